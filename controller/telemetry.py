@@ -46,6 +46,7 @@ _FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour", _PIPELINE),
     ("pipeline_budget_usd_per_hour", "Budget in USD per hour", _PIPELINE),
     ("pipeline_served_ratio", "Largest share of the demand that can be served within the SLA, 0 to 1", _PIPELINE),
+    ("pipeline_admissible", "Demand to admit, in the pipeline's unit; no series while there is no limit", _PIPELINE),
     ("metrics_source", "1 for the source that the pipeline's metrics come from", [*_PIPELINE, "source"]),
     ("demand_unseen_seconds", "Time for which the pipeline's demand has not been observed, 0 if it is", _PIPELINE),
     ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
@@ -196,6 +197,7 @@ class _Gauges:
         if decision.plan is not None:
             self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
+        self.set("pipeline_admissible", labels, decision.admissible)
         self.set("metrics_source", [*labels, decision.metrics.tier.value], 1)
         self.set("demand_unseen_seconds", labels, decision.metrics.lost_for_s or 0.0)
         self.set("demand_safety_factor", labels, decision.metrics.margin)

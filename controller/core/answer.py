@@ -18,7 +18,7 @@ from controller.core.state.decision import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode
+from controller.core.state.spec import Mode, Target
 from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import MetricsTier
@@ -44,6 +44,7 @@ def pipeline_decision(
             forecast=assessment.demand.forecast,
             planned=assessment.demand.demand,
             before=assessment.state.memory.demand,
+            no_arrivals_at=assessment.demand.no_arrivals_at,
         ),
         profile=assessment.profile,
         plan=reported,
@@ -111,7 +112,16 @@ def _memory(
         failures=assessment.failures,
         admissible=admissible,
         feedback=aim.feedback,
+        idle_since_s=assessment.demand.idle_since_s,
+        owned=_owned(assessment),
     )
+
+
+def _owned(assessment: Assessment) -> frozenset[Target]:
+    if assessment.spec.mode is not Mode.AUTO:
+        return frozenset()
+    placements = assessment.spec.placements()
+    return frozenset(placements[key].target for key in placements if assessment.state.target(*key).owner is None)
 
 
 def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:

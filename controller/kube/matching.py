@@ -108,7 +108,7 @@ def kept_pod(pod: Json) -> KeptPod:
                 _parts(one, _CONDITION) for one in status.get("conditions") or [] if one["type"] in _CONDITIONS
             ],
             **{
-                kind: [_parts(one, ("state",)) for one in status.get(kind) or [] if _waits(one)] for kind in _CONTAINERS
+                kind: [kept for one in status.get(kind) or [] if (kept := _kept_container(one))] for kind in _CONTAINERS
             },
         },
     }
@@ -149,8 +149,17 @@ def kept_workload(workload: Json) -> Workload:
     )
 
 
-def _waits(container: Json) -> bool:
-    return "waiting" in (container.get("state") or {})
+def _kept_container(container: Json) -> Json:
+    """Return why a container waits, whether it has ended, and its restarts; empty for one that runs since its start."""
+    kept: Json = {}
+    state = container.get("state") or {}
+    if "waiting" in state:
+        kept["state"] = {"waiting": state["waiting"]}
+    elif "terminated" in state:
+        kept["state"] = {"terminated": {}}
+    if container.get("restartCount"):
+        kept["restartCount"] = container["restartCount"]
+    return kept
 
 
 def _parts(document: Json, names: tuple[str, ...]) -> Json:

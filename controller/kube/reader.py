@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from controller.core.codec import InvalidRecord
@@ -24,12 +25,14 @@ from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec, Target
+from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PoolSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
+from controller.kube.owners import Seniority, WorkloadName, find_owners
+from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
@@ -172,6 +175,7 @@ class Reader:
         self._clock = clock
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
+        self._crash_loops = CrashLoops()
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway)
         self._last_nodes: Sequence[Json] = ()
@@ -197,7 +201,11 @@ class Reader:
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
-        workloads = self._workloads([*specs, *invalid], view, node_names(nodes, unread=bool(unread)), now_s)
+        self._crash_loops.forget_before(now_s - KEPT_S)
+        resources = {resource.uid: resource for _, resource in pipelines}
+        resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
+        owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
+        workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
@@ -242,21 +250,44 @@ class Reader:
                 _LOG.warning("metrics: %s", problem)
         self._problems = problems
 
+    def _seniority(self, resource: KeptResource) -> Seniority:
+        """Return the age of a pipeline, and the workloads that it owned in the last cycle or before a restart."""
+        whole = resource.whole()
+        memory = self._carried_over.pipelines.get(resource.uid)
+        if memory is None:
+            with suppress(InvalidRecord):  # reported when the memory is read for the Snapshot
+                memory = memory_from((whole.get("status") or {}).get("memory"))
+        return Seniority(
+            owned=frozenset() if memory is None else memory.owned,
+            created=whole["metadata"].get("creationTimestamp") or "",
+        )
+
     def _workloads(
-        self, specs: Sequence[PipelineSpec], view: View, nodes: NodeNames, now_s: float
+        self,
+        specs: Sequence[PipelineSpec],
+        owners: Mapping[WorkloadName, PipelineSpec],
+        view: View,
+        nodes: NodeNames,
+        now_s: float,
     ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
-        owners: dict[tuple[str, Target], str] = {}
-        jobs = {}
+        """Return the workload of every placement.
+
+        It is missing for a pipeline in mode Auto if another pipeline owns it. In another mode, a pipeline reads it.
+        """
+        jobs = {workload: self._found(view, *workload, nodes, now_s) for workload in owners}
+        read = {workload: job.result() if isinstance(job, Future) else job for workload, job in jobs.items()}
+        found: dict[tuple[PipelineKey, PlacementKey], _Workload] = {}
         for spec in specs:
             for key, placement in spec.placements().items():
-                own = owner_words(spec.key, key[0])
-                owner = owners.setdefault((spec.namespace, placement.target), own)
-                jobs[spec.key, key] = (
-                    self._found(view, spec.namespace, placement.target, nodes, now_s)
-                    if owner == own
-                    else _absent(owned_target(placement.target, owner))
-                )
-        return {key: job.result() if isinstance(job, Future) else job for key, job in jobs.items()}
+                workload = spec.namespace, placement.target
+                owner, own = owners[workload], read[workload]
+                if owner.key == spec.key:
+                    found[spec.key, key] = own
+                elif spec.mode is Mode.AUTO:
+                    found[spec.key, key] = _owned(placement.target, owner)
+                else:
+                    found[spec.key, key] = replace(own, state=replace(own.state, owner=owner.key))
+        return found
 
     def _found(
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
@@ -268,7 +299,7 @@ class Reader:
             return _unreadable(target, error)
         if found is None:
             return self._threads.submit(self._requested, namespace, target, nodes, now_s)
-        return self._seen(*found, nodes, now_s)
+        return self._seen(namespace, *found, nodes, now_s)
 
     def _requested(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
         try:
@@ -278,11 +309,13 @@ class Reader:
             pods = self._gateway.list_all(PODS, namespace, scale.selector).items
         except KubeError as error:
             return _unreadable(target, error)
-        return self._seen(scale, pods, nodes, now_s)
+        return self._seen(namespace, scale, pods, nodes, now_s)
 
-    def _seen(self, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float) -> _Workload:
+    def _seen(
+        self, namespace: str, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float
+    ) -> _Workload:
         return _Workload(
-            state=target_state(scale, pods, nodes),
+            state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
             endpoints=metrics_endpoints(pods),
         )
@@ -385,11 +418,18 @@ def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
 
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
-    return answer.scalars.get(key, Absence(reason=AbsenceReason.MISSING, detail=NO_ANSWER))
+    return answer.scalars.get(key, Absence(reason=AbsenceReason.UNAVAILABLE, detail=NO_ANSWER))
 
 
-def _absent(reason: str, *, unreadable: bool = False) -> _Workload:
-    return _Workload(state=TargetMissing(reason=reason, unreadable=unreadable), reporting=frozenset())
+def _absent(reason: str, *, unreadable: bool = False, owner: PipelineKey | None = None) -> _Workload:
+    state = TargetMissing(reason=reason, unreadable=unreadable, owner=owner)
+    return _Workload(state=state, reporting=frozenset())
+
+
+def _owned(target: Target, owner: PipelineSpec) -> _Workload:
+    """Return the workload of a placement that may not have it, because `owner` scales it for another placement."""
+    stage = next(key[0] for key, placement in owner.placements().items() if placement.target == target)
+    return _absent(owned_target(target, owner_words(owner.key, stage)), owner=owner.key)
 
 
 def _unreadable(target: Target, error: KubeError) -> _Workload:

@@ -43,6 +43,8 @@ class UnaccountedReplicas:
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for own, placement in spec.placements().items():
                 key, target = (spec.uid, own), targets[spec.key, own]
+                if target.owner is not None:  # counted there
+                    continue
                 if not isinstance(target, TargetMissing):
                     occupied[key] = target.occupied
                 elif target.unreadable and key in self._occupied:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.kube.gateway import Json, Scale
@@ -28,6 +29,7 @@ _NOTICES = frozenset(
 """Keys of the taints that announce the removal of a node."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _FINISHED = {"Succeeded", "Failed"}
+_BACK_OFF = "CrashLoopBackOff"
 _SCRAPE = "prometheus.io/scrape"
 _PORT, _PATH = "prometheus.io/port", "prometheus.io/path"
 
@@ -61,8 +63,16 @@ def is_leaving(node: Json) -> bool:
     return bool(spec.get("unschedulable")) or "deletionTimestamp" in node["metadata"] or bool(taints & _NOTICES)
 
 
-def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames) -> TargetState:
+def target_state(
+    scale: Scale | Workload,
+    pods: Sequence[Json],
+    nodes: NodeNames,
+    unready_since: Mapping[str, float] = MappingProxyType({}),
+) -> TargetState:
     """Return the state of a workload from its `scale` and from `pods`, which match its selector.
+
+    `unready_since` has since when (epoch seconds) pods with a node are not ready, by their name, where this is earlier
+    than their conditions say.
 
     An unready pod with a node counts as starting if the node is up, else as stranded. While the nodes are unread, the
     pod counts as starting, because its node may be up.
@@ -79,8 +89,10 @@ def target_state(scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames
         ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
         pending=tuple(_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")),
-        stranded=tuple(_stranded(pod) for pod in placed if not nodes.unread and _node(pod) not in nodes.up),
-        starting=tuple(_starting(pod) for pod in placed if nodes.unread or _node(pod) in nodes.up),
+        stranded=tuple(
+            _stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up
+        ),
+        starting=tuple(_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up),
         serving=tuple(_serving(pod, nodes) for pod in staying if _holds(pod, "Ready")),
         resource_version=scale.resource_version,
     )
@@ -133,6 +145,33 @@ def seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
+def is_ready(pod: Json) -> bool:
+    """Return whether a pod is ready."""
+    return _holds(pod, "Ready")
+
+
+def ready_since_s(pod: Json) -> float:
+    """Return since when (epoch seconds) a ready pod is ready."""
+    return _since_s(pod, "Ready")
+
+
+def unready_since_s(pod: Json) -> float:
+    """Return since when (epoch seconds) a pod with a node is unready: its loss of readiness, else its scheduling."""
+    known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
+    return _since_s(pod, known)
+
+
+def restarts(pod: Json) -> int:
+    """Return how often the containers of a pod were restarted."""
+    return sum(container.get("restartCount") or 0 for container in _statuses(pod, "containerStatuses"))
+
+
+def crashed(pod: Json) -> bool:
+    """Return whether a container of a pod has ended and is to be restarted."""
+    states = [container.get("state") or {} for container in _statuses(pod, "containerStatuses")]
+    return any("terminated" in state or (state.get("waiting") or {}).get("reason") == _BACK_OFF for state in states)
+
+
 def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
     cost = (pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0")
     return ServingReplica(
@@ -147,17 +186,23 @@ def _unscheduled(pod: Json) -> PendingReplica:
     return _replica(pod, _since_s(pod, "PodScheduled"), condition.get("message", ""))
 
 
-def _stranded(pod: Json) -> PendingReplica:
-    return _replica(pod, _unready_since_s(pod), f"its node {_node(pod)} is not ready")
+def _stranded(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
+    return _replica(pod, _earliest_s(pod, unready_since), f"its node {_node(pod)} is not ready")
 
 
-def _starting(pod: Json) -> PendingReplica:
+def _earliest_s(pod: Json, unready_since: Mapping[str, float]) -> float:
+    own_s = unready_since_s(pod)
+    return min(own_s, unready_since.get(pod["metadata"]["name"], own_s))
+
+
+def _starting(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
     """Return a starting pod, with the kubelet's reason for the first waiting container, else for the whole pod."""
     containers = [*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")]
     for state in (container.get("state") or {} for container in containers):
         if (waits := state.get("waiting")) is not None:
-            return _replica(pod, _unready_since_s(pod), _reason(waits))
-    return _replica(pod, _unready_since_s(pod), _reason(_condition(pod, "Ready")) or "it is not ready")
+            return _replica(pod, _earliest_s(pod, unready_since), _reason(waits))
+    words = _reason(_condition(pod, "Ready")) or "it is not ready"
+    return _replica(pod, _earliest_s(pod, unready_since), words)
 
 
 def _reason(source: Json) -> str:
@@ -176,12 +221,6 @@ def _replica(pod: Json, since_s: float, reason: str) -> PendingReplica:
 def _node(pod: Json) -> str | None:
     name: str | None = (pod.get("spec") or {}).get("nodeName")
     return name
-
-
-def _unready_since_s(pod: Json) -> float:
-    """Return since when (epoch seconds) a pod with a node is unready: its loss of readiness, else its scheduling."""
-    known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
-    return _since_s(pod, known)
 
 
 def _port(text: str | None) -> int | None:

@@ -116,6 +116,10 @@ class Scaling(Part):
     """How to follow rising demand."""
     scale_down: ScaleDown = ScaleDown()
     """How to follow falling demand."""
+    idle_after: Duration | None = None
+    """Time without demand after which stages whose placements all have replicas.min 0 go to zero replicas; at least
+    scaleDown.stabilization. As soon as there is demand, each stage gets replicas again. By default, every stage keeps
+    at least one."""
 
 
 class PipelineSpec(Part):
@@ -124,7 +128,8 @@ class PipelineSpec(Part):
     constraints: ClassVar[tuple[Constraint, ...]] = PIPELINE_CONSTRAINTS
 
     mode: Literal["Auto", "Recommend", "Paused"] = "Auto"
-    """Auto scales; Recommend plans and reports without scaling; Paused does neither."""
+    """Auto scales; Recommend plans and reports without scaling; Paused does neither. A workload belongs to one pipeline
+    in mode Auto; others may name it as well."""
     priority: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
     """Pipelines with a higher priority are served first when capacity is short."""
     demand: Demand

@@ -91,11 +91,13 @@ class ThresholdRule(Part):
     below: DecimalString | None = None
     """The rule fires while the value is below this threshold."""
     add_replicas: Annotated[int, Field(ge=1, le=1000)]
-    """The stage's minimum becomes the replicas it had when the rule fired, plus this number."""
+    """The stage's minimum becomes the replicas it had when the rule fired, plus this number. It rises again after every
+    cooldown in which the rule still fires."""
     per: Literal["Zone"] | None = None
     """With Zone, addReplicas is multiplied by the number of zones in which the pool has ready nodes."""
     cooldown: Duration = "60s"
-    """Time for which the rule must not fire before its replicas are removed."""
+    """Time for which the rule must not fire before its replicas are removed, and time between two additions of replicas
+    while it fires."""
 
 
 class Stage(Part):

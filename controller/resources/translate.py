@@ -57,6 +57,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             up=_step_policy(spec.scaling.scale_up),
             down=_step_policy(spec.scaling.scale_down),
             drain_s=duration_s(spec.scaling.scale_down.drain),
+            idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
         ),
         stages=tuple(_stage(spec.stages, index) for index in range(len(spec.stages))),
     )

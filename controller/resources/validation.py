@@ -170,7 +170,7 @@ def _find_overlapping(pools: list[_Entry]) -> None:
 
 def _find_shared_targets(pipelines: list[_Entry]) -> None:
     owners: dict[tuple[str, str, str, str], _Entry] = {}
-    for entry in pipelines:
+    for entry in filter(_acts, pipelines):
         for i, j, placement in _placements(entry):
             try:
                 target = placement.target
@@ -180,8 +180,16 @@ def _find_shared_targets(pipelines: list[_Entry]) -> None:
                 continue
             if (owner.namespace, owner.name) != (entry.namespace, entry.name):
                 path = ("spec", "stages", i, "placements", j, "target")
-                rule = f"must be the target of one pipeline only; {owner.place} has the same target"
+                rule = f"must be the target of one pipeline in mode Auto only; {owner.place} has the same target"
                 entry.breaches.append(Breach(path=path, rule=rule))
+
+
+def _acts(entry: _Entry) -> bool:
+    """Return whether a pipeline scales its targets; one whose mode is invalid may."""
+    try:
+        return bool(entry.resource.spec.mode == "Auto")
+    except UnusableError:
+        return True
 
 
 def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:

@@ -1,9 +1,9 @@
 """Features of valid scenarios that are not simulated; they are reported before the first run."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec, Target
 from controller.resources.base import Breach
 from controller.resources.manifests import FieldPath, format_path
 from controller.resources.pipeline import SpeechPipeline
@@ -55,6 +55,7 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
     specs = {resource_name(resource): pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
     keys = [spec.key for spec in specs.values()]
+    yield from _shared_targets(specs)
     for name, spec in specs.items():
         yield from _placements(name, spec, pools)
         yield from _metrics(name, spec, keys, None)
@@ -108,6 +109,18 @@ def queries(pipeline: PipelineSpec) -> Iterator[tuple[FieldPath, str]]:
         at = ("spec", "stages", number, "rules")
         found += [((*at, index, "query"), rule.query) for index, rule in enumerate(stage.rules)]
     yield from ((path, query) for path, query in found if query is not None)
+
+
+def _shared_targets(pipelines: Mapping[str, PipelineSpec]) -> Iterator[Refusal]:
+    owners: dict[tuple[str, Target], str] = {}
+    for name, pipeline in pipelines.items():
+        for number, stage in enumerate(pipeline.stages):
+            for index, placement in enumerate(stage.placements):
+                owner = owners.setdefault((pipeline.namespace, placement.target), name)
+                if owner != name:
+                    path = ("spec", "stages", number, "placements", index, "target")
+                    rule = f"must not be a target of {owner} too: shared workloads are not simulated"
+                    yield Refusal(resource=name, path=path, value=str(placement.target), rule=rule)
 
 
 def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> Iterator[Refusal]:

@@ -27,11 +27,13 @@ _STEPS = 100
 def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None:
     """Return the most demand that `plan` can serve, in the pipeline's unit; None where no limit is published.
 
-    There is no limit where no load at all can meet the SLA, which is a mistake in the SLA. There is none either where
-    the plan serves nothing because a pool does not exist: the replicas on this pool may still be ready.
+    There is no limit while the pipeline is idle: a limit of 0 would refuse the load that ends this. There is none where
+    no load at all can meet the SLA, which is a mistake in the SLA. There is none either where the plan serves nothing
+    because a pool does not exist: the replicas on this pool may still be ready.
     """
     if (
         assessment.demand.demand is None
+        or assessment.demand.idle
         or plan.served_fraction >= 1
         or (plan.served_fraction <= 0 and assessment.missing.pools)
     ):

@@ -53,13 +53,15 @@ def _aim(
     plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
     holds: list[Hold] = []
     rules = _highest(assessment.rules.floors(), assessment.learning)
-    planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
+    idle = assessment.idle
+    planned = {key: 0 if key[0] in idle else plan.replicas().get(key, 0) for key in assessment.current}
     hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     unreachable = hopeless or assessment.key in fleet.unreachable
     follows_plan = (
         planned == assessment.current
         or pressed
         or bool(assessment.leaving)
+        or bool(idle)
         or _worth_it(assessment, plan, pipeline, planned, pools, policy)
     )
     # A plan without a stage whose only pool does not exist is no plan for the other stages.
@@ -68,6 +70,7 @@ def _aim(
         final = _at_least_bounds(assessment, planned)
     else:
         final = dict(planned if follows_plan else assessment.current)
+    final |= {key: 0 for key in final if key[0] in idle}
     if unreachable and not unknown:
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
@@ -87,7 +90,7 @@ def _aim(
     if feedback.hold is not None:
         holds.append(feedback.hold)
     kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
-    if late(assessment) and not pressed and kept != final:
+    if late(assessment) and not pressed and not idle and kept != final:
         final = kept
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if assessment.never_down:
@@ -107,6 +110,7 @@ def _aim(
     )
     target = {key: max(count, replaced.get(key, 0)) for key, count in target.items()}
     holds.extend(Hold(reason=HoldReason.STEP_LIMITED, stage=stage) for stage in limited)
+    holds.extend(_idle_holds(assessment, target))
     if _held_high(assessment) and target == assessment.current:
         holds.append(Hold(reason=HoldReason.STABILIZING, until_s=assessment.demand.falls_at_s))
     return Aim(
@@ -165,6 +169,16 @@ def _stage_totals(assessment: Assessment, replicas: Mapping[PlacementKey, int]) 
         stage.name: sum(replicas[(stage.name, placement.pool)] for placement in stage.placements)
         for stage in assessment.spec.stages
     }
+
+
+def _idle_holds(assessment: Assessment, target: Mapping[PlacementKey, int]) -> Iterable[Hold]:
+    """Yield the holds of stages that are and stay at zero: one for the pipeline where these are all its stages."""
+    after_s, idle = assessment.spec.scaling.idle_after_s, assessment.idle
+    if after_s is None or not idle or any(assessment.current[key] or target[key] for key in target if key[0] in idle):
+        return
+    everything = len(idle) == len(assessment.spec.stages)
+    for stage in [None] if everything else [stage.name for stage in assessment.spec.stages if stage.name in idle]:
+        yield Hold(reason=HoldReason.IDLE, stage=stage, detail=details.no_demand(after_s))
 
 
 def late(assessment: Assessment) -> bool:
@@ -315,6 +329,9 @@ def _stepped(
     replicas that it replaces are gone. Nor is the part of a fallback that a cap postponed to a later cycle.
     """
     target = dict(final)
+    if assessment.idle:
+        # There is no load. Once the entry stages have no replicas, nothing may show that the other stages need none.
+        return target, ()
     limited: list[StageName] = []
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
@@ -380,7 +397,9 @@ def _reasons(
             now, then = assessment.current[key], target[key]
             if now == then:
                 continue
-            if outage is not None:
+            if then < now and stage.name in assessment.idle:
+                reasons[key] = ChangeReason.IDLE
+            elif outage is not None:
                 pool = outage.reason is HoldReason.POOL_UNAVAILABLE
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
             elif then > now and key in assessment.on_trial:

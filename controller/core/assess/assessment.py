@@ -115,6 +115,17 @@ class Assessment:
         return isinstance(self.demand.observed, Absence)
 
     @property
+    def idle(self) -> frozenset[StageName]:
+        """Return the stages that have no replicas while there is no demand: all their minimums are 0."""
+        if not self.demand.idle:
+            return frozenset()
+        return frozenset(
+            stage.name
+            for stage in self.spec.stages
+            if not any(placement.prior.min_replicas for placement in stage.placements)
+        )
+
+    @property
     def never_down(self) -> bool:
         """Whether no replica may be removed, because metrics or a workload are missing."""
         return self.demand_missing or bool(self.missing.samples) or bool(self.missing.targets)
@@ -123,6 +134,16 @@ class Assessment:
     def leaving(self) -> Mapping[PlacementKey, int]:
         """Return how many ready replicas of each placement are on nodes that are being removed, zeros left out."""
         return _leaving(self.state)
+
+    @property
+    def owners(self) -> frozenset[PipelineKey]:
+        """Return the other pipelines that own workloads which this pipeline, which does not act, only reads."""
+        return frozenset(target.owner for _, target in self.state.found() if target.owner is not None)
+
+    @property
+    def held(self) -> Mapping[PlacementKey, int]:
+        """Return the desired replicas of every placement, 0 where another pipeline owns the workload."""
+        return {key: count if self.state.target(*key).owner is None else 0 for key, count in self.current.items()}
 
     @property
     def spend_unknown(self) -> bool:
@@ -207,7 +228,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         learning=learning,
         probe=None if declared or learning or demand.loss is not None else probe(state, profile, at_most),
         stages_moved_at_s=stages_moved_at_s,
-        rules=evaluate_rules(state, profile, snapshot.pools, now_s),
+        rules=evaluate_rules(state, profile, snapshot.pools, now_s=now_s, interval_s=policy.interval_s),
         current=current,
         at_most=at_most,
         on_trial=on_trial,
@@ -310,9 +331,12 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
 
 
 def out_of_bounds(assessment: Assessment) -> bool:
-    """Return whether the current replicas are outside the declared bounds, or a stage has none."""
+    """Return whether the current replicas are outside the declared bounds, or a stage that is not idle has none."""
+    idle = assessment.idle
     for stage in assessment.spec.stages:
-        if all(assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements):
+        if stage.name not in idle and all(
+            assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements
+        ):
             return True
         for placement in stage.placements:
             key = (stage.name, placement.pool)

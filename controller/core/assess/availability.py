@@ -156,7 +156,7 @@ class _Room:
         for state in snapshot.pipelines:
             placements = state.spec.placements()
             for key, target in state.found():
-                if key[1] in free:
+                if key[1] in free and target.owner is None:
                     placed = target.existing - len(target.pending) - len(target.stranded)
                     free[key[1]] -= placed / placements[key].prior.per_instance
                     if target.terminating:

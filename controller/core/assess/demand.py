@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import DemandUnit, PipelineSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
+from optimizer.model import StageName
 from profiler.forecast import forecast, growth
-from profiler.samples import ABSURD, Absence, AbsenceReason, Reading
+from profiler.samples import ABSURD, Absence, AbsenceReason, Quantity, Reading
 
 FORECAST_S = 300.0
 """The forecast uses the samples of this time, and all of them are kept."""
@@ -40,6 +41,12 @@ class DemandState:
     `forecast` includes headroom, and is None while the demand is missing. `demand` is None only until the first
     observation. `loss` is set while the demand is missing. `falls_at_s` is when a demand that is held above the
     forecast may fall, None where it is not held. `samples` are kept for the next cycle.
+
+    `idle_since_s` is since when the demand has been observed as 0 without a gap; it is set only for pipelines with
+    `scaling.idleAfter`. `idle` says that this has lasted long enough to scale to zero; `demand` is then 0.
+
+    `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
+    demand query does not report. It is empty otherwise.
     """
 
     observed: Reading
@@ -48,6 +55,9 @@ class DemandState:
     forecast: float | None = None
     falls_at_s: float | None = None
     loss: MetricsLoss | None = None
+    idle_since_s: float | None = None
+    idle: bool = False
+    no_arrivals_at: tuple[StageName, ...] = ()
 
 
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
@@ -62,7 +72,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     """
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
-    observed = _valid(state.demand)
+    observed, no_arrivals_at = _measured(state)
     history = [
         (sample.t_s, sample.observed)
         for sample in earlier
@@ -76,11 +86,14 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         held = DemandSample(
             t_s=now_s, observed=None, forecast=min(loss.demand, max(known, default=loss.demand)), peak=loss.demand
         )
+        idle = _stays_idle(state, observed, loss, now_s)
         return DemandState(
             observed=observed,
             demand=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
             samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
             loss=loss,
+            idle_since_s=memory.idle_since_s if idle else None,
+            idle=idle,
         )
     recent = [*history, (now_s, observed)]
     ahead_s = horizon_s(state.spec, interval_s)
@@ -97,15 +110,70 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         _clamped(forecasts, now_s, memory.demand, up_s=up_s, down_s=down_s),
         _clamped(peaks, now_s, memory.demand, up_s=up_s, down_s=peaks_for_s),
     )
+    idle_since_s = _idle_since_s(state, observed, now_s)
+    idle = _idle_time_over(state.spec, idle_since_s, now_s)
     falls_at_s = [t_s + down_s for t_s, load in forecasts if load >= demand > peak]
     falls_at_s += [t_s + peaks_for_s for t_s, load in peaks if load >= demand > peak]
     return DemandState(
         observed=observed,
         forecast=peak,
-        demand=demand,
+        demand=0.0 if idle else demand,
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
-        falls_at_s=max(falls_at_s, default=None),
+        falls_at_s=None if idle else max(falls_at_s, default=None),
+        idle_since_s=idle_since_s,
+        idle=idle,
+        no_arrivals_at=no_arrivals_at,
     )
+
+
+def _idle_since_s(state: PipelineState, observed: float, now_s: float) -> float | None:
+    if state.spec.scaling.idle_after_s is None or observed > 0:
+        return None
+    before_s = state.memory.idle_since_s
+    return now_s if before_s is None else min(now_s, before_s)
+
+
+def _idle_time_over(spec: PipelineSpec, since_s: float | None, until_s: float) -> bool:
+    """Whether the time from `since_s` to `until_s` is long enough to scale to zero, also for the scale-down window."""
+    idle_after_s = spec.scaling.idle_after_s
+    if idle_after_s is None or since_s is None:
+        return False
+    return until_s - since_s >= max(idle_after_s, spec.scaling.down.stabilization_s)
+
+
+def _stays_idle(state: PipelineState, observed: Absence, loss: MetricsLoss, now_s: float) -> bool:
+    """Whether a pipeline that is idle stays so while its demand is missing.
+
+    It does while the demand query is answered with no series, as it may be without load. A source that gives no answer
+    hides new demand: after `scaling.idleAfter` without an answer, the pipeline is no longer idle.
+    """
+    samples = state.memory.samples
+    if not samples or not _idle_time_over(state.spec, state.memory.idle_since_s, samples[-1].t_s):
+        return False
+    return observed.reason is AbsenceReason.MISSING or not _idle_time_over(state.spec, loss.since_s, now_s)
+
+
+def _measured(state: PipelineState) -> tuple[Reading, tuple[StageName, ...]]:
+    """Return the observed demand, and the stages that show that it is 0 where the demand query returns no series.
+
+    Series may vanish while there is no load. They may also vanish with the ingress that exports them. An empty answer
+    therefore counts as 0 only if the ready replicas of every entry stage report that no items arrive. A demand that was
+    never observed stays absent: its query may be wrong.
+    """
+    observed = _valid(state.demand)
+    if not (isinstance(observed, Absence) and observed.reason is AbsenceReason.MISSING):
+        return observed, ()
+    entries = tuple(stage for stage in state.spec.stages if not stage.after)
+    if state.memory.demand is None or not all(_receives_nothing(state, stage) for stage in entries):
+        return observed, ()
+    return 0.0, tuple(stage.name for stage in entries)
+
+
+def _receives_nothing(state: PipelineState, stage: StageSpec) -> bool:
+    """Whether `stage` has ready replicas, and those of each placement report that no items arrived in the window."""
+    serving = [placement.pool for placement in stage.placements if state.ready(stage.name, placement.pool)]
+    arrivals = [state.samples_of(stage.name, pool).of(Quantity.ARRIVAL_RATE) for pool in serving]
+    return bool(arrivals) and all(not isinstance(rate, Absence) and rate == 0 for rate in arrivals)
 
 
 def _clamped(

@@ -1,4 +1,8 @@
-"""Threshold rules: floors on top of the plan. A floor holds from the time a rule fires until its cooldown is over."""
+"""Threshold rules: floors on top of the plan.
+
+A floor holds from the time a rule fires until its metric has been clear for a cooldown. While the metric stays beyond
+the threshold, the floor rises once per cooldown.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,9 +41,17 @@ class RuleResults:
 
 
 def evaluate_rules(
-    state: PipelineState, profile: PipelineProfile, pools: Mapping[PoolName, PoolState], now_s: float
+    state: PipelineState,
+    profile: PipelineProfile,
+    pools: Mapping[PoolName, PoolState],
+    *,
+    now_s: float,
+    interval_s: float,
 ) -> RuleResults:
-    """Return the results of a pipeline's rules. When a rule fires, the desired replicas plus its own become a floor."""
+    """Return the results of a pipeline's rules. When a rule fires, the desired replicas plus its own become a floor.
+
+    `interval_s` is the time between cycles.
+    """
     profiles = {stage.name: stage for stage in profile.stages}
     states: list[RuleState] = []
     memories: dict[tuple[StageName, str], RuleMemory] = {}
@@ -49,20 +61,30 @@ def evaluate_rules(
             reading = _reading(rule, profiles[stage.name], state)
             before = state.memory.rules.get((stage.name, rule.name), RuleMemory())
             added = rule.add_replicas * (_zones(stage, state, pools) if rule.per_zone else 1)
-            after = _next(rule, before, reading, desired + added, now_s)
+            after = _next(rule, before, reading, desired + added, now_s=now_s, interval_s=interval_s)
             states.append(RuleState(stage=stage.name, name=rule.name, reading=reading, floor=after.floor))
             if after != RuleMemory():
                 memories[(stage.name, rule.name)] = after
     return RuleResults(states=tuple(states), memories=memories)
 
 
-def _next(rule: Rule, before: RuleMemory, reading: Reading, floor: int, now_s: float) -> RuleMemory:
-    """Return the rule's state after `reading`; `floor` applies if the rule fires now."""
+def _next(
+    rule: Rule, before: RuleMemory, reading: Reading, floor: int, *, now_s: float, interval_s: float
+) -> RuleMemory:
+    """Return the rule's state after `reading`; `floor` applies if the rule adds replicas now."""
     if isinstance(reading, Absence):
-        # Time without data does not count towards the cooldown.
-        return RuleMemory(floor=before.floor, fired=before.fired)
+        # Time without data counts towards no cooldown.
+        since_s = before.holds_since_s
+        moved_s = None if since_s is None else min(now_s, since_s + interval_s)
+        return RuleMemory(floor=before.floor, fired=before.fired, holds_since_s=moved_s)
     if _holds(rule, reading):
-        return RuleMemory(floor=before.floor, fired=True) if before.fired else RuleMemory(floor=floor, fired=True)
+        if not before.fired:
+            return RuleMemory(floor=floor, fired=True, holds_since_s=now_s)
+        since_s = now_s if before.holds_since_s is None else min(now_s, before.holds_since_s)
+        if now_s - since_s < rule.cooldown_s or since_s == now_s:
+            return RuleMemory(floor=before.floor, fired=True, holds_since_s=since_s)
+        # Replicas of the last step may still be missing, for example at a cap: they are not asked for twice.
+        return RuleMemory(floor=max(floor, before.floor or 0), fired=True, holds_since_s=now_s)
     if not before.fired:
         return RuleMemory()
     since_s = now_s if before.clear_since_s is None else min(now_s, before.clear_since_s)

@@ -58,6 +58,11 @@ def _measured(sla: Sla, latency_s: float) -> str:
     return f"measured p{sla.percentile:g} {duration(latency_s)} of {duration(sla.latency_s)}"
 
 
+def no_demand(after_s: float) -> str:
+    """Return the text about a pipeline that has had no demand for `after_s` seconds or longer."""
+    return f"no demand for {duration(after_s)}"
+
+
 def pending(replica: PendingReplica) -> str:
     """Return the text about a replica that does not become ready, with the reason."""
     return f"{replica.name}: {replica.reason}"

@@ -159,6 +159,8 @@ def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
         yield "no other controller that scales the workload"
     if HoldReason.METRICS_MISSING in reasons:
         yield "the missing metrics"
+    if HoldReason.IDLE in reasons:
+        yield "demand above 0"
     if decision.plan is not None:
         yield _relief(decision, decision.plan)
 

@@ -34,6 +34,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
+    HoldReason.IDLE: "idle; scaled to zero until there is demand",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
     HoldReason.LEARNING: "service times are being measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
@@ -54,6 +55,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.TRIAL: "retry after a failure",
     ChangeReason.NODES_LEAVING: "nodes are being removed",
     ChangeReason.BOUNDS: "outside replicas.min and replicas.max",
+    ChangeReason.IDLE: "no demand for scaling.idleAfter",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
 }
 
@@ -91,10 +93,21 @@ def _located(hold: Hold) -> str:
 
 
 def metrics_words(decision: PipelineDecision) -> str:
-    """Return the text about the source of the metrics, and about the demand used if it is missing.
+    """Return the text about the source of the metrics, and about the demand used if its query has no value.
 
     The text is empty while all metrics come from Prometheus.
     """
+    return "; ".join(filter(None, [_source_words(decision), _no_arrivals_words(decision)]))
+
+
+def _no_arrivals_words(decision: PipelineDecision) -> str:
+    if not (stages := decision.demand.no_arrivals_at):
+        return ""
+    noun = "stage" if len(stages) == 1 else "stages"
+    return f"demand.query returns no series; demand is 0, because no items arrive at {noun} {', '.join(stages)}"
+
+
+def _source_words(decision: PipelineDecision) -> str:
     use = decision.metrics
     why = f" ({use.because})" if use.because else ""
     match use.tier:

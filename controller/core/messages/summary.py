@@ -16,17 +16,18 @@ class Health(Enum):
     SCALE_REFUSED = HoldReason.SCALE_REFUSED.value
     METRICS_MISSING = HoldReason.METRICS_MISSING.value
     PAUSED = HoldReason.PAUSED.value
+    IDLE = HoldReason.IDLE.value
     OVERLOADED = "Overloaded"
     SLA_MISSED = HoldReason.SLA_MISSED.value
     SCALING = "Scaling"
     OK = "OK"
 
 
-READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED})
+READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED, Health.IDLE})
 """With one of these, the condition Ready of the pipeline is True."""
 _BY_HOLD = (
     *(HoldReason.POOL_NOT_FOUND, HoldReason.TARGET_MISSING, HoldReason.CONFLICT, HoldReason.SCALE_REFUSED),
-    *(HoldReason.METRICS_MISSING, HoldReason.PAUSED),
+    *(HoldReason.METRICS_MISSING, HoldReason.PAUSED, HoldReason.IDLE),
 )
 """The holds that determine the health, the most severe first."""
 

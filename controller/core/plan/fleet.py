@@ -53,26 +53,54 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     """Return the plan of every pipeline.
 
     Acting pipelines are planned around the replicas of the others. Pipelines that do not act get the plan that they
-    would have if all acted.
+    would have if all acted. A pipeline that only reads workloads of others gets the plan that it would have if it acted
+    instead of these.
     """
     acting = [assessment for assessment in assessments if assessment.acting]
-    plans: dict[PipelineKey, PipelinePlan] = {}
-    pipelines: dict[PipelineKey, Pipeline] = {}
-    unreachable: dict[PipelineKey, PipelinePlan] = {}
+    owning = [assessment for assessment in assessments if not assessment.owners]
     plan: Plan | None = None
-    for group in (assessments, acting):
-        if group and (group is acting or len(acting) < len(assessments)):
-            problem, plan = planned_together(group, assessments, pools, policy)
-            problem, plan = _with_fallbacks(problem, plan, group)
-            hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
-            if hopeless:
-                problem, relaxed = _relaxed(problem, plan)
-                plans.update({own.key: own for own in relaxed.pipelines})
-            else:
-                plans.update({own.key: own for own in plan.pipelines})
-            unreachable.update(hopeless)
-            pipelines.update({own.key: own for own in problem.pipelines})
-    return FleetPlan(plan=plan, plans=plans, pipelines=pipelines, unreachable=unreachable)
+    found = FleetPlan(plan=None, plans={}, pipelines={})
+    for group in (owning, acting):
+        if group and (group is acting or len(acting) < len(owning)):
+            plan, own = _planned_group(group, assessments, pools, policy)
+            found = _joined(found, own)
+    for assessment in assessments:
+        if assessment.owners:
+            others = [other for other in assessments if other.key not in assessment.owners]
+            _, own = _planned_group((assessment,), others, pools, policy)
+            found = _joined(found, own)
+    return replace(found, plan=plan)
+
+
+def _planned_group(
+    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+) -> tuple[Plan, FleetPlan]:
+    """Return the common plan of `group`, and what each of its pipelines follows: a plan that it can reach."""
+    problem, plan = planned_together(group, assessments, pools, policy)
+    problem, plan = _with_fallbacks(problem, plan, group)
+    hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
+    followed = plan
+    if hopeless:
+        problem, followed = _relaxed(problem, plan)
+    return plan, FleetPlan(
+        plan=plan,
+        plans={own.key: own for own in followed.pipelines},
+        pipelines={own.key: own for own in problem.pipelines},
+        unreachable=hopeless,
+    )
+
+
+def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
+    """Return both together; where they have the same pipeline, `other` counts."""
+    return FleetPlan(
+        plan=None,
+        plans={**one.plans, **other.plans},
+        pipelines={**one.pipelines, **other.pipelines},
+        unreachable={
+            **{key: own for key, own in one.unreachable.items() if key not in other.plans},
+            **other.unreachable,
+        },
+    )
 
 
 def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
@@ -215,8 +243,11 @@ def _problem(
     )
     held_per_hour += unaccounted_per_hour(pools.values())
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
-    held = totals_of((assessment.spec, assessment.current) for assessment in others)
-    placed = totals_of((assessment.spec, assessment.current) for assessment in assessments)
+    held = totals_of((assessment.spec, assessment.held) for assessment in others)
+    placed = totals_of(
+        (assessment.spec, assessment.current if assessment.key in keys else assessment.held)
+        for assessment in assessments
+    )
     left = {
         name: optimizer_pool(
             pool.spec,

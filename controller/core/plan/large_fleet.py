@@ -67,9 +67,13 @@ def plan_in_turns(
 
     for key in turn.now:
         assessment = by_key[key]
-        holdings.release(assessment)
+        # A pipeline that only reads workloads of others is planned as if it acted instead of these.
+        replaced = [assessment, *(by_key[owner] for owner in sorted(assessment.owners & by_key.keys()))]
+        for each in replaced:
+            holdings.release(each)
         take(pipelines[key], _planned_alone(pipelines[key], holdings, pools, policy))
-        holdings.hold(assessment, planned[key].plan.replicas())
+        for each in replaced:
+            holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
         problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from controller.core.assess.assessment import Assessment
-from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, most_replicas, unaccounted_per_hour
+from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey
 from optimizer.model import PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
@@ -281,11 +281,14 @@ class Ledger:
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
-    """Return the ledger's values for the placements of `state` that have a workload and an existing pool."""
+    """Return the ledger's values for the placements of `state` that have a workload and an existing pool.
+
+    Placements whose workload another pipeline owns are left out: the replicas count there.
+    """
     priced: dict[PlacementKey, Entry] = {}
     for key, placement in state.spec.placements().items():
         target = state.target(*key)
-        if placement.pool in pools and not isinstance(target, TargetMissing):
+        if placement.pool in pools and isinstance(target, TargetState) and target.owner is None:
             per_instance = placement.prior.per_instance
             priced[key] = Entry(
                 price_per_hour=pools[placement.pool].spec.replica_price_per_hour(per_instance),
@@ -300,7 +303,7 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
 class Holdings:
     """The instances and the money that each pipeline holds, to plan one pipeline alone with what is left.
 
-    A pipeline holds its current replicas, or its planned ones where it acts and they are more.
+    A pipeline holds the current replicas that it owns, or its planned ones where it acts and they are more.
     """
 
     def __init__(
@@ -314,13 +317,13 @@ class Holdings:
         self._per_hour = unaccounted_per_hour(pools.values())
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for assessment in assessments:
-            self.hold(assessment, planned.get(assessment.key, assessment.current))
+            self.hold(assessment, planned.get(assessment.key, {}))
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
     def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
         """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held."""
         wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
-        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.current.items()})
+        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.held.items()})
 
     def release(self, assessment: Assessment) -> None:
         """Count no replica of a pipeline as held."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from controller.core.state.spec import Target
 from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
@@ -49,13 +50,15 @@ class RuleMemory:
     """The state of a threshold rule between cycles.
 
     `floor` is the floor that the rule sets for its stage, None while it sets none. `fired` stays true until the
-    cooldown is over, so that the rule does not add replicas again. `clear_since_s` is when the metric became clear of
-    the threshold, None while it is not.
+    cooldown is over. `holds_since_s` is when the rule last added replicas, or when its metric came back beyond the
+    threshold after that; time without data moves it. `clear_since_s` is when the metric became clear of the threshold,
+    None while it is not.
     """
 
     floor: int | None = None
     fired: bool = False
     clear_since_s: float | None = None
+    holds_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,8 @@ class FeedbackMemory:
 class PipelineMemory:
     """The state of a pipeline that a cycle leaves for the next one. Empty before the first decision.
 
+    It mirrors the document in `status.memory`, one field for each of its parts.
+
     `demand`: the demand that the last cycle planned for, stabilized.
     `samples`: observed demand and forecasts for the stabilization windows and the next forecast, oldest first.
     `learned`: what the profiler has learned.
@@ -164,6 +169,8 @@ class PipelineMemory:
     `failures`: the placements that fail although their pool delivers.
     `admissible`: the demand that the last plan admits, None: no limit. The next search starts from it.
     `feedback`: the capacity beyond the plan that a measured miss of the SLA has led to.
+    `idle_since_s`: since when the demand has been observed as 0, None while it is not, or without `scaling.idleAfter`.
+    `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
     demand: float | None = None
@@ -178,6 +185,8 @@ class PipelineMemory:
     failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
     feedback: FeedbackMemory = field(default_factory=FeedbackMemory)
+    idle_since_s: float | None = None
+    owned: frozenset[Target] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -195,11 +204,13 @@ class PipelineMemory:
         for stage, moved_at_s in self.stages_moved_at_s.items():
             _require_time(moved_at_s, f"stages_moved_at_s {stage}")
         _require_time(self.excess_excused_until_s, "excess_excused_until_s")
+        _require_time(self.idle_since_s, "idle_since_s")
         _require_learned(self.learned)
         for name, batch in self.batches.items():
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")
         for rule in self.rules.values():
             _require_time(rule.clear_since_s, "rules clear_since_s")
+            _require_time(rule.holds_since_s, "rules holds_since_s")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
 

@@ -47,6 +47,7 @@ class HoldReason(Enum):
     LEARNING = "Learning"
     OVERHEAD = "Overhead"
     UNEXPLAINED = "Unexplained"
+    IDLE = "Idle"
 
 
 class ChangeReason(Enum):
@@ -66,6 +67,7 @@ class ChangeReason(Enum):
     TRIAL = "Trial"
     NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
+    IDLE = "Idle"
     METRICS_LOST = "MetricsLost"
     """The safety margin while metrics are missing."""
 
@@ -131,13 +133,15 @@ class DemandUse:
     """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
     `before` is the planned demand of the last cycle, and `forecast` the forecast of this cycle, None while the demand
-    is missing. `planned` and `before` are None until a demand has been observed.
+    is missing. `planned` and `before` are None until a demand has been observed. `no_arrivals_at` has the entry stages
+    that show a demand of 0 where the demand query returns no series.
     """
 
     observed: Reading
     forecast: float | None
     planned: float | None
     before: float | None
+    no_arrivals_at: tuple[StageName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

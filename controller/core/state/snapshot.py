@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import Pipeline, PoolName, StageName, whole_instances
+from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
@@ -36,6 +36,8 @@ class TargetState:
     counts the pods that run or start, `ready` the ready ones of these, and `terminating` the pods that stop. Of the
     pods that are not ready, `pending` have no node, `stranded` are on a node that is not ready, and `starting` are on a
     ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods where they are known.
+
+    `owner` is the other pipeline that owns the workload, and whose spend its replicas are. None: the pipeline itself.
     """
 
     desired: int
@@ -47,6 +49,7 @@ class TargetState:
     stranded: tuple[PendingReplica, ...] = ()
     starting: tuple[PendingReplica, ...] = ()
     serving: tuple[ServingReplica, ...] = ()
+    owner: PipelineKey | None = None
 
     @property
     def occupied(self) -> int:
@@ -68,11 +71,13 @@ def most_replicas(desired: int, existing: int, terminating: int) -> int:
 class TargetMissing:
     """A workload of a placement cannot be read or scaled; `reason` says why, as text.
 
-    `unreadable` says that the workload may exist and run, so that its cost is unknown.
+    `unreadable` says that the workload may exist and run, so that its cost is unknown. `owner` is the pipeline that
+    owns it, None: the one whose placement this is.
     """
 
     reason: str
     unreadable: bool = False
+    owner: PipelineKey | None = None
 
 
 _NOT_READ = TargetMissing(reason="not read")

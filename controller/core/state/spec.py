@@ -52,7 +52,8 @@ class Rule:
     """A threshold rule: it adds `add_replicas` as a floor while a metric is above or below a threshold.
 
     Exactly one of `metric` and `query` is set, and exactly one of `above` and `below`. With `per_zone` the replicas are
-    added for each zone. The floor ends when the metric has been clear for `cooldown_s` seconds.
+    added for each zone, and again after every `cooldown_s` seconds in which the metric stays there. The floor ends when
+    the metric has been clear for `cooldown_s` seconds.
     """
 
     name: str
@@ -150,12 +151,16 @@ class StepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions."""
+    """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions.
+
+    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never.
+    """
 
     tolerance: float
     up: StepPolicy
     down: StepPolicy
     drain_s: float
+    idle_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

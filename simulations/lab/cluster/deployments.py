@@ -5,8 +5,8 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
-from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec
-from optimizer.model import PoolName
+from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec, Target
+from optimizer.model import PipelineKey, PoolName
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer, Preset
@@ -87,10 +87,11 @@ def deployments(
     """Return the manifest of one Deployment per placement, with the minimum of replicas; `seed` is for service times.
 
     Raises:
-        UnsupportedManifest: a target is not a Deployment of apps/v1, a pool has no manifest, workers do not have a
-            preset, a service time is not declared, or `perInstance` is above `MAX_PER_INSTANCE`.
+        UnsupportedManifest: a target is not a Deployment of apps/v1, or two pipelines name it; a pool has no manifest;
+            workers do not have a preset; a service time is not declared; or `perInstance` is above `MAX_PER_INSTANCE`.
     """
     manifests = []
+    owners: dict[tuple[str, Target], PipelineKey] = {}
     for pipeline in pipelines:
         for stage in pipeline.stages:
             for placement in stage.placements:
@@ -99,6 +100,12 @@ def deployments(
                     raise UnsupportedManifest(
                         f"pipeline {pipeline.key}, stage {stage.name}: target {target.api_version} {target}: "
                         "must be a Deployment of apps/v1 in the lab"
+                    )
+                owner = owners.setdefault((pipeline.namespace, target), pipeline.key)
+                if owner != pipeline.key:
+                    raise UnsupportedManifest(
+                        f"pipeline {pipeline.key}, stage {stage.name}: target {target}: "
+                        f"must not be a target of pipeline {owner} too in the lab"
                     )
                 if placement.pool not in nodes:
                     raise UnsupportedManifest(

@@ -403,6 +403,28 @@ def test_two_pipelines_that_name_one_workload_do_not_fight_over_it(world: World)
     assert "belongs to pipeline" in world.condition("thief", "TargetsFound")["message"]
 
 
+def test_a_copy_that_recommends_and_a_newcomer_leave_the_workload_to_the_pipeline_that_scales_it(world: World) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("a-copy", mode="Recommend", stages=[world.a_stage("asr", target="captions")])
+    world.add_pipeline("captions")
+    world.metrics.offered = dict.fromkeys(["captions", "a-copy", "a-newcomer"], 100.0)
+    decision, _ = world.cycle()
+    assert world.replicas("captions") > 1
+    copy, live = decision.pipelines
+    assert copy.unconstrained == live.unconstrained
+    assert world.condition("a-copy", "TargetsFound")["status"] == "True"
+    assert copy.spend_per_hour == 0 < live.spend_per_hour
+
+    world.add_pipeline("a-newcomer", stages=[world.a_stage("asr", target="captions")])
+    world.restart()
+    world.cycle()
+    assert world.condition("captions", "TargetsFound")["status"] == "True"
+    told = world.condition("a-newcomer", "TargetsFound")
+    assert (told["status"], told["reason"]) == ("False", "TargetMissing")
+    assert f"belongs to pipeline {world.namespace}/captions, stage asr" in told["message"]
+    assert ("a-newcomer", "Warning", "TargetMissing") in world.events()
+
+
 def test_without_metrics_nothing_scales_down_and_a_condition_says_so_once(world: World) -> None:
     world.add_workload("captions", replicas=5)
     world.add_pipeline("captions", scaling={"scaleDown": {"stabilization": "0s"}})

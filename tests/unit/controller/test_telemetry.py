@@ -1,5 +1,5 @@
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
 
 from controller.core.cycle import decide
 from controller.core.state.carry_over import MetricsLoss, PipelineMemory
@@ -42,6 +42,16 @@ def test_a_number_that_does_not_exist_has_no_series() -> None:
         line for line in lines if line.startswith(("sluice_pipeline_demand", "sluice_pipeline_observed_demand"))
     ]
     assert not [line for line in lines if "nan" in line.lower()]
+
+
+def test_the_demand_to_admit_has_a_series_only_while_there_is_a_limit() -> None:
+    name = 'sluice_pipeline_admissible{namespace="speech",pipeline="captions"}'
+    limited = a_snapshot(a_state(a_spec(budget=2.0), demand=500.0, replicas={VAD: 1, ENCODER: 1}))
+    admissible = decide(limited, Policy()).pipelines[0].admissible
+    assert admissible is not None
+    assert f"{name} {admissible}" in after(Telemetry(), limited)
+    enough = a_snapshot(a_state(demand=10.0, replicas={VAD: 1, ENCODER: 1}))
+    assert not [line for line in after(Telemetry(), enough) if line.startswith(name)]
 
 
 def test_where_the_metrics_come_from_and_how_old_they_are_can_be_alerted_on() -> None:

@@ -27,11 +27,14 @@ from builders import (
 from planning import Planner
 
 from controller.core.cycle import decide
+from controller.core.messages.conditions import conditions
+from controller.core.messages.explain import reason_sentence
+from controller.core.messages.summary import summary
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory, PoolMemory, RuleMemory
 from controller.core.state.decision import ChangeReason, HoldReason, MetricsUse, Outcome, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PlacementKey
+from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, StageSpec
 from optimizer.model import PoolName, StageName
 from optimizer.plan import Limit, LimitKind
 from profiler.samples import Absence, AbsenceReason, MetricsTier, PlacementSamples
@@ -509,3 +512,125 @@ def test_a_clock_that_is_set_back_prolongs_neither_an_excuse_nor_a_backoff() -> 
     assert decision.pipelines[0].memory.excess_excused_until_s == NOW_S + 60.0 + 2 * 15.0
     memory = next(own.memory for own in decision.pools if own.name == "inferentia")
     assert memory.unavailable_until_s == NOW_S + 3600.0
+
+
+class TestIdle:
+    """`scaling.idleAfter` of a minute, in a pipeline whose minimums are 0, with real plans."""
+
+    def spec(self, *stages: StageSpec, down: int = 1, mode: Mode = Mode.AUTO) -> PipelineSpec:
+        scaling = replace(a_scaling(down_s=30.0, down=down), idle_after_s=60.0)
+        return a_spec(*stages, scaling=scaling, mode=mode)
+
+    def night(self, spec: PipelineSpec | None = None, **state: object) -> PipelineState:
+        """Return a pipeline with 2 vad and 4 encoder replicas, without demand for 90 s."""
+        sample = DemandSample(t_s=NOW_S - 15, observed=0.0, forecast=0.0)
+        memory = PipelineMemory(demand=0.0, samples=(sample,), idle_since_s=NOW_S - 90)
+        given = {"demand": 0.0, "replicas": {VAD: 2, ENCODER: 4}, "memory": memory, **state}
+        return a_state(spec or self.spec(), **given)  # type: ignore[arg-type]
+
+    def test_every_stage_goes_to_zero_in_one_cycle_whatever_the_step_limit(self) -> None:
+        decision = decided(self.night())
+        assert moves(decision) == {VAD: (2, 0), ENCODER: (4, 0)}
+        assert {change.reason for change in decision.changes} == {ChangeReason.IDLE}
+        assert "(no demand for scaling.idleAfter)" in reason_sentence(decision)
+        assert decision.admissible is None
+
+    def test_at_zero_nothing_changes_and_the_status_says_why(self) -> None:
+        snapshot = a_snapshot(self.night())
+        for _ in range(4):
+            snapshot = applied(snapshot, decide(snapshot, Policy()))
+        decision = decide(snapshot, Policy()).pipelines[0]
+        assert moves(decision) == {}
+        assert set(decision.desired.values()) == {0}
+        assert (decision.spend_per_hour, decision.admissible) == (0, None)
+        assert holds(decision) == {HoldReason.IDLE}
+        assert summary(decision)["health"] == "Idle"
+        words = "idle; scaled to zero until there is demand (no demand for 60 s)"
+        assert words in reason_sentence(decision)
+        ready = next(condition for condition in conditions(decision) if condition.type == "Ready")
+        assert (ready.status, ready.reason) == ("True", "Idle")
+
+    def test_demand_brings_every_stage_back_at_once(self) -> None:
+        asleep = self.night(replicas={})
+        for demand in (0.001, 60.0):
+            decision = decided(replace(asleep, demand=demand))
+            assert decision.desired[VAD] >= 1
+            assert decision.desired[ENCODER] + decision.desired[ENCODER_GPU] >= 1
+            assert {change.reason for change in decision.changes} == {ChangeReason.DEMAND}
+
+    def test_the_scale_up_window_does_not_keep_stages_at_zero(self) -> None:
+        scaling = replace(a_scaling(up_s=300.0), idle_after_s=60.0)
+        decision = decided(self.night(a_spec(scaling=scaling), replicas={}, demand=60.0))
+        assert all(after == 1 for _, after in moves(decision).values())
+        assert {stage for stage, _ in moves(decision)} == {"vad", "encoder"}
+
+    def test_a_stage_with_a_minimum_keeps_it(self) -> None:
+        vad, encoder = default_stages()
+        first, second = encoder.placements
+        kept = replace(encoder, placements=(replace(first, prior=replace(first.prior, min_replicas=2)), second))
+        decision = decided(self.night(self.spec(vad, kept)))
+        assert decision.desired == {VAD: 0, ENCODER: 2, ENCODER_GPU: 0}
+        asleep = decided(self.night(decision.spec, replicas={ENCODER: 2}))
+        assert moves(asleep) == {}
+        assert [(hold.reason, hold.stage) for hold in asleep.holds] == [(HoldReason.IDLE, "vad")]
+
+    def test_a_small_saving_does_not_keep_an_idle_stage(self) -> None:
+        vad, encoder = self.spec().stages
+        first, second = encoder.placements
+        dear = replace(encoder, placements=(replace(first, prior=replace(first.prior, min_replicas=20)), second))
+        decision = decided(self.night(self.spec(vad, dear), replicas={VAD: 1, ENCODER: 20}))
+        assert moves(decision) == {VAD: (1, 0)}
+        assert holds(decision) == set()
+
+    def test_without_idle_after_one_replica_per_stage_stays(self) -> None:
+        decision = decided(self.night(a_spec(scaling=a_scaling(down_s=30.0))))
+        assert decision.desired[VAD] == 1
+        assert decision.desired[ENCODER] + decision.desired[ENCODER_GPU] >= 1
+
+    def test_at_zero_a_missing_demand_starts_nothing_and_is_named(self) -> None:
+        """Series that vanish without load are missing once no replica can show that nothing arrives."""
+        decision = decided(self.night(replicas={}, demand=MISSING))
+        assert moves(decision) == {}
+        assert holds(decision) == {HoldReason.IDLE, HoldReason.METRICS_MISSING}
+        assert summary(decision)["health"] == "MetricsMissing"
+
+    def test_what_is_left_of_a_stage_stays_while_the_demand_is_missing(self) -> None:
+        assert moves(decided(self.night(replicas={ENCODER: 2}, demand=MISSING))) == {}
+
+    def test_a_source_that_is_lost_for_long_brings_one_replica_per_stage_back(self) -> None:
+        lost = Absence(reason=AbsenceReason.UNAVAILABLE)
+        memory = replace(
+            self.night().memory, metrics_lost=MetricsLoss(since_s=NOW_S - 60, demand=0.0, growth_per_minute=0.01)
+        )
+        decision = decided(self.night(replicas={}, demand=lost, memory=memory))
+        assert {after for _, after in moves(decision).values()} == {1}
+        assert {stage for stage, _ in moves(decision)} == {"vad", "encoder"}
+
+    def test_a_fired_rule_keeps_its_floor(self) -> None:
+        rule = a_rule(metric=None)
+        spec = replace(self.spec(), stages=default_stages(vad_rules=[rule]))
+        key = StageName("vad"), rule.name
+        memory = replace(self.night().memory, rules={key: RuleMemory(floor=2, fired=True)})
+        assert decided(self.night(spec, memory=memory)).desired == {VAD: 2, ENCODER: 0, ENCODER_GPU: 0}
+
+    def test_a_pipeline_that_recommends_says_so_and_stays(self) -> None:
+        decision = decided(self.night(self.spec(mode=Mode.RECOMMEND)))
+        assert moves(decision) == {}
+        assert set(decision.unconstrained.values()) == {0}
+        assert HoldReason.RECOMMEND_ONLY in holds(decision)
+
+    def test_a_pipeline_of_a_large_fleet_stays_at_zero(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("controller.core.cycle.AT_ONCE", 0)
+        snapshot = a_snapshot(self.night())
+        for _ in range(4):
+            decision = decide(snapshot, Policy())
+            snapshot = applied(snapshot, decision)
+        assert set(decision.pipelines[0].desired.values()) == {0}
+
+    def test_an_idle_pipeline_without_room_admits_those_who_come(self) -> None:
+        """A limit of 0 would refuse the load that ends the idle time."""
+        full = pools(*(a_pool(name, instances=0) for name in ("cpu", "inferentia", "gpu")))
+        decision = decided(self.night(replicas={}), fleet=full)
+        assert decision.plan is not None
+        assert not decision.plan.feasible
+        assert decision.admissible is None

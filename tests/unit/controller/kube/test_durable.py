@@ -6,6 +6,7 @@ import pytest
 
 from controller.core.codec import InvalidRecord
 from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
+from controller.core.state.spec import Target
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
 from profiler.stages import Correction
@@ -21,10 +22,15 @@ MEMORY = PipelineMemory(
     pass_ratios={VAD: 0.45},
     latency_corrections={VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=990.0)},
     throughput_corrections={(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=995.0)},
-    rules={(VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0)},
+    rules={
+        (VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0),
+        (VAD, "p95"): RuleMemory(floor=4, fired=True, holds_since_s=1005.0),
+    },
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
     admissible=380.5,
+    idle_since_s=1002.0,
+    owned=frozenset(Target(api_version="apps/v1", kind="Deployment", name=name) for name in ("vad", "asr")),
 )
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from controller.kube.gateway import Scale
 from controller.kube.matching import LabelSelector, Pods, Requirement, kept_node, kept_pod, kept_workload
-from controller.kube.workloads import NodeNames, ready_nodes, reporting_pods, target_state
+from controller.kube.workloads import NodeNames, crashed, ready_nodes, reporting_pods, restarts, target_state
 
 NODES = NodeNames(up=frozenset({"node-1"}), leaving=frozenset())
 SCALE = Scale(replicas=1, selector="app=asr", resource_version="17")
@@ -80,6 +80,18 @@ def test_what_is_kept_of_a_pod_says_the_same_and_nothing_of_its_containers_setti
     assert reporting_pods([kept], 2e9) == reporting_pods([pod], 2e9) == {"a"}
     assert kept["metadata"]["annotations"] == {"prometheus.io/port": "8002"}
     assert "secret" not in json.dumps(kept)
+
+
+@pytest.mark.parametrize("state", [{"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": {"exitCode": 137}}, {}])
+def test_what_is_kept_of_a_pod_says_whether_it_crashes(state: dict[str, Any]) -> None:
+    pod = a_pod("a", app="asr")
+    pod["status"]["containerStatuses"] = [
+        {"name": "asr", "state": state, "restartCount": 3},
+        {"name": "sidecar", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "restartCount": 0},
+    ]
+    (kept,) = Pods([kept_pod(pod)]).of("speech", LabelSelector(labels={"app": "asr"}))
+    assert (restarts(kept), crashed(kept)) == (restarts(pod), crashed(pod)) == (3, bool(state))
+    assert len(kept["status"]["containerStatuses"]) == 1
 
 
 def test_a_pod_that_has_no_labels_and_no_status_yet_is_kept() -> None:

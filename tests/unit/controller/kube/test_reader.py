@@ -1,20 +1,25 @@
 """What the reader makes of a cluster that it cannot read whole: absence, and no failure of what it does not see."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 import yaml
 
 from controller.core.cycle import decide
-from controller.core.state.carry_over import PoolMemory
+from controller.core.messages.phrases import timestamp
+from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import TargetState
+from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.kube.cluster import Cluster, View
+from controller.kube.durable import memory_document
 from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gateway, KubeError, NotFound
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.reader import Reader
 from controller.kube.store import ResourceStore
+from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples
 from profiler.sources.base import ReadAnswer, ReadRequest
 
@@ -51,16 +56,21 @@ class World:
     """A Deployment with one pod, which has been on node `node-0` for a day and does not serve."""
 
     nodes: list[dict[str, Any]] | KubeError
+    ready: bool = False
+    restarts: int = 0
+    changed_s: float | None = None
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
         workload = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}}}
+        changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
             "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
             "spec": {"nodeName": "node-0"},
             "status": {
                 "phase": "Running",
-                "conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": LONG_AGO}],
+                "conditions": [{"type": "Ready", "status": str(self.ready), "lastTransitionTime": changed}],
+                "containerStatuses": [{"name": "asr", "restartCount": self.restarts}],
             },
         }
         nodes = self.nodes
@@ -78,27 +88,34 @@ def a_node(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
 
 
-def a_store(*paths: str) -> ResourceStore:
+def manifests(path: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((EXAMPLES / path).read_text()))
+
+
+def a_store(*resources: dict[str, Any]) -> ResourceStore:
     store = ResourceStore()
-    for path in paths:
-        for resource in yaml.safe_load_all((EXAMPLES / path).read_text()):
-            metadata = {"uid": resource["metadata"]["name"], "generation": 1, "resourceVersion": "1"}
-            store.put({**resource, "metadata": {**resource["metadata"], **metadata}})
+    for resource in resources:
+        metadata = {"uid": resource["metadata"]["name"], "generation": 1, "resourceVersion": "1"}
+        store.put({**resource, "metadata": {**resource["metadata"], **metadata}})
     return store
 
 
-def seen(nodes: list[dict[str, Any]] | KubeError) -> tuple[TargetState, PoolMemory]:
-    """Return the state of the workload, and the memory of its pool, after a first cycle with these nodes."""
-    reader = Reader(
+def a_reader(*pipelines: dict[str, Any], nodes: list[dict[str, Any]] | KubeError | None = None) -> Reader:
+    return Reader(
         cast("Gateway", NobodyElse()),
         Silent(),
-        pipelines=a_store("batch-transcription.yaml"),
-        pools=a_store("pools.yaml"),
-        cluster=cast("Cluster", World(nodes=nodes)),
+        pipelines=a_store(*pipelines),
+        pools=a_store(*manifests("pools.yaml")),
+        cluster=cast("Cluster", World(nodes=nodes or [a_node("node-0")])),
         interval_s=10.0,
         reporting_grace_s=60.0,
         clock=lambda: NOW_S,
     )
+
+
+def seen(nodes: list[dict[str, Any]] | KubeError) -> tuple[TargetState, PoolMemory]:
+    """Return the state of the workload, and the memory of its pool, after a first cycle with these nodes."""
+    reader = a_reader(*manifests("batch-transcription.yaml"), nodes=nodes)
     snapshot = reader.observe().snapshot
     reader.close()
     (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
@@ -139,3 +156,105 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
     first, *others = source.requests[0].placements
     assert (first.preset, first.model, first.answer) == ("vllm", "a/b", Answer.FIRST)
     assert {(other.model, other.answer) for other in others if other.stage != first.stage} == {(None, Answer.WHOLE)}
+
+
+AUDIO = (StageName("decode-audio"), PoolName("c7i"))
+
+
+def a_pipeline(name: str, *, mode: str = "Auto", created: str = LONG_AGO, **status: object) -> dict[str, Any]:
+    """Return the example pipeline under another name: all of them name the same workloads."""
+    (resource,) = manifests("batch-transcription.yaml")
+    metadata = {**resource["metadata"], "name": name, "creationTimestamp": created}
+    return {**resource, "metadata": metadata, "spec": {**resource["spec"], "mode": mode}, "status": status}
+
+
+def owning(**resources: dict[str, Any]) -> dict[str, TargetState | TargetMissing]:
+    """Return the workload of the first placement as each pipeline sees it, by its name."""
+    reader = a_reader(*resources.values())
+    states = reader.observe().snapshot.pipelines
+    reader.close()
+    return {state.spec.name: state.targets[AUDIO] for state in states}
+
+
+@pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+def test_a_pipeline_that_does_not_act_reads_the_workload_and_takes_it_from_no_other(mode: str) -> None:
+    found = owning(a=a_pipeline("a-copy", mode=mode, created="2020-01-01T00:00:00Z"), b=a_pipeline("live"))
+    live, copy = found["live"], found["a-copy"]
+    assert isinstance(live, TargetState)
+    assert live.owner is None
+    assert copy == replace(live, owner=PipelineKey("archive/live"))
+
+
+def test_of_pipelines_that_act_the_newcomer_is_told_which_owns_the_workload() -> None:
+    found = owning(a=a_pipeline("a-newcomer", created="2026-01-02T00:00:00Z"), b=a_pipeline("live"))
+    assert isinstance(found["live"], TargetState)
+    newcomer = found["a-newcomer"]
+    assert isinstance(newcomer, TargetMissing)
+    assert newcomer.owner == "archive/live"
+    assert "belongs to pipeline archive/live, stage decode-audio" in newcomer.reason
+
+
+def decided(reader: Reader) -> Mapping[str, PipelineMemory]:
+    observation = reader.observe()
+    decision = decide(observation.snapshot, Policy())
+    reader.remember(observation, decision)
+    return {pipeline.spec.name: pipeline.memory for pipeline in decision.pipelines}
+
+
+def test_the_owner_keeps_its_workload_over_a_restart_whatever_the_age_of_the_other() -> None:
+    reader = a_reader(a_pipeline("live", created="2026-01-02T00:00:00Z"))
+    memory = memory_document(decided(reader)["live"])
+    reader.close()
+    older = a_pipeline("a-older", created="2020-01-01T00:00:00Z")
+    found = owning(a=older, b=a_pipeline("live", created="2026-01-02T00:00:00Z", memory=memory))
+    assert isinstance(found["live"], TargetState)
+    assert isinstance(found["a-older"], TargetMissing)
+    # A pipeline that no longer acts gives its workloads up.
+    found = owning(a=older, b=a_pipeline("live", mode="Paused", memory=memory))
+    assert (found["a-older"].owner, found["live"].owner) == (None, "archive/a-older")
+
+
+def test_a_query_that_the_source_left_unanswered_is_not_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Silent().read
+    monkeypatch.setattr(Silent, "read", lambda _, request: replace(whole(request), scalars={}))
+    reader = a_reader(a_pipeline("live"))
+    (state,) = reader.observe().snapshot.pipelines
+    reader.close()
+    assert isinstance(state.demand, Absence)
+    assert state.demand.reason is AbsenceReason.UNAVAILABLE
+
+
+def test_an_owner_whose_spec_became_invalid_keeps_its_workload() -> None:
+    reader = a_reader(a_pipeline("live"))
+    decided(reader)
+    store = reader._resources._pipelines
+    broken = a_pipeline("live", memory=memory_document(PipelineMemory()))
+    broken["spec"] = {**broken["spec"], "stages": []}
+    for version, resource in enumerate((broken, a_pipeline("a-newcomer", created="2026-01-02T00:00:00Z")), 2):
+        metadata = {"uid": resource["metadata"]["name"], "generation": version, "resourceVersion": str(version)}
+        store.put({**resource, "metadata": {**resource["metadata"], **metadata}})
+    observation = reader.observe()
+    reader.close()
+    assert [found.resource.name for found in observation.invalid_pipelines] == ["live"]
+    (newcomer,) = observation.snapshot.pipelines
+    assert newcomer.targets[AUDIO].owner == "archive/live"
+
+
+def test_a_pod_that_runs_out_of_memory_again_and_again_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ready for a minute in every six: never unready for as long as its start-up and the deadline."""
+    clock = {"now_s": NOW_S}
+    world = World(nodes=[a_node("node-0")])
+    reader = a_reader(*manifests("batch-transcription.yaml"))
+    monkeypatch.setattr(reader, "_cluster", world)
+    monkeypatch.setattr(reader, "_clock", lambda: clock["now_s"])
+    causes = []
+    for cycle in range(60):
+        clock["now_s"] = NOW_S + 15 * cycle
+        loop, phase_s = divmod(15 * cycle, 360)
+        changed_s = clock["now_s"] - (phase_s if phase_s < 300 else phase_s - 300)
+        world.ready, world.restarts, world.changed_s = phase_s >= 300, loop, changed_s
+        failures = decided(reader)["batch-transcription"].failures
+        causes.append(failures[AUDIO].cause if AUDIO in failures else None)
+    reader.close()
+    assert causes[0] is None
+    assert FailureCause.CANNOT_START in causes

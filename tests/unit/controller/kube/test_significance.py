@@ -61,6 +61,9 @@ DECIDED: dict[str, Change] = {
     "admissible": lambda s: s.update(admissible="400"),
     "rule fired": lambda s: s["memory"]["rules"][0][1].update(floor=8),
     "excess": lambda s: s["memory"].update(excess_excused_until_s=2000.0),
+    "owned workloads": lambda s: s["memory"].update(
+        owned=[{"api_version": "apps/v1", "kind": "Deployment", "name": "vad"}]
+    ),
     "decision": lambda s: s.update(lastDecision={"time": "2026-01-01T00:00:00Z", "reason": "Demand", "message": "x"}),
 }
 OBSERVED: dict[str, Change] = {

@@ -1,5 +1,7 @@
 """What runs unseen stays in the books, as it was last."""
 
+from dataclasses import replace
+
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage, a_target
 
 from controller.core.state.snapshot import TargetMissing, TargetState
@@ -51,3 +53,13 @@ def test_a_pipeline_that_was_made_invalid_counts_by_what_it_asked_for_before() -
     }
     assert unaccounted.valid_before([], []) == (), "a pipeline that is deleted is forgotten"
     assert unaccounted.valid_before([], [SPEC.uid]) == ()
+
+
+def test_a_workload_of_another_pipeline_counts_there_alone() -> None:
+    copy = a_spec(*SPEC.stages, name="copy")
+    unaccounted = UnaccountedReplicas()
+    read: dict[PlacementKey, TargetState | TargetMissing] = {VAD: a_target(6), ENCODER: a_target(3)}
+    lost: dict[PlacementKey, TargetState | TargetMissing] = {VAD: UNREADABLE, ENCODER: UNREADABLE}
+    for own, counted in ((read, {}), (lost, {"cpu": {4: 6}, "inferentia": {1: 3}})):
+        shared = {key: replace(target, owner=SPEC.key) for key, target in own.items()}
+        assert unaccounted.count([SPEC, copy], [], {**targets(own), **targets(shared, copy)}) == counted

@@ -148,6 +148,13 @@ def test_a_pod_with_a_node_that_is_not_up_is_stranded_and_one_with_another_is_st
     assert (state.pending, state.ready, state.existing) == ((), 0, 2)
 
 
+def test_a_pod_is_unready_since_its_crash_loop_began() -> None:
+    pods = [on(node, a_pod(node, PodScheduled="True", Ready="False")) for node in ("gone", "up")]
+    state = target_state(SCALE, pods, NODES, {"gone": 100.0, "up": 200.0, "other": 300.0})
+    assert [one.since_s for one in (*state.stranded, *state.starting)] == [100.0, 200.0]
+    assert target_state(SCALE, pods, NODES, {"up": 9e9}).starting[0].since_s == 1767225600.0
+
+
 def test_while_the_nodes_are_unread_no_pod_is_stranded() -> None:
     pods = [on(node, a_pod(node, PodScheduled="True", Ready="False")) for node in ("new", "up")]
     for nodes in (NodeNames(unread=True), NodeNames(up=NODES.up, leaving=NODES.leaving, unread=True)):

@@ -52,7 +52,8 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert scaling == captions().scaling
     assert (scaling.up.stabilization_s, scaling.up.max_share, scaling.up.max_replicas) == (0.0, 1.0, 4)
     assert (scaling.down.stabilization_s, scaling.down.max_share, scaling.down.max_replicas) == (300.0, 0.5, 2)
-    assert (scaling.tolerance, scaling.drain_s) == (0.1, 60.0)
+    assert (scaling.tolerance, scaling.drain_s, scaling.idle_after_s) == (0.1, 60.0, None)
+    assert spec({"spec.scaling": {"idleAfter": "10m"}}).scaling.idle_after_s == 600.0
 
 
 def test_routing_follows_memory_unless_it_is_given() -> None:

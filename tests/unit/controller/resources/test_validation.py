@@ -14,6 +14,9 @@ OTHER = {
 }
 
 
+ACTING = changed(PIPELINE, {"spec.mode": "Auto"})
+
+
 def check(*resources: dict[str, Any]) -> Validation:
     return validate_documents([document(data, f"{index}.yaml") for index, data in enumerate(resources)])
 
@@ -47,12 +50,20 @@ def test_an_invalid_pool_exists_all_the_same() -> None:
 
 
 def test_a_target_has_one_pipeline() -> None:
-    other = changed(PIPELINE, {**OTHER, "spec.stages[3].placements[0].target.name": "lm"})
-    (finding,) = check(PIPELINE, other).findings
+    other = changed(ACTING, {**OTHER, "spec.stages[3].placements[0].target.name": "lm"})
+    (finding,) = check(ACTING, other).findings
     assert (str(finding.file), finding.field) == ("1.yaml", "spec.stages[3].placements[0].target")
     assert finding.rule == (
-        "must be the target of one pipeline only; SpeechPipeline everything (0.yaml:1) has the same target"
+        "must be the target of one pipeline in mode Auto only; SpeechPipeline everything (0.yaml:1) has the same target"
     )
+
+
+@pytest.mark.parametrize("mode", ["Recommend", "Paused"])
+def test_a_pipeline_that_does_not_act_may_name_the_targets_of_another(mode: str) -> None:
+    copy = changed(ACTING, {"metadata.name": "copy", "spec.mode": mode})
+    assert rules(ACTING, copy) == rules(copy, ACTING) == []
+    other = changed(ACTING, {"metadata.name": "other"})
+    assert len(rules(copy, ACTING, other)) == len(rules(ACTING, other)) > 0
 
 
 def test_targets_of_one_name_in_two_namespaces_are_two() -> None:

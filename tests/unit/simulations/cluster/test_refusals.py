@@ -116,3 +116,10 @@ def test_a_load_that_nobody_can_carry_is_told_with_the_entry_or_the_spike_that_m
     assert len(crowd) == len(spike) == 1
     assert crowd[0].startswith('scenario.yaml:8: load[0]: {"pipeline": "speech/captions", ')
     assert spike[0].startswith('scenario.yaml:9: faults[0].spike: {"pipeline": "speech/captions", ')
+
+
+def test_a_copy_that_recommends_for_the_same_workloads_is_told(tmp_path: Path) -> None:
+    copy = PIPELINE.replace("name: captions,", "name: copy,", 1).replace("spec:", "spec:\n  mode: Recommend", 1)
+    found = told(a_scenario(tmp_path, pipeline=f"{PIPELINE}---\n{copy}"))
+    assert len(found) == 3
+    assert all(f"must not be a target of {CAPTIONS} too: shared workloads are not simulated" in one for one in found)

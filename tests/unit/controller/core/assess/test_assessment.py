@@ -10,6 +10,7 @@ from builders import (
     VAD,
     a_placement,
     a_pool,
+    a_scaling,
     a_snapshot,
     a_spec,
     a_stage,
@@ -154,3 +155,16 @@ def test_a_placement_with_too_many_errors_may_have_no_replica() -> None:
     assessment = assessed(a_state(spec, replicas=RUNNING))
     assert most_allowed(assessment, ENCODER, poor.prior) == 0
     assert most_allowed(assessment, ENCODER_GPU, encoder.placements[1].prior) == 20
+
+
+def test_an_idle_stage_may_have_no_replica() -> None:
+    for minimum, idle in ((0, True), (1, False)):
+        stages = (
+            a_stage("vad", a_placement("cpu")),
+            a_stage("asr", a_placement("cpu", bounds=(minimum, 4)), after=["vad"]),
+        )
+        spec = a_spec(*stages, scaling=replace(a_scaling(down_s=30.0), idle_after_s=60.0))
+        asleep = assessed(a_state(spec, demand=0.0, memory=PipelineMemory(demand=0.0, idle_since_s=NOW_S - 90)))
+        assert asleep.idle == ({"vad", "asr"} if idle else {"vad"})
+        assert out_of_bounds(asleep) is not idle
+        assert not assessed(a_state(spec, demand=0.1, memory=asleep.state.memory)).idle

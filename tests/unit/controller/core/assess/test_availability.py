@@ -30,7 +30,7 @@ from controller.core.state.carry_over import FailureCause, PipelineMemory, Place
 from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import PlacementKey
+from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 
 DEADLINE_S = 300.0
@@ -303,3 +303,16 @@ class TestMissingPools:
         (decision,) = decide(a_snapshot(state, fleet=self.FLEET), Policy()).pipelines
         assert not decision.changes
         assert decision.admissible is None
+
+
+def test_replicas_that_another_pipeline_owns_take_capacity_once(planner: Planner) -> None:
+    """Two of six instances are free for a pod that fits on neither; counted twice, the pool would look full."""
+    planner.wants({VAD: 1, ENCODER: 5})
+    waits = a_target(5, ready=4, pending_since_s=[LATE_S], words=NO_ROOM)
+    live = a_state(replicas={VAD: 1, ENCODER: waits})
+    targets = {key: replace(target, owner=live.spec.key) for key, target in live.targets.items()}
+    copy = replace(live, spec=a_spec(name="copy", mode=Mode.RECOMMEND), targets=targets)
+    fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=6, ready=6), a_pool("gpu"))
+    decision = decide(a_snapshot(live, copy, fleet=fleet), Policy())
+    assert pool_memory(decision) == PoolMemory()
+    assert decision.pipelines[0].memory.failures[ENCODER].cause is FailureCause.FRAGMENTED

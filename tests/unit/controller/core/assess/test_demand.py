@@ -1,12 +1,14 @@
 """Stabilisation acts on demand: D = clamp(previous D, lowest over the up window, highest over the down window)."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from builders import NOW_S, a_placement, a_scaling, a_spec, a_stage, a_state
+from builders import ENCODER, NOW_S, VAD, a_placement, a_scaling, a_spec, a_stage, a_state, a_target, seen
 
 from controller.core.assess.demand import DemandState, horizon_s, stabilised_demand
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.snapshot import TargetState
 from profiler.samples import Absence, AbsenceReason, Reading
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
@@ -217,3 +219,122 @@ def test_a_demand_that_no_load_can_be_is_missing(reading: float) -> None:
     answer = follow(10.0, reading)[-1]
     assert isinstance(answer.observed, Absence)
     assert answer.demand == 10.0
+
+
+NIGHT = PipelineMemory(demand=40.0, samples=(DemandSample(t_s=NOW_S - 15, observed=40.0, forecast=40.0),))
+
+
+def unasked(
+    demand: Reading = MISSING,
+    *,
+    arrivals: Reading = 0.0,
+    replicas: int | TargetState = 2,
+    memory: PipelineMemory = NIGHT,
+) -> DemandState:
+    """Return the demand of a pipeline whose entry stage `vad` has these replicas and arrivals."""
+    samples = {VAD: seen(arrival_rate=arrivals)}
+    state = a_state(demand=demand, replicas={VAD: replicas, ENCODER: 2}, samples=samples, memory=memory)
+    return stabilised_demand(state, NOW_S, 15.0)
+
+
+def test_an_empty_answer_is_a_demand_of_zero_where_no_items_arrive() -> None:
+    answer = unasked()
+    assert (answer.observed, answer.no_arrivals_at, answer.loss) == (0.0, (VAD[0],), None)
+    assert answer.demand == 40.0, "the scale-down window holds it as after any reading of 0"
+    assert unasked(7.0).no_arrivals_at == ()
+
+
+@pytest.mark.parametrize("reason", [reason for reason in AbsenceReason if reason is not AbsenceReason.MISSING])
+def test_a_demand_that_is_absent_for_another_reason_stays_absent(reason: AbsenceReason) -> None:
+    assert isinstance(unasked(Absence(reason=reason)).observed, Absence)
+
+
+def test_where_ingress_pods_crashed_while_items_still_arrive_the_demand_stays_absent() -> None:
+    for arrivals in (0.02, 40.0):
+        answer = unasked(arrivals=arrivals)
+        assert isinstance(answer.observed, Absence)
+        assert answer.loss is not None
+        assert answer.demand == 40.0
+
+
+@pytest.mark.parametrize("reason", list(AbsenceReason))
+def test_arrivals_that_are_not_measured_show_nothing(reason: AbsenceReason) -> None:
+    assert isinstance(unasked(arrivals=Absence(reason=reason)).observed, Absence)
+
+
+def test_a_stage_without_ready_replicas_shows_nothing() -> None:
+    for replicas in (0, a_target(2, ready=0)):
+        assert isinstance(unasked(replicas=replicas).observed, Absence)
+
+
+def test_a_demand_that_was_never_observed_is_not_zero_because_no_items_arrive() -> None:
+    assert isinstance(unasked(memory=PipelineMemory()).observed, Absence)
+
+
+def test_every_entry_stage_and_each_of_its_placements_must_receive_nothing() -> None:
+    left = a_stage("left", a_placement("cpu"), a_placement("gpu"))
+    spec = a_spec(
+        left, a_stage("right", a_placement("cpu")), a_stage("join", a_placement("cpu"), after=["left", "right"])
+    )
+    keys = spec.placement_keys()
+    quiet = dict.fromkeys(keys[:3], seen(arrival_rate=0.0))
+    for busy in (None, *keys[:3]):
+        samples = quiet if busy is None else {**quiet, busy: seen(arrival_rate=1.0)}
+        state = a_state(spec, demand=MISSING, replicas=dict.fromkeys(keys, 1), samples=samples, memory=NIGHT)
+        answer = stabilised_demand(state, NOW_S, 15.0)
+        assert answer.no_arrivals_at == (("left", "right") if busy is None else ())
+
+
+def idled(*readings: Reading, after_s: float | None = 60.0, down_s: float = 30.0) -> list[DemandState]:
+    """Return the demand of a pipeline with `scaling.idleAfter` in cycles of 15 s."""
+    spec = replace(a_spec(), scaling=replace(a_scaling(down_s=down_s), idle_after_s=after_s))
+    memory, found = PipelineMemory(), []
+    for index, reading in enumerate(readings):
+        state = a_state(spec, demand=reading, memory=memory)
+        answer = stabilised_demand(state, NOW_S + 15 * index, 15.0)
+        memory = PipelineMemory(
+            demand=answer.demand,
+            samples=answer.samples,
+            metrics_lost=answer.loss,
+            idle_since_s=answer.idle_since_s,
+        )
+        found.append(answer)
+    return found
+
+
+def idle_cycles(found: list[DemandState]) -> list[int]:
+    return [index for index, answer in enumerate(found) if answer.idle]
+
+
+def test_a_pipeline_is_idle_once_its_demand_was_zero_for_the_whole_time() -> None:
+    found = idled(9.0, *[0.0] * 6, 1.0, *[0.0] * 5)
+    assert idle_cycles(found) == [5, 6, 12]
+    assert [answer.demand for answer in found[4:8]] == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_the_scale_down_window_is_over_before_a_pipeline_is_idle() -> None:
+    assert idle_cycles(idled(9.0, *[0.0] * 8, down_s=90.0)) == [7, 8]
+
+
+def test_without_idle_after_a_pipeline_is_never_idle() -> None:
+    found = idled(9.0, *[0.0] * 100, after_s=None)
+    assert idle_cycles(found) == []
+    assert found[-1].idle_since_s is None
+
+
+def test_time_without_data_is_not_time_without_demand() -> None:
+    assert idle_cycles(idled(9.0, *[0.0] * 4, MISSING, *[0.0] * 5)) == [10]
+    assert idle_cycles(idled(9.0, *[0.0] * 2, *[MISSING] * 20)) == []
+
+
+def test_what_is_idle_stays_so_while_the_demand_query_has_no_series() -> None:
+    found = idled(9.0, *[0.0] * 5, *[MISSING] * 40, 0.0, 3.0)
+    assert idle_cycles(found) == list(range(5, 47))
+    assert isinstance(found[40].observed, Absence)
+    assert (found[40].demand, found[-1].demand) == (0.0, 3.0)
+
+
+@pytest.mark.parametrize("reason", [AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.NOT_A_NUMBER])
+def test_what_is_idle_wakes_when_new_demand_could_not_be_seen_for_as_long(reason: AbsenceReason) -> None:
+    found = idled(9.0, *[0.0] * 5, *[Absence(reason=reason)] * 40)
+    assert idle_cycles(found) == [5, 6, 7, 8, 9], "the source was lost in cycle 6, and idleAfter is four cycles"

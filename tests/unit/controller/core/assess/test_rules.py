@@ -1,4 +1,4 @@
-"""Rules are floors: they fire once, hold until clear for a cooldown, and wait where there is no data."""
+"""Rules are floors: they rise once per cooldown, hold until clear for one, and wait where there is no data."""
 
 from dataclasses import replace
 
@@ -10,16 +10,20 @@ from builders import (
     a_placement,
     a_pool,
     a_rule,
+    a_snapshot,
     a_spec,
     a_stage,
     a_state,
+    applied,
     default_stages,
     pools,
     seen,
 )
+from planning import Planner
 
 from controller.core.assess.assessment import assess
 from controller.core.assess.availability import find_availability
+from controller.core.cycle import decide
 from controller.core.state.carry_over import PipelineMemory, RuleMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
@@ -67,9 +71,55 @@ def test_the_floor_counts_replicas_over_all_placements() -> None:
     assert floor_and_memory(state)[0] == 5
 
 
-def test_a_rule_fires_once_until_it_has_cleared() -> None:
+def followed(*cycles: tuple[float, Reading, int], cooldown_s: float = 60.0) -> list[int | None]:
+    """Return the floor after each of `cycles`: its time, the reading, and the replicas that the stage has then."""
+    memory, floors = RuleMemory(), []
+    for t_s, reading, replicas in cycles:
+        state = with_rule(a_rule(add=2, cooldown_s=cooldown_s), reading, replicas=replicas, memory=memory)
+        floor, memory = floor_and_memory(state, now_s=NOW_S + t_s)
+        floors.append(floor)
+    return floors
+
+
+def test_a_rule_adds_once_per_cooldown_while_it_holds() -> None:
+    assert followed((0, 0.9, 3), (30, 0.9, 5), (59, 0.9, 5), (60, 0.9, 5), (105, 0.9, 7), (120, 0.9, 7)) == [
+        *(5, 5, 5),
+        *(7, 7),
+        9,
+    ]
+
+
+def test_a_step_that_was_not_granted_is_not_asked_for_twice() -> None:
+    assert followed((0, 0.9, 3), (60, 0.9, 3), (120, 0.9, 3)) == [5, 5, 5]
+    assert followed((0, 0.9, 3), (60, 0.9, 2)) == [5, 5]
+
+
+def test_a_metric_that_clears_meanwhile_has_to_hold_for_a_cooldown_again() -> None:
+    assert followed((0, 0.9, 3), (45, 0.5, 5), (60, 0.9, 5), (105, 0.9, 5), (120, 0.9, 5)) == [5, 5, 5, 5, 7]
+
+
+def test_time_without_data_neither_adds_nor_counts() -> None:
+    gap = [(15.0 * cycle, MISSING, 5) for cycle in range(2, 10)]
+    floors = followed((0, 0.9, 3), (15, 0.9, 5), *gap, (150, 0.9, 5), (165, 0.9, 5), (180, 0.9, 5))
+    assert floors == [5] * 12 + [7], "60 s with data: 15 before the gap of 8 cycles and 45 after it"
+
+
+def test_a_rule_of_an_earlier_release_that_fired_holds_for_a_cooldown_from_now() -> None:
     fired = RuleMemory(floor=5, fired=True)
-    assert floor_and_memory(with_rule(a_rule(add=2), 0.9, replicas=5, memory=fired)) == (5, fired)
+    floor, memory = floor_and_memory(with_rule(a_rule(add=2), 0.9, replicas=5, memory=fired))
+    assert (floor, memory.holds_since_s) == (5, NOW_S)
+
+
+def test_what_a_rule_adds_is_within_the_bounds_of_the_placements(planner: Planner) -> None:
+    planner.wants({VAD: 3, ENCODER: 1}, runs_well=True)
+    spec = a_spec(a_stage("vad", a_placement("cpu", bounds=(0, 6)), rules=[a_rule(add=2)]))
+    state = a_state(spec, replicas={VAD: 3}, samples={VAD: seen(rx_queue_pressure=0.9)})
+    snapshot, wanted = a_snapshot(state), []
+    for _ in range(10):
+        decision = decide(snapshot, Policy())
+        wanted.append(decision.pipelines[0].desired[VAD])
+        snapshot = applied(snapshot, decision)
+    assert wanted == [5, 5, 5, 5, 6, 6, 6, 6, 6, 6]
 
 
 def test_the_floor_holds_until_the_rule_has_been_clear_for_one_cooldown() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import (
     ENCODER,
+    NOW_S,
     VAD,
     a_placement,
     a_rule,
@@ -19,10 +20,11 @@ from explained import DIRECT, MISSING, blind_for, by_type, decision_of, explain,
 from planning import Planner
 
 from controller.core.cycle import decide
+from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode
-from profiler.samples import Origin
+from profiler.samples import Absence, AbsenceReason, Origin
 
 
 def test_all_is_well(planner: Planner) -> None:
@@ -98,3 +100,25 @@ def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(
 def test_a_latency_that_is_unknown_is_said_to_be_so_with_the_reason(planner: Planner) -> None:
     found = by_type(decision_of(replace(a_state(), latency_s=MISSING)).pipelines[0])["SLAMet"]
     assert found.message.startswith("p95 unknown (SLA 500 ms): ")
+
+
+def test_a_demand_that_only_the_stages_show_to_be_zero_names_what_shows_it(planner: Planner) -> None:
+    """At night all series may vanish: replicas are removed, and nothing holds them for want of metrics."""
+    planner.wants({VAD: 1, ENCODER: 1}, runs_well=True)
+    no_traffic = Absence(reason=AbsenceReason.NO_TRAFFIC)
+    memory = PipelineMemory(demand=40.0, samples=(DemandSample(t_s=NOW_S - 900, observed=40.0, forecast=40.0),))
+    state = a_state(
+        demand=Absence(reason=AbsenceReason.MISSING),
+        replicas={VAD: 4, ENCODER: 4},
+        samples={
+            VAD: seen(arrival_rate=0.0, latency_p95=no_traffic),
+            ENCODER: seen(arrival_rate=no_traffic, completion_rate=no_traffic),
+        },
+        memory=memory,
+    )
+    decision = decision_of(state).pipelines[0]
+    assert {change.after for change in decision.changes} == {1}
+    available = by_type(decision)["MetricsAvailable"]
+    words = "demand.query returns no series; demand is 0, because no items arrive at stage vad"
+    assert (available.status, available.reason, available.message) == ("True", "Prometheus", words)
+    assert words in section(explain(decision_of(state), state.spec.key), "Why")

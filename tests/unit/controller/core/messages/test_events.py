@@ -5,13 +5,17 @@ from dataclasses import replace
 from builders import (
     ENCODER,
     VAD,
+    a_spec,
     a_state,
 )
 from explained import DIRECT, blind_for, by_type, decision_of, measured_by
 from planning import Planner
 
 from controller.core.messages.events import events
+from controller.core.messages.problems import owned_target, owner_words
 from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.snapshot import TargetMissing
+from optimizer.model import PipelineKey
 from profiler.samples import Origin
 
 
@@ -58,3 +62,17 @@ def test_an_event_of_a_recovery_says_what_has_recovered(planner: Planner) -> Non
     steady = replace(a_state(replicas={VAD: 4, ENCODER: 4}), latency_s=0.2)
     (event,) = events(decision_of(steady).pipelines[0], {"Conflict": "True"})
     assert (event.reason, event.message) == ("ConflictResolved", "condition Conflict is False again")
+
+
+def test_a_newcomer_is_told_which_pipeline_owns_its_workload(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    reason = owned_target(a_spec().placements()[ENCODER].target, owner_words(PipelineKey("speech/live"), ENCODER[0]))
+    missing = TargetMissing(reason=reason, owner=PipelineKey("speech/live"))
+    decision = decision_of(a_state(replicas={VAD: 4, ENCODER: missing})).pipelines[0]
+    for kind in ("TargetsFound", "Ready"):
+        told = by_type(decision)[kind]
+        assert (told.status, told.reason) == ("False", "TargetMissing")
+        assert "belongs to pipeline speech/live, stage encoder" in told.message
+    warnings = {event.reason: event.message for event in events(decision, {}) if event.warning}
+    assert "belongs to pipeline speech/live, stage encoder" in warnings["TargetMissing"]
+    assert {target.name for target in decision.memory.owned} == {"vad-cpu", "encoder-gpu"}

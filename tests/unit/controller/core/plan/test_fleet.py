@@ -1,11 +1,16 @@
 """The plan of the fleet: made once for a question, however often it is asked."""
 
+from dataclasses import replace
+
 import pytest
-from builders import VAD, a_snapshot, a_state
+from builders import ENCODER, VAD, a_pool, a_snapshot, a_spec, a_state, pools
 from planning import Planner
 
 from controller.core.cycle import decide
+from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState
+from controller.core.state.spec import Mode
 from optimizer.runtime.cache import BoundedCache
 
 
@@ -26,3 +31,45 @@ def test_another_demand_and_another_policy_are_other_questions(remembering: Plan
     for demand, policy in ((300.0, Policy()), (400.0, Policy()), (400.0, Policy(switching_cost_per_hour=0.1))):
         decide(a_snapshot(a_state(demand=demand)), policy)
     assert len(remembering.problems) == 3
+
+
+def a_copy(live: PipelineState, mode: Mode = Mode.RECOMMEND) -> PipelineState:
+    """Return a pipeline that reads the workloads of `live` and does not act."""
+    targets = {key: replace(target, owner=live.spec.key) for key, target in live.targets.items()}
+    return replace(live, spec=a_spec(*live.spec.stages, name="copy", mode=mode), targets=targets)
+
+
+@pytest.mark.parametrize("at_once", [250, 1])
+@pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
+def test_a_copy_that_does_not_act_takes_nothing_from_the_pipeline_that_does(
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, at_once: int
+) -> None:
+    monkeypatch.setattr("controller.core.cycle.AT_ONCE", at_once)
+    live = a_state(a_spec(budget=6.0), demand=60.0, replicas={VAD: 1, ENCODER: 3})
+    fleet = pools(a_pool("cpu", instances=1), a_pool("inferentia", instances=5), a_pool("gpu", instances=0))
+    policy = Policy(budget_per_hour=6.0)
+    alone = decide(a_snapshot(live, fleet=fleet), policy).pipelines[0]
+    beside, copy = decide(a_snapshot(live, a_copy(live, mode), fleet=fleet), policy).pipelines
+    assert beside.changes == alone.changes != ()
+    assert beside.spend_per_hour == alone.spend_per_hour > 0
+    # The copy is planned as if it acted instead, and its replicas are not paid twice.
+    assert copy.plan is not None
+    assert alone.plan is not None
+    assert copy.plan.replicas() == alone.plan.replicas()
+    assert copy.spend_per_hour == 0
+    assert copy.changes == ()
+
+
+def test_a_copy_is_decided_on_the_replicas_that_run(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 6}, name="copy")
+    live = a_state(replicas={VAD: 4, ENCODER: 4})
+    _, copy = decide(a_snapshot(live, a_copy(live)), Policy()).pipelines
+    assert (copy.desired[ENCODER], copy.unconstrained[ENCODER]) == (4, 6)
+    assert HoldReason.RECOMMEND_ONLY in {hold.reason for hold in copy.holds}
+    assert copy.memory.owned == frozenset()
+
+
+def test_a_fleet_of_copies_of_what_no_snapshot_has_is_planned(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    (copy,) = decide(a_snapshot(a_copy(a_state(replicas={VAD: 4, ENCODER: 4}))), Policy()).pipelines
+    assert copy.plan is not None

@@ -1,5 +1,6 @@
 """The books: what is spent while replicas come and go, and what no change may overdraw."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from controller.core.plan.ledger import FLEET, Ledger, Replicas
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
+from controller.core.state.spec import Mode
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
 
@@ -59,6 +61,13 @@ def test_what_cannot_be_read_or_priced_is_not_in_the_books() -> None:
     state = a_state(replicas={VAD: 4, ENCODER: TargetMissing(reason="gone")})
     assert set(Ledger([state], pools(a_pool("inferentia")), None).after) == set()
     assert ENCODER not in {key for _, key in ledger(state).after}
+
+
+def test_replicas_that_another_pipeline_owns_count_there_alone() -> None:
+    copy = a_state(a_spec(name="copy", mode=Mode.RECOMMEND), replicas={ENCODER: replace(a_target(2), owner=KEY)})
+    books = ledger(a_state(replicas={ENCODER: 2}), copy, fleet_budget=3.0, inferentia=3)
+    assert (books.observed_per_hour(), books.in_use(PoolName("inferentia"))) == (2, 2)
+    assert books.refusal(KEY, ENCODER) is None
 
 
 GPU, CPU = PoolName("gpu"), PoolName("cpu")

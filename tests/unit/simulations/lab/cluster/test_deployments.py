@@ -138,3 +138,11 @@ def test_what_the_lab_cannot_run_is_refused_by_name(stage: StageSpec, message: s
     with pytest.raises(UnsupportedManifest) as refusal:
         deployments(pipelines, pool_nodes(POOLS), seed=1)
     assert str(refusal.value) == f"pipeline speech/captions, stage asr{message}"
+
+
+def test_a_workload_that_two_pipelines_name_is_refused() -> None:
+    pipelines = [a_spec(a_stage("asr", a_placement("cpu")), name=name) for name in ("captions", "copy")]
+    with pytest.raises(
+        UnsupportedManifest, match="copy, stage asr: target Deployment/asr-cpu: must not be a target of"
+    ):
+        deployments(pipelines, pool_nodes(POOLS), seed=1)
