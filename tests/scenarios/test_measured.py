@@ -27,7 +27,7 @@ from controller.core.state.snapshot import Snapshot
 from optimizer.latency.stage import StageLoad, predict
 from optimizer.model import Routing
 from profiler.samples import PlacementSamples, Quantity
-from profiler.stages import Correction
+from profiler.stages import Correction, Learned
 
 DEMAND_RPS = 40.0
 SERVICE_S = 0.05
@@ -111,11 +111,13 @@ def test_it_is_told_and_survives_a_restart() -> None:
         for line in explain(decision, SPEC.key)
     )
     again = decide(world, Policy())
-    assert again.pipelines[0].memory.latency_corrections == pipeline.memory.latency_corrections
+    assert again.pipelines[0].memory.learned == pipeline.memory.learned
 
 
 def test_replicas_seen_to_carry_less_are_counted_on_for_less() -> None:
-    learned = PipelineMemory(throughput_corrections={ENCODER: Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)})
+    learned = PipelineMemory(
+        learned=Learned(throughput_corrections={ENCODER: Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)})
+    )
     state = a_state(SPEC, demand=DEMAND_RPS, replicas={ENCODER: 4})
     fleet = pools(a_pool("inferentia"))
     (modelled,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines
