@@ -14,9 +14,9 @@ from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
 from controller.core.state.carry_over import MOST_BOOST, FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import StageSpec
+from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import StageName
-from optimizer.plan import PipelinePlan
+from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
@@ -46,13 +46,34 @@ class Feedback:
     hold: Hold | None = None
 
 
-def floors(memory: FeedbackMemory, plan: PipelinePlan) -> Mapping[StageName, int]:
-    """Return the least replicas of the stages that have capacity beyond the plan."""
-    return {stage: math.ceil(boost * _planned(plan, stage) - 1e-9) for stage, boost in memory.boosts.items()}
+def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -> Mapping[StageName, int]:
+    """Return the least replicas of the stages that have capacity beyond the plan.
+
+    Beyond the plan, replicas are added by a step alone, and in proportion to a demand that rises. A plan that grows
+    because its model has learned of the same latency must not be multiplied.
+    """
+    demand, before = assessment.demand.demand, assessment.state.memory.demand
+    growth = max(1.0, demand / before) if demand and before else 1.0
+    least: dict[StageName, int] = {}
+    for stage, boost in memory.boosts.items():
+        reached = _current(assessment, stage)
+        if memory.step is not None and memory.step.stage == stage:
+            reached = max(reached, memory.step.replicas)
+        least[stage] = min(math.ceil(boost * _planned(plan, stage) - 1e-9), round(reached * growth))
+    return least
 
 
-def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainable, now_s: float) -> Feedback:
-    """Return the feedback of this cycle on the measured latency of a pipeline that is planned as `plan`."""
+def close_loop(
+    assessment: Assessment,
+    plan: PipelinePlan,
+    aimed: Mapping[PlacementKey, int],
+    attainable: Attainable,
+    now_s: float,
+) -> Feedback:
+    """Return the feedback of this cycle on the measured latency of a pipeline that is planned as `plan`.
+
+    `aimed` is what the pipeline aims for without this feedback.
+    """
     before, latency_s = assessment.state.memory.feedback, assessment.profile.latency_s
     names = {stage.name for stage in assessment.spec.stages}
     memory = replace(
@@ -69,7 +90,16 @@ def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainabl
         memory = replace(memory, misses=0)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
     memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
-    if memory.misses < PATIENCE or memory.step is not None or not plan.feasible or _grows(assessment, plan):
+    if memory.misses < PATIENCE:
+        return Feedback(memory=memory)
+    if memory.step is not None:
+        return Feedback(memory=memory, hold=_refused(memory.step, assessment, latency_s, now_s))
+    if not plan.feasible:
+        # Too little of the SLA may be left to the stages for any plan.
+        unreachable = plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
+        hold = _unexplained(memory, assessment, latency_s)
+        return Feedback(memory=memory, hold=hold if unreachable and hold.reason is HoldReason.OVERHEAD else None)
+    if _grows(assessment, aimed):
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 
@@ -82,9 +112,25 @@ def _current(assessment: Assessment, stage: StageName) -> int:
     return sum(count for key, count in assessment.current.items() if key[0] == stage)
 
 
-def _grows(assessment: Assessment, plan: PipelinePlan) -> bool:
-    """Whether the plan itself adds replicas now."""
-    return any(_planned(plan, own.name) > _current(assessment, own.name) for own in plan.stages)
+def _grows(assessment: Assessment, aimed: Mapping[PlacementKey, int]) -> bool:
+    """Whether replicas are added to a stage without feedback."""
+    totals: dict[StageName, int] = {}
+    for (stage, _), count in aimed.items():
+        totals[stage] = totals.get(stage, 0) + count
+    return any(total > _current(assessment, stage) for stage, total in totals.items())
+
+
+def _starts(assessment: Assessment, stage: StageName) -> bool:
+    """Whether replicas of the stage are not ready yet. A pending one stops counting at its pool's deadline."""
+    return any(key[0] == stage and target.ready < target.desired for key, target in assessment.state.found())
+
+
+def _refused(step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float) -> Hold | None:
+    """Return the hold about a step whose replicas were refused, because a pool or the budget has no room for them."""
+    if now_s <= step.at_s or _current(assessment, step.stage) >= step.replicas:
+        return None
+    detail = details.no_room_for_step(assessment.spec.sla, latency_s)
+    return Hold(reason=HoldReason.SLA_MISSED, stage=step.stage, detail=detail)
 
 
 def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, now_s: float) -> FeedbackMemory:
@@ -92,13 +138,15 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, no
     step = memory.step
     if step is None:
         return memory
-    if now_s < step.at_s + _trial_s(assessment, step.stage):
+    if now_s < step.at_s + _trial_s(assessment, step.stage) or _starts(assessment, step.stage):
         return memory
     if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
         return replace(memory, step=None)
     boosts = {stage: boost for stage, boost in memory.boosts.items() if stage != step.stage}
     if step.boost_before > 1:
         boosts[step.stage] = step.boost_before
+    if _current(assessment, step.stage) < step.replicas:  # it was not carried out, which says nothing of its use
+        return replace(memory, boosts=boosts, step=None)
     return replace(
         memory,
         boosts=boosts,
@@ -124,7 +172,7 @@ def _given_back(
     stage = min(memory.boosts, key=lambda name: (_excess(assessment, plan, name), name))
     boost, planned = 1 + (memory.boosts[stage] - 1) / 2, _planned(plan, stage)
     boosts = {**memory.boosts, stage: boost}
-    if (boost - 1) * planned < 0.5:
+    if (boost - 1) * planned < 1:  # half a replica is a whole one
         del boosts[stage]
     return replace(memory, boosts=boosts, room_since_s=now_s)
 
@@ -160,13 +208,14 @@ def _stepped(
     planned, current = max(1, _planned(plan, name)), _current(assessment, name)
     total = max(planned, current)
     total += max(1, math.ceil(STEP * total))
-    reached = attainable({**floors(memory, plan), name: total})[name]
+    reached = attainable({**floors(memory, assessment, plan), name: total})[name]
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
-    before = memory.boosts.get(name, 1.0)
+    # What runs beyond the plan for another reason stays too if the step is taken back.
+    before = min(MOST_BOOST, max(1.0, memory.boosts.get(name, 1.0), current / planned))
     boost = min(MOST_BOOST, reached / planned)
-    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, boost_before=before)
+    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, boost_before=before)
     boosts = {**memory.boosts, name: boost} if boost > 1 else memory.boosts
     return Feedback(memory=replace(memory, boosts=boosts, step=step))
 

@@ -111,12 +111,13 @@ class PlacementFailure:
 class FeedbackStep:
     """A step of capacity under observation: it must lower the latency, `before_s` at `at_s`, or is taken back.
 
-    `boost_before` is the boost of its stage before the step.
+    `replicas` is how many replicas its stage is to have. `boost_before` gives back those that it had before.
     """
 
     stage: StageName
     at_s: float
     before_s: float
+    replicas: int
     boost_before: float
 
 
@@ -147,6 +148,7 @@ class FeedbackMemory:
         if (step := self.step) is not None:
             _require_time(step.at_s, "feedback step at_s")
             _require_load(step.before_s, "feedback step before_s")
+            require(0 < step.replicas <= 1_000_000_000, "feedback step replicas", step.replicas, "must be 1 to 1e9")
             boost = step.boost_before
             require(1 <= boost <= MOST_BOOST, "feedback boost_before", boost, f"must be in [1, {MOST_BOOST:g}]")
 
