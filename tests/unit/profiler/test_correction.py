@@ -137,9 +137,10 @@ def corrected(
     return after.stages[0]
 
 
-def timed(**readings: Reading) -> PlacementProfile:
-    """A placement as fast as the model, whose mean latency is known too."""
-    return on(CPU, **{"latency_mean": mean_s(40.0), **readings})
+def timed(latency_p95: Reading | None = None, *, utilization: float = 0.5) -> PlacementProfile:
+    """A placement as fast as the model, or with that percentile, whose mean latency is known too."""
+    p95_s = modelled_s(40.0) if latency_p95 is None else latency_p95
+    return on(CPU, latency_p95=p95_s, utilization=utilization, latency_mean=mean_s(40.0))
 
 
 def two_stages(
@@ -369,11 +370,11 @@ class TestOverhead:
 
     def test_while_a_stage_cannot_be_compared_it_stays_as_it_was(self) -> None:
         assert self.overhead(timed(), timed(utilization=0.99), measured=5.0, before_s=0.07) == 0.07
-        assert self.overhead(timed(), timed(latency_p95=MISSING), measured=5.0) is None
+        assert self.overhead(timed(), timed(MISSING), measured=5.0) is None
 
 
 def test_a_stage_that_moves_stops_learning_for_itself_alone() -> None:
-    slow = timed(latency_p95=1.5 * modelled_s(40.0))
+    slow = timed(1.5 * modelled_s(40.0))
     moves, stays = two_stages(slow, slow, settled=(False, True)).stages
     assert moves.latency_correction is None
     assert stays.latency_correction is not None
