@@ -82,12 +82,6 @@ class SimulatedCluster:
             raise UnsupportedScenario(str(refusal))
         self._resources = Resources(scenario)
         self._file = scenario.file
-        self._scrape_interval_s = duration_s(scenario.file.scrape_interval)
-        self._reconnects = {
-            PipelineKey(load.pipeline): load.session.reconnect != "never"
-            for load in scenario.file.load
-            if load.session is not None
-        }
         self.pipelines = tuple(self._resources.pipelines.values())
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
@@ -108,6 +102,11 @@ class SimulatedCluster:
             *(stage.metrics_window_s for pipeline in (*self.pipelines, *patched) for stage in pipeline.stages),
             *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),
         )
+        for_good = {  # the pipelines whose refused streams stay away
+            PipelineKey(load.pipeline)
+            for load in scenario.file.load
+            if load.session is not None and load.session.reconnect == "never"
+        }
         loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
         slas = sla_changes(scenario)
         self._serving = {
@@ -121,7 +120,7 @@ class SimulatedCluster:
                     hop_s=HOP_S,
                     sla_changes=slas[pipeline.key],
                     conditions=Conditions(
-                        reconnects=self._reconnects.get(pipeline.key, True),
+                        reconnects=pipeline.key not in for_good,
                         overhead_s=duration_s(scenario.file.overhead),
                         speed_spread=scenario.file.speed_spread,
                     ),
@@ -143,7 +142,7 @@ class SimulatedCluster:
         for pipeline in self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
-        self._agenda.at(self.now_s + SCRAPE_PHASE * self._scrape_interval_s, self._scrape)
+        self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
 
@@ -155,7 +154,7 @@ class SimulatedCluster:
             self._serving,
             self._disturbances,
             now_s=self.now_s,
-            grace_s=REPORTING_VISITS * self._scrape_interval_s,
+            grace_s=REPORTING_VISITS * duration_s(self._file.scrape_interval),
         )
         return DetailedSnapshot(
             now_s=self.now_s,
@@ -257,7 +256,7 @@ class SimulatedCluster:
         for key, serving in self._serving.items():
             if not self._disturbances.stale(key):
                 serving.scrape(self.now_s)
-        self._agenda.at(self.now_s + self._scrape_interval_s, self._scrape)
+        self._agenda.at(self.now_s + duration_s(self._file.scrape_interval), self._scrape)
 
     def _admit(self, key: PipelineKey, limit: float | None) -> None:
         self._serving[key].engine.admissible = limit

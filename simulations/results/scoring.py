@@ -123,7 +123,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemScore:
-    """The items of a run: offered = served + filtered + shed + refused + lost + in_flight; `late` of the served.
+    """The items of a run as results show them: offered = served + filtered + shed + refused + lost + in_flight.
+
+    `late` counts those of the served that missed the SLA.
 
     `within_sla_share` = items within the SLA / items offered and not filtered. `sla_windows_met` is the share of the
     scored windows that met the SLA, `sla_windows_met_calm` the same for the calm ones among them, and

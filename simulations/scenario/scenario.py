@@ -284,7 +284,7 @@ def _faults_outside(scenario: Any) -> Iterator[Breach]:
 
 
 class ScenarioFile(Part):
-    """The content of a scenario file."""
+    """The content of a scenario file, field by field."""
 
     name: Annotated[str, Field(min_length=1)]
     manifests: Annotated[list[str], Field(min_length=1)]

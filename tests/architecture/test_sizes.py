@@ -20,6 +20,8 @@ DOCUMENTS = {
     "controller.settings.OperatorSettings": "one attribute per flag of `sluice operator`",
     "simulations.results.results.RunResult": "the JSON of a run in results.json",
     "simulations.lab.session.report.LabSummary": "the JSON summary of a run on the lab",
+    "simulations.results.scoring.ItemScore": "the counts and shares of a run in results.json",
+    "simulations.scenario.scenario.ScenarioFile": "one attribute per field of a scenario file",
     "simulations.engine.state.State": "a record of arrays for compiled kernels",
 }
 """Classes that mirror a document whose fields are fixed elsewhere."""

@@ -97,7 +97,7 @@ def rows(load: str, found: list[Outcome]) -> Iterator[tuple[str, ...]]:
         runs = [each for each in own if each.case == case]
 
         def mean(name: str, runs: list[Outcome] = runs) -> float:
-            return sum(getattr(each, name) for each in runs) / len(runs)
+            return float(sum(getattr(each, name) for each in runs)) / len(runs)
 
         ratio = sum(each.cost for each in runs) / sum(right[each.seed] for each in runs)
         reached = mean("windows") >= LEAST_WINDOWS and ratio <= MOST_COST

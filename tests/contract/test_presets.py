@@ -120,7 +120,6 @@ def measured_over_modelled(readings: Readings) -> float:
         sla=Sla(latency_s=0.5, percentile=95),
         latency_s=None,
         demand=Demand(entry_rate_rps=QUEUE_RPS),
-        settled=True,
     )
     profile, _ = profile_pipeline(pipeline, Learned(), now_s=0.0, interval_s=1e6)
     correction = profile.stages[0].latency_correction

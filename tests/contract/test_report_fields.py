@@ -41,11 +41,14 @@ REPORT = {
     "summary": {
         "sla_windows_met": SHARE,
         "sla_windows_met_calm": SHARE,
+        "sla_windows_met_admitted": SHARE,
         "windows": NUMBER,
         "offered": NUMBER,
         "served": NUMBER,
+        "late": NUMBER,
         "filtered": NUMBER,
         "shed": NUMBER,
+        "refused": NUMBER,
         "lost": NUMBER,
         "in_flight": NUMBER,
         "sessions_cut": NUMBER,
@@ -88,12 +91,13 @@ def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
         items_of={CAPTIONS: items(outcome)}, decisions=[a_decision(now_s=1_000_001.0)], peak_instances={CPU: 1.0}
     )
     report = json.loads(json.dumps(report_of(run), allow_nan=False))
-    shares = {"sla_windows_met", "sla_windows_met_calm"}
-    if outcome in {Outcome.FILTERED, Outcome.SHED, Outcome.IN_FLIGHT}:  # nothing to score: a share of nothing
-        assert {report["summary"].pop(name) for name in shares} == {None}
-        promised = {**REPORT, "summary": {k: v for k, v in REPORT["summary"].items() if k not in shares}}  # type: ignore[attr-defined]
-    else:
-        promised = REPORT
+    shares = {"sla_windows_met", "sla_windows_met_calm", "sla_windows_met_admitted"}
+    if outcome is Outcome.SHED:  # of what was admitted, there is nothing to score
+        shares = {"sla_windows_met_admitted"}
+    elif outcome not in {Outcome.FILTERED, Outcome.IN_FLIGHT}:
+        shares = set()
+    assert {report["summary"].pop(name) for name in shares} <= {None}
+    promised = {**REPORT, "summary": {k: v for k, v in REPORT["summary"].items() if k not in shares}}  # type: ignore[attr-defined]
 
     assert differences(report, promised) == []
     assert report["windows"]

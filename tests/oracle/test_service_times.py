@@ -64,7 +64,7 @@ def measured_factor(law: tuple[float, float, float, int, float], load: float, sl
             ),
         ),
     )
-    pipeline = PipelineInput(stages=(stage,), sla=Sla(latency_s=0.25), latency_s=None, demand=None, settled=True)
+    pipeline = PipelineInput(stages=(stage,), sla=Sla(latency_s=0.25), latency_s=None, demand=None)
     profile = estimate_pipeline(pipeline, Learned(), interval_s=15.0)
     factor = profile.stages[0].placements[0].measured_factor
     assert factor is not None

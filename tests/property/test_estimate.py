@@ -54,7 +54,7 @@ SLA = Sla(latency_s=0.25)
 @st.composite
 def inputs(draw: st.DrawFn) -> tuple[PipelineInput, Learned]:
     stages = draw(chains())
-    pipeline = PipelineInput(stages=stages, sla=SLA, latency_s=draw(LATENCIES), demand=None, settled=True)
+    pipeline = PipelineInput(stages=stages, sla=SLA, latency_s=draw(LATENCIES), demand=None)
     factors, ratios = st.none() | st.floats(*FACTOR_BOUNDS), st.none() | st.floats(0.01, MOST_PASSED)
     keys = [(stage.name, placement.pool) for stage in stages for placement in stage.placements]
     learned = Learned(

@@ -14,7 +14,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
 from controller.core.state.carry_over import FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import StageSpec
+from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import StageName
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity
@@ -54,8 +54,17 @@ def floors(memory: FeedbackMemory, demand: float) -> Mapping[StageName, int]:
     return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in memory.floors.items()}
 
 
-def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainable, now_s: float) -> Feedback:
-    """Return the feedback of this cycle on the measured latency of a pipeline that is planned as `plan`."""
+def close_loop(
+    assessment: Assessment,
+    plan: PipelinePlan,
+    aimed: Mapping[PlacementKey, int],
+    attainable: Attainable,
+    now_s: float,
+) -> Feedback:
+    """Return the feedback of this cycle on the measured latency of a pipeline that is planned as `plan`.
+
+    `aimed` is what the pipeline aims for without this feedback.
+    """
     before, latency_s = assessment.state.memory.feedback, assessment.profile.latency_s
     names = {stage.name for stage in assessment.spec.stages}
     memory = replace(
@@ -72,9 +81,11 @@ def close_loop(assessment: Assessment, plan: PipelinePlan, attainable: Attainabl
         memory = replace(memory, misses=0)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
     memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
-    if memory.misses < PATIENCE or memory.step is not None or assessment.learning:
+    if memory.misses < PATIENCE or assessment.learning:
         return Feedback(memory=memory)
-    if not plan.feasible or _grows(assessment, plan):  # what is missed has a name, or capacity is on its way
+    if memory.step is not None:
+        return Feedback(memory=memory, hold=_refused(memory.step, assessment, latency_s, now_s))
+    if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 
@@ -87,9 +98,25 @@ def _current(assessment: Assessment, stage: StageName) -> int:
     return sum(count for key, count in assessment.current.items() if key[0] == stage)
 
 
-def _grows(assessment: Assessment, plan: PipelinePlan) -> bool:
-    """Whether the plan itself adds replicas now."""
-    return any(_planned(plan, own.name) > _current(assessment, own.name) for own in plan.stages)
+def _grows(assessment: Assessment, aimed: Mapping[PlacementKey, int]) -> bool:
+    """Whether replicas are added to a stage without feedback."""
+    totals: dict[StageName, int] = {}
+    for (stage, _), count in aimed.items():
+        totals[stage] = totals.get(stage, 0) + count
+    return any(total > _current(assessment, stage) for stage, total in totals.items())
+
+
+def _starts(assessment: Assessment, stage: StageName) -> bool:
+    """Whether replicas of the stage are not ready yet. A pending one stops counting at its pool's deadline."""
+    return any(key[0] == stage and target.ready < target.desired for key, target in assessment.state.found())
+
+
+def _refused(step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float) -> Hold | None:
+    """Return the hold about a step whose replicas were refused, because a pool or the budget has no room for them."""
+    if now_s <= step.at_s or _current(assessment, step.stage) >= step.replicas:
+        return None
+    detail = details.no_room_for_step(assessment.spec.sla, latency_s)
+    return Hold(reason=HoldReason.SLA_MISSED, stage=step.stage, detail=detail)
 
 
 def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, now_s: float) -> FeedbackMemory:
@@ -97,13 +124,15 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, no
     step = memory.step
     if step is None:
         return memory
-    if now_s < step.at_s + _trial_s(assessment, step.stage):
+    if now_s < step.at_s + _trial_s(assessment, step.stage) or _starts(assessment, step.stage):
         return memory
     if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
         return replace(memory, step=None)
     kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
     if step.floor_before is not None:
         kept[step.stage] = step.floor_before
+    if _current(assessment, step.stage) < step.replicas:  # it was not carried out, which says nothing of its use
+        return replace(memory, floors=kept, step=None)
     return replace(
         memory,
         floors=kept,
@@ -170,7 +199,10 @@ def _stepped(
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
-    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, floor_before=memory.floors.get(name))
+    before = memory.floors.get(name)
+    if current > _planned(plan, name):  # what runs beyond the plan for another reason stays if the step is taken back
+        before = max(before or 0.0, current / demand)
+    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, floor_before=before)
     return Feedback(memory=replace(memory, floors={**memory.floors, name: reached / demand}, step=step))
 
 

@@ -81,6 +81,7 @@ def _aim(
     feedback = close_loop(
         assessment,
         plan,
+        final,
         lambda least: _stage_totals(assessment, _lifted(assessment, planned, pools, _highest(rules, least))),
         now_s,
     )
@@ -90,8 +91,11 @@ def _aim(
     if feedback.hold is not None:
         holds.append(feedback.hold)
     kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
-    if late(assessment) and not pressed and not idle and kept != final:
-        final = kept
+    # A step that did not lower the latency is taken back although the latency exceeds the SLA.
+    useless = feedback.memory.useless_until_s
+    spared = {key: final[key] if key[0] in useless else count for key, count in kept.items()}
+    if late(assessment) and not pressed and not idle and spared != final:
+        final = spared
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if assessment.never_down:
         final = kept

@@ -38,7 +38,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
     HoldReason.LEARNING: "service times are being measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
-    HoldReason.UNEXPLAINED: "the SLA is missed although every stage is as fast as planned; no replica is added",
+    HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
 """The reasons for which plans leave out a placement, the most severe first."""

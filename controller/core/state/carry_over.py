@@ -112,12 +112,14 @@ class PlacementFailure:
 class FeedbackStep:
     """A step of capacity under observation: it must lower the latency, `before_s` at `at_s`, or is taken back.
 
-    `floor_before` is the floor of its stage before the step, None where it had none.
+    `replicas` is how many replicas its stage is to have. `floor_before` is the floor of the stage before the step, None
+    where it had none.
     """
 
     stage: StageName
     at_s: float
     before_s: float
+    replicas: int
     floor_before: float | None = None
 
 
@@ -149,6 +151,7 @@ class FeedbackMemory:
             _require_time(step.at_s, "feedback step at_s")
             _require_load(step.before_s, "feedback step before_s")
             _require_load(step.floor_before, "feedback step floor_before")
+            require(0 < step.replicas <= 1_000_000_000, "feedback step replicas", step.replicas, "must be 1 to 1e9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,40 +1,38 @@
 """One entry, and one value of what was learned that goes in and comes out."""
 
+from dataclasses import replace
+
+import pytest
+
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.profile import profile_pipeline
-from profiler.samples import PlacementSamples, Quantity
+from profiler.samples import NO_SAMPLES, PlacementSamples, Quantity
 from profiler.stages import Learned, PipelineInput, PlacementInput, StageInput
 
 VAD, KEY = StageName("vad"), (StageName("vad"), PoolName("cpu"))
-PIPELINE = PipelineInput(
-    stages=(
-        StageInput(
-            name=VAD,
-            after=(),
-            pass_ratio=1.0,
-            routing=Routing.LEAST_LOADED,
-            window_s=60.0,
-            placements=(
-                PlacementInput(
-                    prior=Placement(pool=KEY[1], service=ServiceLaw(fixed_s=0.02)),
-                    replicas=2,
-                    batch=1,
-                    samples=PlacementSamples(
-                        readings={
-                            Quantity.COMPLETION_RATE: 40.0,
-                            Quantity.SERVICE_TIME: 0.03,
-                            Quantity.BATCH_SIZE: 1.0,
-                        }
-                    ),
-                ),
-            ),
-        ),
-    ),
-    sla=Sla(latency_s=0.25),
-    latency_s=None,
-    demand=Demand(entry_rate_rps=100.0),
-    settled=True,
+
+
+def samples(*, service_s: float) -> PlacementSamples:
+    return PlacementSamples(
+        readings={Quantity.COMPLETION_RATE: 40.0, Quantity.SERVICE_TIME: service_s, Quantity.BATCH_SIZE: 1.0}
+    )
+
+
+def on(pool: str, measured: PlacementSamples) -> PlacementInput:
+    return PlacementInput(
+        prior=Placement(pool=PoolName(pool), service=ServiceLaw(fixed_s=0.02)), replicas=2, batch=1, samples=measured
+    )
+
+
+STAGE = StageInput(
+    name=VAD,
+    after=(),
+    pass_ratio=1.0,
+    routing=Routing.LEAST_LOADED,
+    window_s=60.0,
+    placements=(on("cpu", samples(service_s=0.03)),),
 )
+PIPELINE = PipelineInput(stages=(STAGE,), sla=Sla(latency_s=0.25), latency_s=None, demand=Demand(entry_rate_rps=100.0))
 
 
 def test_what_is_learned_continues_from_cycle_to_cycle() -> None:
@@ -43,7 +41,13 @@ def test_what_is_learned_continues_from_cycle_to_cycle() -> None:
         profile, learned = profile_pipeline(PIPELINE, learned, now_s=15.0 * cycle, interval_s=15.0)
         assert learned.service_factors == {KEY: profile.stages[0].placements[0].service_factor}
         factors.append(learned.service_factors[KEY])
-    assert 1.0 < factors[0] < factors[1] < factors[2] < 1.5
+    assert factors == [pytest.approx(1.5)] * 3, "the first measurement counts in full"
+    faster = replace(STAGE.placements[0], samples=samples(service_s=0.02))
+    sped_up = replace(PIPELINE, stages=(replace(STAGE, placements=(faster,)),))
+    for cycle in range(3, 6):
+        profile, learned = profile_pipeline(sped_up, learned, now_s=15.0 * cycle, interval_s=15.0)
+        factors.append(learned.service_factors[KEY])
+    assert factors[2] > factors[3] > factors[4] > factors[5] > 1.0
 
 
 def test_a_stage_that_was_never_compared_with_the_model_has_no_correction() -> None:
@@ -51,3 +55,22 @@ def test_a_stage_that_was_never_compared_with_the_model_has_no_correction() -> N
     assert learned.pass_ratios == {VAD: 1.0}
     assert not learned.latency_corrections
     assert not learned.throughput_corrections
+
+
+def test_a_placement_that_was_never_measured_has_the_factor_of_its_siblings_and_learns_none() -> None:
+    siblings = (on("cpu", samples(service_s=0.04)), on("gpu", samples(service_s=0.16)), on("tpu", NO_SAMPLES))
+    pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=siblings),))
+    _, learned = profile_pipeline(pipeline, Learned(), now_s=0.0, interval_s=15.0)
+    assert set(learned.service_factors) == {KEY, (VAD, PoolName("gpu"))}
+    profile, _ = profile_pipeline(pipeline, learned, now_s=15.0, interval_s=15.0)
+    tpu = profile.stages[0].placements[2]
+    assert not tpu.measured
+    assert tpu.service_factor == pytest.approx(4.0), "the geometric mean of 2 and 8"
+    assert tpu.service.fixed_s == pytest.approx(0.08)
+
+
+def test_the_first_measurement_of_a_placement_replaces_what_its_siblings_suggested() -> None:
+    siblings = (on("cpu", samples(service_s=0.04)), on("gpu", samples(service_s=0.01)))
+    pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=siblings),))
+    profile, _ = profile_pipeline(pipeline, Learned(service_factors={KEY: 2.0}), now_s=0.0, interval_s=15.0)
+    assert profile.stages[0].placements[1].service_factor == pytest.approx(0.5)

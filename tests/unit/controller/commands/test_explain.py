@@ -13,6 +13,7 @@ from controller.core.state.learned import LearnedPlacement, read_learned
 from controller.core.state.spec import PlacementKey
 from controller.kube.durable import memory_document
 from optimizer.model import PoolName, StageName
+from profiler.stages import Learned
 
 NOW = datetime(2026, 1, 1, 12, 0, 35, tzinfo=UTC)
 
@@ -54,7 +55,9 @@ def test_without_a_decision_there_is_nothing_to_explain() -> None:
 
 def a_pipeline(changes: dict[str, Any], **status: Any) -> dict[str, Any]:
     resource = changed(PIPELINE, {"metadata.generation": 3, **changes})
-    memory = memory_document(PipelineMemory(service_factors={(StageName("vad"), PoolName("cpu")): 1.5}))
+    memory = memory_document(
+        PipelineMemory(learned=Learned(service_factors={(StageName("vad"), PoolName("cpu")): 1.5}))
+    )
     return {**resource, "status": {"observedGeneration": 3, "summary": {"health": "OK"}, "memory": memory, **status}}
 
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_pool, a_snapshot, a_spec, a_state, a_target, pools
+from builders import ENCODER, NOW_S, VAD, a_pool, a_snapshot, a_spec, a_state, a_target, pools, seen
 from planning import Planner
 
 from controller.core.cycle import decide
@@ -39,9 +39,10 @@ def test_the_batches_of_a_plan_are_kept_only_while_it_is_followed(planner: Plann
 
 def test_what_the_profiler_learned_is_carried_over(planner: Planner) -> None:
     planner.wants(RUNNING)
-    memory = decided(a_state(replicas=RUNNING)).memory
+    measured = seen(completion_rate=10.0, service_time=0.1, batch_size=1.0)
+    memory = decided(a_state(replicas=RUNNING, samples={ENCODER: measured})).memory
     assert memory.learned.pass_ratios == {VAD[0]: 1.0, ENCODER[0]: 1.0}
-    assert set(memory.learned.service_factors) == set(a_spec().placement_keys())
+    assert memory.learned.service_factors == {ENCODER: pytest.approx(2.0)}, "of what was measured"
 
 
 def test_while_the_demand_is_missing_the_time_and_the_margin_are_known(planner: Planner) -> None:

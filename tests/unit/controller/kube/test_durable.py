@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from controller.core.codec import InvalidRecord
-from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
+from controller.core.state.carry_over import DemandSample, FeedbackMemory, FeedbackStep, PipelineMemory, RuleMemory
 from controller.core.state.spec import Target
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
-from profiler.stages import Correction
+from profiler.stages import Correction, Learned
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
 MEMORY = PipelineMemory(
@@ -18,19 +18,30 @@ MEMORY = PipelineMemory(
         DemandSample(t_s=1000.0, observed=400.0, forecast=420.0),
         DemandSample(t_s=1015.0, observed=None, forecast=420.0),
     ),
-    service_factors={(VAD, CPU): 1.25},
-    pass_ratios={VAD: 0.45},
-    latency_corrections={VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=990.0)},
-    throughput_corrections={(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=995.0)},
+    learned=Learned(
+        service_factors={(VAD, CPU): 1.25},
+        pass_ratios={VAD: 0.45},
+        latency_corrections={VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=990.0)},
+        throughput_corrections={(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=995.0)},
+        overhead_s=0.02,
+    ),
     rules={
         (VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0),
         (VAD, "p95"): RuleMemory(floor=4, fired=True, holds_since_s=1005.0),
     },
+    idle_since_s=1002.0,
+    owned=frozenset(Target(api_version="apps/v1", kind="Deployment", name=name) for name in ("vad", "asr")),
     batches={(VAD, CPU): 8},
     excess_excused_until_s=1100.0,
     admissible=380.5,
-    idle_since_s=1002.0,
-    owned=frozenset(Target(api_version="apps/v1", kind="Deployment", name=name) for name in ("vad", "asr")),
+    stages_moved_at_s={VAD: 905.0},
+    feedback=FeedbackMemory(
+        floors={VAD: 0.0125},
+        misses=3,
+        step=FeedbackStep(stage=VAD, at_s=1010.0, before_s=0.31, replicas=5, floor_before=0.01),
+        useless_until_s={StageName("encoder"): 2800.0},
+        room_since_s=None,
+    ),
 )
 
 
@@ -66,7 +77,7 @@ def test_without_a_document_nothing_is_remembered() -> None:
         ({"demand": 3}, "version"),
         ({**memory_document(MEMORY), "demand": "many"}, "demand"),
         ({**memory_document(MEMORY), "samples": [[1, 2]]}, "samples"),
-        ({**memory_document(MEMORY), "service_factors": [1]}, "service_factors"),
+        ({**memory_document(MEMORY), "learned": {"service_factors": [1]}}, "service_factors"),
     ],
 )
 def test_a_document_of_another_kind_is_refused_by_the_name_of_its_field(document: dict[str, Any], field: str) -> None:
@@ -74,16 +85,35 @@ def test_a_document_of_another_kind_is_refused_by_the_name_of_its_field(document
         memory_from(document)
 
 
+def of_the_last_release(memory: PipelineMemory) -> dict[str, Any]:
+    """The document of a release that had what was learned among the other fields, and nothing of later ones."""
+    document = memory_document(memory)
+    document.update(document.pop("learned"))
+    del document["overhead_s"], document["feedback"], document["stages_moved_at_s"]
+    return {**document, "moved_at_s": 900.0}
+
+
+def test_a_document_of_the_last_release_is_read_with_all_that_was_learned() -> None:
+    read = memory_from(through_the_api_server(of_the_last_release(MEMORY)))
+    assert read == replace(
+        MEMORY, learned=replace(MEMORY.learned, overhead_s=None), feedback=FeedbackMemory(), stages_moved_at_s={}
+    )
+
+
 def test_a_document_of_before_the_model_was_corrected_is_read() -> None:
-    document = memory_document(MEMORY)
+    document = of_the_last_release(MEMORY)
     del document["latency_corrections"], document["throughput_corrections"]
-    assert memory_from(document) == replace(MEMORY, latency_corrections={}, throughput_corrections={})
+    assert memory_from(document).learned == Learned(
+        service_factors=MEMORY.learned.service_factors, pass_ratios=MEMORY.learned.pass_ratios
+    )
 
 
 def test_a_restart_keeps_what_was_learned_whenever_it_was_last_written() -> None:
     after = resumed(MEMORY, now_s=90_000.0, window_s=300.0, interval_s=15.0)
-    assert after.latency_corrections == {VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=90_000.0)}
-    assert after.throughput_corrections == {(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=90_000.0)}
+    assert after.learned.latency_corrections == {VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=90_000.0)}
+    assert after.learned.throughput_corrections == {
+        (VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=90_000.0)
+    }
 
 
 def test_a_restart_within_the_window_goes_on_from_the_last_sample() -> None:
@@ -120,7 +150,16 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"metrics_lost": {"since_s": -7e10, "growth_per_minute": 0.1}},
         {"metrics_lost": {"since_s": 1.0, "demand": 1e200, "growth_per_minute": 0.1}},
         {"metrics_lost": {"since_s": 1.0, "growth_per_minute": -0.1}},
-        {"moved_at_s": 1e18},
+        {"stages_moved_at_s": {"vad": 1e18}},
+        {"feedback": {"floors": {"vad": 0.0}}},
+        {"feedback": {"floors": {"vad": 1e30}}},
+        {"feedback": {"misses": -1}},
+        {"feedback": {"room_since_s": 1e18}},
+        {"feedback": {"useless_until_s": {"vad": 1e18}}},
+        {"feedback": {"step": {"stage": "vad", "at_s": 1e18, "before_s": 0.3, "replicas": 5, "floor_before": 0.01}}},
+        {"feedback": {"step": {"stage": "vad", "at_s": 1.0, "before_s": -0.3, "replicas": 5, "floor_before": 0.01}}},
+        {"feedback": {"step": {"stage": "vad", "at_s": 1.0, "before_s": 0.3, "replicas": 5, "floor_before": -0.5}}},
+        {"feedback": {"step": {"stage": "vad", "at_s": 1.0, "before_s": 0.3, "replicas": 0, "floor_before": 0.01}}},
         {"excess_excused_until_s": 1e18},
         {"rules": [[["vad", "rx"], {"clear_since_s": 1e18}]]},
         {"conflicts": [[["vad", "cpu"], {"changes": 1, "changed_at_s": 1e18, "written": 1, "found": 2}]]},
@@ -130,13 +169,17 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"batches": [[["vad", "cpu"], 9_000_000_000]]},
         {"service_factors": [[["vad", "cpu"], 0]]},
         {"service_factors": [[["vad", "cpu"], 1e300]]},
-        {"pass_ratios": {"vad": 100.5}},
-        {"pass_ratios": {"vad": 0}},
-        {"latency_corrections": {"vad": {"factor": 9.0, "smoothed": 1.0, "learned_at_s": 1.0}}},
+        {"pass_ratios": {"vad": 3}},
+        {"latency_corrections": {"vad": {"factor": 51.0, "smoothed": 1.0, "learned_at_s": 1.0}}},
         {"latency_corrections": {"vad": {"factor": 1.0, "smoothed": 1.0, "learned_at_s": 1e18}}},
         {"throughput_corrections": [[["vad", "cpu"], {"factor": 1.0, "smoothed": 1.5, "learned_at_s": 1.0}]]},
+        {"overhead_s": -0.1},
     ],
 )
 def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRecord, match=next(iter(edited))):
-        memory_from({**through_the_api_server(memory_document(MEMORY)), **edited})
+    document = through_the_api_server(memory_document(MEMORY))
+    (field,) = edited
+    if field in document["learned"]:
+        edited = {"learned": {**document["learned"], **edited}}
+    with pytest.raises(InvalidRecord, match=field):
+        memory_from({**document, **edited})

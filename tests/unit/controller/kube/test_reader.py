@@ -145,7 +145,7 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
         cast("Gateway", NobodyElse()),
         source,
         pipelines=store,
-        pools=a_store("pools.yaml"),
+        pools=a_store(*manifests("pools.yaml")),
         cluster=cast("Cluster", World(nodes=[])),
         interval_s=10.0,
         reporting_grace_s=60.0,

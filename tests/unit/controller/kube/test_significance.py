@@ -8,6 +8,7 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleM
 from controller.kube.durable import memory_document
 from controller.kube.significance import merge_patch, worth_writing
 from optimizer.model import StageName
+from profiler.stages import Learned
 
 STATUS: dict[str, Any] = {
     "observedGeneration": 3,
@@ -38,7 +39,7 @@ STATUS: dict[str, Any] = {
                 DemandSample(t_s=1000.0, observed=400.0, forecast=420.0),
                 DemandSample(t_s=1015.0, observed=400.0, forecast=410.0),
             ),
-            pass_ratios={StageName("vad"): 0.45},
+            learned=Learned(pass_ratios={StageName("vad"): 0.45}),
             rules={(StageName("vad"), "rx"): RuleMemory(floor=6, fired=True)},
         )
     ),
@@ -61,9 +62,7 @@ DECIDED: dict[str, Change] = {
     "admissible": lambda s: s.update(admissible="400"),
     "rule fired": lambda s: s["memory"]["rules"][0][1].update(floor=8),
     "excess": lambda s: s["memory"].update(excess_excused_until_s=2000.0),
-    "owned workloads": lambda s: s["memory"].update(
-        owned=[{"api_version": "apps/v1", "kind": "Deployment", "name": "vad"}]
-    ),
+    "capacity beyond the plan": lambda s: s["memory"].update(feedback={"floors": {"vad": 0.0125}}),
     "decision": lambda s: s.update(lastDecision={"time": "2026-01-01T00:00:00Z", "reason": "Demand", "message": "x"}),
 }
 OBSERVED: dict[str, Change] = {
@@ -71,7 +70,7 @@ OBSERVED: dict[str, Change] = {
     "gone": lambda s: s["latency"].pop("seconds"),
     "words": lambda s: s["conditions"][0].update(message="composed: p95 120 ms of 250 ms"),
     "highest sample": lambda s: s["memory"]["samples"][0].update(forecast=500),
-    "correction": lambda s: s["memory"]["pass_ratios"].update(vad=0.55),
+    "correction": lambda s: s["memory"]["learned"]["pass_ratios"].update(vad=0.55),
     "rule cleared": lambda s: s["memory"]["rules"][0][1].update(clear_since_s=1010),
     "wanted": lambda s: s["stages"][0]["placements"][0].update(unconstrained=5),
 }
@@ -84,7 +83,7 @@ NOISE: dict[str, Change] = {
     "one more sample like the others": lambda s: s["memory"]["samples"].append(
         {"t_s": 1030, "observed": 405, "forecast": 415}
     ),
-    "correction": lambda s: s["memory"]["pass_ratios"].update(vad=0.46),
+    "correction": lambda s: s["memory"]["learned"]["pass_ratios"].update(vad=0.46),
 }
 
 

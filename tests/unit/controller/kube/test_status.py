@@ -21,7 +21,7 @@ from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
 from optimizer.plan import Advice, ReplayCheck
 from profiler.samples import Absence, AbsenceReason
-from profiler.stages import Correction
+from profiler.stages import Correction, Learned
 
 INVALID = unusable_condition(ConditionType.READY, ConditionReason.INVALID_SPEC, "spec.stages: required")
 
@@ -159,10 +159,11 @@ def test_a_budget_that_is_too_small_says_which_would_do_and_what_it_can_have() -
 
 
 def test_what_was_learned_of_a_stage_is_in_its_status() -> None:
-    memory = PipelineMemory(
+    learned = Learned(
         latency_corrections={VAD[0]: Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S)},
         throughput_corrections={VAD: Correction(factor=0.6, smoothed=0.6, learned_at_s=NOW_S)},
     )
+    memory = PipelineMemory(learned=learned)
     status = status_of(a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}, memory=memory)))
     assert [stage["latencyFactor"] for stage in status["stages"]] == ["1.5", "1"]
     (vad,) = status["stages"][0]["placements"]

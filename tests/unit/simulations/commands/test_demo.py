@@ -21,11 +21,14 @@ from simulations.scenario.scenario import Scenario
 SUMMARY: dict[str, Any] = {
     "sla_windows_met": 0.954,
     "sla_windows_met_calm": 0.954,
+    "sla_windows_met_admitted": 0.96,
     "windows": 22,
     "offered": 1000,
     "served": 430,
+    "late": 20,
     "filtered": 550,
-    "shed": 12,
+    "shed": 9,
+    "refused": 3,
     "lost": 0,
     "in_flight": 8,
     "sessions_cut": 2,
@@ -115,7 +118,7 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
     assert result.stderr == ""
     assert result.stdout.splitlines() == [
         "within the SLA: 95.4% of 22 windows",
-        "items: 1000 offered = 430 served + 550 filtered by VAD + 12 shed + 0 lost + 8 in flight",
+        "items: 1000 offered = 430 served + 550 filtered by VAD + 9 shed + 3 refused + 0 lost + 8 in flight",
         "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
         "14 replica changes, 2 sessions cut, 0 cap violations",
         FALLBACK,

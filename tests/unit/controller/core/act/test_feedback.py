@@ -1,0 +1,371 @@
+"""The loop closes on the measured latency: cycles of `decide` in small worlds whose stages are not as modelled."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from builders import (
+    NOW_S,
+    a_placement,
+    a_pool,
+    a_scaling,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    applied,
+    pools,
+    seen,
+)
+
+from controller.core.act.feedback import GIVE_BACK_S, USELESS_S, WINDOWS
+from controller.core.cycle import decide
+from controller.core.state.carry_over import FeedbackMemory, PipelineMemory
+from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
+from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
+from controller.kube.durable import memory_document, memory_from
+from optimizer.model import PoolName, StageName
+from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.stages import LatencySource, Learned
+
+VAD = (StageName("vad"), PoolName("cpu"))
+ENCODER = (StageName("encoder"), PoolName("gpu"))
+DEMAND_RPS = 60.0
+SLA_S = 0.5
+CYCLE_S = 15.0
+TRIAL_CYCLES = int(WINDOWS * 60 / CYCLE_S)
+FLEET = pools(a_pool("cpu", price=0.5, instances=40), a_pool("gpu", price=1.0, instances=40))
+MISSING = Absence(reason=AbsenceReason.MISSING)
+
+Replicas = Mapping[PlacementKey, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is measured in one cycle: end to end, and the 95th percentile of each stage."""
+
+    latency_s: Reading | None
+    vad_s: Reading = 0.001
+    encoder_s: Reading = 0.6
+
+
+World = Callable[[int, Replicas], Measured]
+"""What is measured in a cycle with so many replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """One cycle: what went in, and what was decided."""
+
+    state: PipelineState
+    now_s: float
+    decision: PipelineDecision
+
+    @property
+    def feedback(self) -> FeedbackMemory:
+        return self.decision.memory.feedback
+
+    @property
+    def changes(self) -> tuple[ReplicaChange, ...]:
+        return self.decision.changes
+
+    def hold(self, reason: HoldReason) -> Hold | None:
+        return next((hold for hold in self.decision.holds if hold.reason is reason and hold.detail), None)
+
+
+def a_pipeline(
+    *,
+    encoders: tuple[int, int] = (0, 40),
+    startup_s: float = 0.0,
+    mode: Mode = Mode.AUTO,
+    budget: float = 100.0,
+    sla_s: float = SLA_S,
+) -> PipelineSpec:
+    return a_spec(
+        a_stage("vad", a_placement("cpu", service_s=0.01)),
+        a_stage("encoder", a_placement("gpu", bounds=encoders, startup_s=startup_s), after=["vad"]),
+        sla_s=sla_s,
+        mode=mode,
+        budget=budget,
+    )
+
+
+def planned(spec: PipelineSpec, demand: float = DEMAND_RPS) -> Replicas:
+    """The replicas of the plan alone."""
+    state = a_state(spec, demand=demand, replicas={VAD: 1, ENCODER: 1})
+    plan = decide(a_snapshot(state, fleet=FLEET), Policy()).pipelines[0].plan
+    assert plan is not None
+    return plan.replicas()
+
+
+def constant(latency_s: Reading | None, **stages: Reading) -> World:
+    return lambda _cycle, _replicas: Measured(latency_s=latency_s, **stages)
+
+
+def improving(work_s: float) -> World:
+    """An encoder whose latency falls with its replicas, otherwise than modelled."""
+    return lambda _, replicas: Measured(
+        latency_s=0.05 + work_s / replicas[ENCODER], encoder_s=work_s / replicas[ENCODER]
+    )
+
+
+def run(
+    cycles: int,
+    world: World,
+    *,
+    spec: PipelineSpec | None = None,
+    demand: Callable[[int], Reading] = lambda _: DEMAND_RPS,
+    replicas: Replicas | None = None,
+    fleet: Mapping[PoolName, PoolState] = FLEET,
+    policy: Policy | None = None,
+    memory: PipelineMemory | None = None,
+    ready: bool = True,
+    kept: Callable[[PipelineMemory], PipelineMemory] = lambda memory: memory,
+) -> Sequence[Cycle]:
+    """Run `cycles` cycles from the replicas of the plan, or from `replicas`."""
+    spec, policy = spec or a_pipeline(), policy or Policy()
+    start = a_state(spec, demand=DEMAND_RPS, replicas=replicas or planned(spec), memory=memory)
+    snapshot: Snapshot = a_snapshot(start, fleet=fleet, now_s=NOW_S)
+    found: list[Cycle] = []
+    for cycle in range(cycles):
+        (state,) = snapshot.pipelines
+        measured = world(cycle, {key: state.desired(*key) for key in (VAD, ENCODER)})
+        state = replace(
+            state,
+            demand=demand(cycle),
+            latency_s=measured.latency_s,
+            samples={VAD: seen(latency_p95=measured.vad_s), ENCODER: seen(latency_p95=measured.encoder_s)},
+            memory=kept(state.memory),
+        )
+        snapshot = replace(snapshot, pipelines=(state,))
+        decision = decide(snapshot, policy)
+        found.append(Cycle(state=state, now_s=snapshot.now_s, decision=decision.pipelines[0]))
+        snapshot = applied(snapshot, decision, ready=ready, after_s=CYCLE_S)
+    return found
+
+
+def encoders(cycles: Sequence[Cycle]) -> list[int]:
+    return [cycle.state.desired(*ENCODER) for cycle in cycles]
+
+
+def steps(cycles: Sequence[Cycle]) -> list[tuple[int, StageName]]:
+    """The cycles and stages of the steps that a measured miss led to."""
+    return [
+        (number, change.stage)
+        for number, cycle in enumerate(cycles)
+        for change in cycle.changes
+        if change.reason is ChangeReason.MEASURED_MISS
+    ]
+
+
+class TestStep:
+    def test_a_miss_that_persists_leads_to_one_step_within_three_cycles(self) -> None:
+        found = run(6, constant(0.8))
+        ((number, stage),) = steps(found)
+        assert 1 <= number <= 2, "not for one bad sample"
+        assert stage == "encoder"
+        (change,) = found[number].changes
+        assert change.before < change.after <= 1.25 * change.before + 1
+
+    def test_one_cycle_above_the_sla_leads_to_none(self) -> None:
+        world: World = lambda cycle, _: Measured(latency_s=0.8 if cycle % 3 == 0 else 0.45)  # noqa: E731
+        assert not steps(run(40, world))
+
+    def test_it_is_made_where_the_latency_most_exceeds_its_share(self) -> None:
+        spec = a_pipeline()
+        plan = run(1, constant(0.3), spec=spec)[0].decision.plan
+        assert plan is not None
+        shares = {stage.name: stage.latency_s or 0.0 for stage in plan.stages}
+        vad_s, encoder_s = 4 * shares[VAD[0]], 2 * shares[ENCODER[0]]
+        assert vad_s < encoder_s
+        assert {stage for _, stage in steps(run(6, constant(0.8, vad_s=vad_s, encoder_s=encoder_s)))} == {"vad"}
+
+    def test_it_is_made_although_the_plan_has_more_replicas_where_the_model_needs_none_of_them(self) -> None:
+        spec = a_pipeline(sla_s=0.2)
+        plan = planned(spec, 100.0)
+        fewer = {VAD: plan[VAD], ENCODER: plan[ENCODER] - 1}
+        found = run(6, constant(0.8), spec=spec, replicas=fewer, demand=lambda _: 100.0)
+        assert found[0].decision.plan is not None
+        assert found[0].decision.plan.replicas() == plan
+        assert HoldReason.WITHIN_TOLERANCE in {hold.reason for hold in found[0].decision.holds}
+        assert not found[0].changes, "by the model, the current replicas meet the SLA"
+        assert steps(found)
+
+    def test_it_is_not_made_while_the_plan_itself_adds_replicas(self) -> None:
+        spec = replace(a_pipeline(), scaling=a_scaling(up=1))
+        found = run(2, constant(0.8), spec=spec, replicas={**planned(spec), ENCODER: 1})
+        assert [cycle.changes[0].after for cycle in found] == [2, 4], "it doubles in each cycle"
+        assert not steps(found)
+        assert not found[1].feedback.floors
+
+    def test_it_is_not_made_while_replicas_of_the_stage_start(self) -> None:
+        spec = a_pipeline()
+        plan = planned(spec)
+        state = {**plan, ENCODER: a_target(plan[ENCODER], ready=plan[ENCODER] - 1)}
+        found = run(10, constant(0.8), spec=spec, replicas=state, ready=False)  # type: ignore[arg-type]
+        assert not steps(found)
+
+    @pytest.mark.parametrize("latency_s", [None, MISSING])
+    def test_it_is_not_made_without_a_measured_latency(self, latency_s: Reading | None) -> None:
+        assert not steps(run(10, constant(latency_s, encoder_s=MISSING)))
+
+    def test_it_is_not_made_while_the_demand_is_missing(self) -> None:
+        found = run(12, constant(0.8), demand=lambda cycle: DEMAND_RPS if cycle == 0 else MISSING)
+        assert not steps(found)
+
+    @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
+    def test_a_pipeline_that_does_not_act_makes_none(self, mode: Mode) -> None:
+        found = run(10, constant(0.8), spec=a_pipeline(mode=mode))
+        assert not found[-1].feedback.floors
+        assert found[-1].feedback.step is None
+
+    def test_a_miss_that_is_composed_of_the_stages_counts_too(self) -> None:
+        found = run(6, constant(None))
+        assert found[-1].decision.profile.latency_source is LatencySource.COMPOSED
+        assert {stage for _, stage in steps(found)} == {"encoder"}
+
+    def test_steps_go_on_until_the_sla_is_met(self) -> None:
+        first = planned(a_pipeline())[ENCODER]
+        found = run(120, improving(0.45 * 2.5 * first))
+        counts = encoders(found)
+        assert counts == sorted(counts)
+        assert len(steps(found)) >= 3
+        latency_s = found[-1].state.latency_s
+        assert isinstance(latency_s, float)
+        assert latency_s <= SLA_S
+        assert counts[-1] <= 1.25 * 2.5 * first + 1, "no more than one step too many"
+        assert all(later - earlier >= TRIAL_CYCLES for (earlier, _), (later, _) in pairwise(steps(found)))
+
+    def test_a_plan_that_catches_up_is_not_multiplied(self) -> None:
+        """The demand stays, the plan grows to what the step has added: nothing more is needed."""
+        spec = a_pipeline()
+        found = run(40, improving(0.44 * 1.2 * planned(spec)[ENCODER]), spec=spec)
+        ((number, _),) = steps(found)
+        after = found[number + 4]
+        slower = Learned(service_factors={ENCODER: 1.25})
+        grown = run(
+            3,
+            improving(0.3 * planned(spec)[ENCODER]),
+            spec=spec,
+            replicas={VAD: after.state.desired(*VAD), ENCODER: after.state.desired(*ENCODER)},
+            memory=replace(after.decision.memory, learned=slower),
+        )
+        plan = grown[-1].decision.plan
+        assert plan is not None
+        assert plan.replicas()[ENCODER] > planned(spec)[ENCODER]
+        assert encoders(grown)[-1] <= max(plan.replicas()[ENCODER], after.state.desired(*ENCODER))
+
+
+class TestUseless:
+    """Steps that do not lower the latency."""
+
+    def test_a_step_without_effect_is_taken_back_after_its_start_up_and_three_windows(self) -> None:
+        found = run(40, constant(0.8), spec=a_pipeline(startup_s=60.0))
+        ((number, _),) = steps(found)
+        before = encoders(found)[number]
+        trial = TRIAL_CYCLES + int(60 / CYCLE_S)
+        assert min(encoders(found)[number + 1 : number + 1 + trial]) > before
+        assert encoders(found)[number + 2 + trial] == before
+
+    def test_the_miss_is_named_with_its_evidence(self) -> None:
+        hold = run(30, constant(0.8))[-1].hold(HoldReason.UNEXPLAINED)
+        assert hold is not None
+        assert "measured p95 800 ms of 500 ms" in hold.detail
+        assert "more replicas of encoder did not lower it" in hold.detail
+
+    def test_no_second_step_is_made_there_for_half_an_hour(self) -> None:
+        found = run(200, constant(0.8))
+        (first, _), (second, _), *_ = steps(found)
+        assert (second - first) * CYCLE_S >= USELESS_S
+        assert max(encoders(found)) == encoders(found)[first + 1], "it does not grow over time"
+
+    def test_the_next_stage_is_tried(self) -> None:
+        found = run(40, constant(0.8, vad_s=0.3, encoder_s=0.6))
+        assert [stage for _, stage in steps(found)] in (["vad", "encoder"], ["encoder", "vad"])
+        assert found[-1].state.targets == found[0].state.targets, "both are taken back"
+
+    def test_time_outside_the_stages_is_named_as_such(self) -> None:
+        memory = PipelineMemory(learned=Learned(overhead_s=0.4))
+        found = run(40, constant(0.8, vad_s=0.005, encoder_s=0.1), memory=memory)
+        hold = found[-1].hold(HoldReason.OVERHEAD)
+        assert hold is not None
+        assert "400 ms of it are outside the stages" in hold.detail
+
+    def test_overhead_above_the_sla_is_named_too(self) -> None:
+        memory = PipelineMemory(learned=Learned(overhead_s=0.7))
+        found = run(20, constant(0.8, vad_s=0.005, encoder_s=0.1), memory=memory)
+        assert found[-1].hold(HoldReason.OVERHEAD) is not None
+        assert max(encoders(found)) <= encoders(found)[0] + 2
+
+
+class TestNoRoom:
+    def hold(self, **options: object) -> Hold:
+        spec = options.pop("spec", None) or a_pipeline()
+        found = run(6, constant(0.8), spec=spec, **options)  # type: ignore[arg-type]
+        assert not [change for cycle in found for change in cycle.changes]
+        hold = found[-1].hold(HoldReason.SLA_MISSED)
+        assert hold is not None
+        assert hold.stage == "encoder"
+        assert "leave no room for another replica" in hold.detail
+        return hold
+
+    def test_replicas_max(self) -> None:
+        most = planned(a_pipeline())[ENCODER]
+        self.hold(spec=a_pipeline(encoders=(0, most)))
+
+    def test_the_budget_of_the_pipeline(self) -> None:
+        plan = planned(a_pipeline())
+        self.hold(spec=a_pipeline(budget=0.5 * plan[VAD] + plan[ENCODER] + 0.3))
+
+    def test_the_budget_of_the_fleet(self) -> None:
+        plan = planned(a_pipeline())
+        self.hold(policy=Policy(budget_per_hour=0.5 * plan[VAD] + plan[ENCODER] + 0.3))
+
+    def test_the_pool(self) -> None:
+        most = planned(a_pipeline())[ENCODER]
+        self.hold(fleet={**FLEET, **pools(a_pool("gpu", price=1.0, instances=most))})
+
+
+class TestGivenBack:
+    def test_what_was_added_is_given_back_by_halves_once_there_has_been_room_for_long(self) -> None:
+        busy = run(120, improving(0.45 * 2.5 * planned(a_pipeline())[ENCODER]))
+        most = encoders(busy)[-1]
+        last = busy[-1]
+        later = run(
+            200,
+            constant(0.2, encoder_s=0.1),
+            replicas={VAD: last.state.desired(*VAD), ENCODER: most},
+            memory=last.decision.memory,
+        )
+        counts = encoders(later)
+        falls = [number for number in range(1, len(counts)) if counts[number] < counts[number - 1]]
+        assert falls[0] * CYCLE_S >= GIVE_BACK_S
+        assert all((after - before) * CYCLE_S >= GIVE_BACK_S for before, after in pairwise(falls))
+        assert counts[falls[0]] >= most - (most - planned(a_pipeline())[ENCODER] + 1) // 2 - 1
+        assert counts[-1] == planned(a_pipeline())[ENCODER]
+        assert not later[-1].feedback.floors
+
+    def test_without_room_it_is_kept(self) -> None:
+        busy = run(120, improving(0.45 * 2.5 * planned(a_pipeline())[ENCODER]))
+        last = busy[-1]
+        later = run(
+            100,
+            constant(0.45, encoder_s=0.4),
+            replicas={VAD: last.state.desired(*VAD), ENCODER: encoders(busy)[-1]},
+            memory=last.decision.memory,
+        )
+        assert set(encoders(later)) == {encoders(busy)[-1]}
+
+
+def test_a_restart_in_any_cycle_changes_no_decision() -> None:
+    def restarted(memory: PipelineMemory) -> PipelineMemory:
+        return memory_from(json.loads(json.dumps(memory_document(memory))))
+
+    world = improving(0.45 * 2.5 * planned(a_pipeline())[ENCODER])
+    assert encoders(run(60, world, kept=restarted)) == encoders(run(60, world))
+    assert encoders(run(60, constant(0.8), kept=restarted)) == encoders(run(60, constant(0.8)))
