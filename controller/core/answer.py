@@ -105,7 +105,7 @@ def _memory(
         learned=assessment.learned,
         rules=assessment.rules.memories,
         batches=batches,
-        stages_moved_at_s=assessment.stages_moved_at_s,
+        stages_moved_at_s=assessment.learning.stages_moved_at_s,
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,

@@ -16,7 +16,6 @@ COMPILED = {"compiled", "inlined"}
 
 DOCUMENTS = {
     "controller.resources.pipeline_status.PipelineStatus": "the status document of the API",
-    "controller.core.state.carry_over.PipelineMemory": "the document in status.memory",
     "controller.settings.OperatorSettings": "one attribute per flag of `sluice operator`",
     "simulations.results.results.RunResult": "the JSON of a run in results.json",
     "simulations.lab.session.report.LabSummary": "the JSON summary of a run on the lab",

@@ -73,7 +73,8 @@ def close_loop(
         useless_until_s={stage: t for stage, t in before.useless_until_s.items() if t > now_s and stage in names},
         step=before.step if before.step is not None and before.step.stage in names else None,
     )
-    if not assessment.acting or assessment.planned_demand <= 0 or isinstance(latency_s, Absence):
+    unknown = assessment.demand_missing or assessment.planned_demand <= 0
+    if not assessment.acting or unknown or isinstance(latency_s, Absence):
         return Feedback(memory=memory)
     sla_s = assessment.spec.sla.latency_s
     memory = _judged(memory, assessment, latency_s, now_s)
@@ -81,7 +82,7 @@ def close_loop(
         memory = replace(memory, misses=0)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
     memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
-    if memory.misses < PATIENCE or assessment.learning:
+    if memory.misses < PATIENCE or assessment.learning.floors:
         return Feedback(memory=memory)
     if memory.step is not None:
         return Feedback(memory=memory, hold=_refused(memory.step, assessment, latency_s, now_s))
@@ -208,7 +209,7 @@ def _stepped(
 
 def _moving(assessment: Assessment, stage: StageSpec, now_s: float) -> bool:
     """Whether replicas of the stage started or stopped within the window of its metrics."""
-    moved_at_s = assessment.stages_moved_at_s.get(stage.name)
+    moved_at_s = assessment.learning.stages_moved_at_s.get(stage.name)
     return moved_at_s is not None and moved_at_s >= now_s - stage.metrics_window_s
 
 

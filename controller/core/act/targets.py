@@ -52,7 +52,7 @@ def _aim(
     """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
     plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
     holds: list[Hold] = []
-    rules = _highest(assessment.rules.floors(), assessment.learning)
+    rules = _highest(assessment.rules.floors(), assessment.learning.floors)
     idle = assessment.idle
     planned = {key: 0 if key[0] in idle else plan.replicas().get(key, 0) for key in assessment.current}
     hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
@@ -87,7 +87,7 @@ def _aim(
     )
     measured = floors(feedback.memory, assessment.planned_demand)
     final = _lifted(assessment, final, pools, _highest(rules, measured))
-    holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning)
+    holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:
         holds.append(feedback.hold)
     kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
@@ -143,7 +143,7 @@ def _probed(
 
     It can where the stage's other placements cost more than twice as much as the replica.
     """
-    key, prices = assessment.probe, _replica_prices(assessment, pools)
+    key, prices = assessment.learning.probe, _replica_prices(assessment, pools)
     if key is None or not plan.feasible or assessment.never_down:
         return None
     others = sum(prices[own] * count for own, count in planned.items() if own[0] == key[0])

@@ -8,7 +8,7 @@ from functools import partial
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, stabilised_demand
-from controller.core.assess.learning import learning_floors, probe
+from controller.core.assess.learning import Learning, learning_floors, probe
 from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline, rounded_up
 from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
@@ -51,13 +51,10 @@ class Missing:
 class Assessment:
     """What is known of one pipeline before planning.
 
-    `pipeline` is the optimizer's input, at `planned_demand`; `fallback` the same with placements that were never
-    measured, None where there are none. `learning` has the least replicas of the stages whose service law is not known.
-    `probe` is a placement that was never measured, on which one replica may be started for that. `current` has the
-    desired replicas of every placement, 0 where the workload is missing. `at_most` is the upper bound for placements
-    that must get no more replicas.
+    `pipeline` is the optimizer's input, at `planned_demand`. `current` has the desired replicas of every placement, 0
+    where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
     `on_trial` has the placements whose failure is over but without a new ready replica, and how many replicas each may
-    get now. `stages_moved_at_s` is when replicas of each stage last started or stopped.
+    get now.
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
@@ -69,10 +66,7 @@ class Assessment:
     learned: Learned
     demand: DemandState
     pipeline: Pipeline
-    fallback: Pipeline | None
-    learning: Mapping[StageName, int]
-    probe: PlacementKey | None
-    stages_moved_at_s: Mapping[StageName, float]
+    learning: Learning
     rules: RuleResults
     current: Mapping[PlacementKey, int]
     at_most: Mapping[PlacementKey, int]
@@ -216,7 +210,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         at_most |= trials
         pipeline = limited(pipeline, trials)
         fallback = None if fallback is None else limited(fallback, trials)
-    learning = {} if declared else learning_floors(state, profile, stages_moved_at_s, now_s)
+    floors = {} if declared else learning_floors(state, profile, stages_moved_at_s, now_s)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
@@ -224,10 +218,12 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         learned=learned,
         demand=demand,
         pipeline=pipeline,
-        fallback=None if fallback == pipeline else fallback,
-        learning=learning,
-        probe=None if declared or learning or demand.loss is not None else probe(state, profile, at_most),
-        stages_moved_at_s=stages_moved_at_s,
+        learning=Learning(
+            floors=floors,
+            probe=None if declared or floors or demand.loss is not None else probe(state, profile, at_most),
+            fallback=None if fallback == pipeline else fallback,
+            stages_moved_at_s=stages_moved_at_s,
+        ),
         rules=evaluate_rules(state, profile, snapshot.pools, now_s=now_s, interval_s=policy.interval_s),
         current=current,
         at_most=at_most,

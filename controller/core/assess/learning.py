@@ -5,10 +5,11 @@ A placement that was never measured is not used to save money. Where it might, o
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import PlacementKey, StageSpec
-from optimizer.model import StageName
+from optimizer.model import Pipeline, StageName
 from profiler.samples import Absence, Quantity
 from profiler.stages import PipelineProfile, StageProfile
 
@@ -20,6 +21,22 @@ PROBE_ROOM = 0.9
 """A first replica is started somewhere only while the latency is below this share of the SLA: it may be slow."""
 WAITING_SHARE = 0.25
 """A stage whose waiting items take a larger share of the SLA to clear is short of replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """What is not known of the service laws of a pipeline's stages, and what follows from that.
+
+    `floors` has the least replicas of the stages whose law is not known. `probe` is a placement that was never
+    measured, on which one replica may be started for that. `fallback` is the optimizer's input with such placements,
+    None where there are none. `stages_moved_at_s` is when replicas of each stage last started or stopped: what is
+    measured until a window later is not of the present replicas.
+    """
+
+    floors: Mapping[StageName, int] = field(default_factory=dict)
+    probe: PlacementKey | None = None
+    fallback: Pipeline | None = None
+    stages_moved_at_s: Mapping[StageName, float]
 
 
 def learning_floors(

@@ -106,9 +106,9 @@ def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
 def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
     """Return the problem and its plan with never measured placements for pipelines that need them to be served."""
     fallbacks = {
-        assessment.key: assessment.fallback
+        assessment.key: assessment.learning.fallback
         for assessment in group
-        if assessment.fallback is not None and not plan.of(assessment.key).feasible
+        if assessment.learning.fallback is not None and not plan.of(assessment.key).feasible
     }
     if not fallbacks:
         return problem, plan

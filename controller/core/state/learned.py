@@ -100,7 +100,10 @@ def read_learned(document: Json) -> tuple[PipelineKey, dict[PlacementKey, Learne
 
 
 def with_learned(spec: PipelineSpec, learned: Mapping[PlacementKey, LearnedPlacement]) -> PipelineSpec:
-    """Return `spec` with the `learned` numbers in place of those that are not declared; declared ones stay."""
+    """Return `spec` with the `learned` numbers in place of those that are not declared; declared ones stay.
+
+    A learned service law counts as declared in the result.
+    """
     stages = tuple(
         replace(
             stage,
@@ -126,7 +129,12 @@ def _completed(placement: PlacementSpec, learned: LearnedPlacement | None) -> Pl
     startup_s = placement.startup_s
     if not declared.startup and learned.startup_s is not None:
         startup_s = learned.startup_s
-    return replace(placement, prior=replace(prior, service=law, session_slots=slots), startup_s=startup_s)
+    return replace(
+        placement,
+        prior=replace(prior, service=law, session_slots=slots),
+        startup_s=startup_s,
+        declared=replace(declared, service=True, cv=True),
+    )
 
 
 def placeholders(

@@ -169,7 +169,7 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"batches": [[["vad", "cpu"], 9_000_000_000]]},
         {"service_factors": [[["vad", "cpu"], 0]]},
         {"service_factors": [[["vad", "cpu"], 1e300]]},
-        {"pass_ratios": {"vad": 3}},
+        {"pass_ratios": {"vad": 300}},
         {"latency_corrections": {"vad": {"factor": 51.0, "smoothed": 1.0, "learned_at_s": 1.0}}},
         {"latency_corrections": {"vad": {"factor": 1.0, "smoothed": 1.0, "learned_at_s": 1e18}}},
         {"throughput_corrections": [[["vad", "cpu"], {"factor": 1.0, "smoothed": 1.5, "learned_at_s": 1.0}]]},

@@ -138,5 +138,5 @@ def test_there_is_no_patch_between_equals() -> None:
 
 def test_a_rule_without_a_floor_comes_back_from_the_server_without_the_field() -> None:
     memory = memory_document(PipelineMemory(rules={(StageName("vad"), "rx"): RuleMemory(fired=True)}))
-    assert "floor" not in str(memory)
+    assert "'floor'" not in str(memory)
     assert not worth_writing({"memory": memory}, {"memory": memory}, 0.0)
