@@ -1,5 +1,7 @@
 """Computes the profile of a pipeline from its metrics and from what earlier cycles learned. Pure."""
 
+from dataclasses import replace
+
 from profiler.correction import with_corrections
 from profiler.estimate import estimate_pipeline
 from profiler.stages import Learned, PipelineInput, PipelineProfile
@@ -14,7 +16,13 @@ def profile_pipeline(
     """
     estimated = estimate_pipeline(pipeline, learned, interval_s=interval_s)
     profile = with_corrections(estimated, pipeline, learned, now_s=now_s, interval_s=interval_s)
-    return profile, _learned(profile)
+    startups_s = {
+        (stage.name, placement.pool): placement.startup_s
+        for stage in pipeline.stages
+        for placement in stage.placements
+        if placement.startup_s is not None
+    }
+    return profile, replace(_learned(profile), startups_s={**learned.startups_s, **startups_s})
 
 
 def _learned(profile: PipelineProfile) -> Learned:

@@ -26,6 +26,7 @@ class PlacementInput:
     """An observed placement: `replicas` are ready and take batches of up to `batch` items; `prior` is as declared.
 
     `law_declared` and `cv_declared` say whether service law and variation of `prior` are more than placeholders.
+    `startup_s` is the start-up time of the ready replicas, None where it is not known.
     """
 
     prior: Placement
@@ -34,6 +35,7 @@ class PlacementInput:
     samples: PlacementSamples
     law_declared: bool = True
     cv_declared: bool = True
+    startup_s: float | None = None
 
     @property
     def pool(self) -> PoolName:
@@ -101,7 +103,7 @@ class Learned:
     measured has no factor. `latency_corrections` and `throughput_corrections` correct the model; a stage or placement
     that was never compared with the model has none. `overhead_s` is the time of an item that no stage accounts for.
     `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
-    of those without a declared one.
+    of those without a declared one, and `startups_s` the start-up times.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -111,6 +113,7 @@ class Learned:
     overhead_s: float | None = None
     batch_times: Mapping[PlacementKey, BatchTimes] = field(default_factory=dict)
     cvs: Mapping[PlacementKey, float] = field(default_factory=dict)
+    startups_s: Mapping[PlacementKey, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,5 +124,5 @@ def document(resource: dict[str, Any], explanation: list[str]) -> dict[str, Any]
     learned: dict[PlacementKey, LearnedPlacement] = {}
     if status.get("observedGeneration") == metadata["generation"]:
         with contextlib.suppress(InvalidRecord):  # written by another version
-            learned = learned_placements(spec, memory_from(status.get("memory")).learned.service_factors)
+            learned = learned_placements(spec, memory_from(status.get("memory")).learned)
     return {**head, "stages": stages_document(spec, learned)}

@@ -79,7 +79,8 @@ class Workload:
         for pod in staying:
             if pod.ready_s is not None:
                 leaving = pod.node is not None and pod.node.index in announced
-                serving.append(_serving(pod.name, leaving, pod.deletion_cost))
+                startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
+                serving.append(_serving(pod.name, leaving, pod.deletion_cost, startup_s))
             elif pod.bound_s is not None:
                 since_s = math.floor(pod.bound_s)
                 starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
@@ -275,8 +276,8 @@ class Workloads:
 
 
 @lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments
-def _serving(name: str, leaving: bool, deletion_cost: int) -> ServingReplica:
-    return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost)
+def _serving(name: str, leaving: bool, deletion_cost: int, startup_s: float | None) -> ServingReplica:
+    return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost, startup_s=startup_s)
 
 
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:

@@ -300,6 +300,7 @@ def _profiler_input(
                         samples=state.samples_of(stage.name, placement.pool),
                         law_declared=placement.declared.service,
                         cv_declared=placement.declared.cv,
+                        startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.pool),
                     )
                     for placement in stage.placements
                 ),
@@ -310,6 +311,11 @@ def _profiler_input(
         latency_s=state.latency_s,
         demand=None if isinstance(demand.observed, Absence) else optimizer_demand(spec, demand.observed),
     )
+
+
+def _startup_s(state: PipelineState, stage: StageName, pool: PoolName) -> float | None:
+    target = state.target(stage, pool)
+    return None if isinstance(target, TargetMissing) else target.startup_s
 
 
 def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingReading]:

@@ -5,9 +5,9 @@ A placement that was never measured is not used to save money. Where it might, o
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from controller.core.state.snapshot import PipelineState
+from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import Pipeline, StageName
 from profiler.samples import Absence, Quantity
@@ -57,6 +57,30 @@ def learning_floors(
         settled = stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
         floors[stage.name] = 2 * total if settled and _queues(own, state.spec.sla.latency_s) else total
     return floors
+
+
+def with_learned_startups(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with measured start-up times where none are declared."""
+    return replace(snapshot, pipelines=tuple(map(_with_startups, snapshot.pipelines)))
+
+
+def _with_startups(state: PipelineState) -> PipelineState:
+    learned = state.memory.learned.startups_s
+    if not learned:
+        return state
+    stages = tuple(
+        replace(
+            stage,
+            placements=tuple(
+                placement
+                if placement.declared.startup
+                else replace(placement, startup_s=learned.get((stage.name, placement.pool), placement.startup_s))
+                for placement in stage.placements
+            ),
+        )
+        for stage in state.spec.stages
+    )
+    return replace(state, spec=replace(state.spec, stages=stages))
 
 
 def unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bool:

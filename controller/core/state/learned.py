@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec
 from optimizer.model import PipelineKey, PoolName, ServiceLaw, StageName, require
+from profiler.law import fitted_law
+from profiler.stages import Learned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,27 +38,33 @@ class LearnedPlacement:
         require(slots is None or slots >= 1, "session_slots", slots, "must be ≥ 1")
 
 
-def learned_placements(
-    spec: PipelineSpec, service_factors: Mapping[PlacementKey, float]
-) -> dict[PlacementKey, LearnedPlacement]:
-    """Return what is known of each placement of `spec`: the declared service law, corrected by its measured factor.
+def learned_placements(spec: PipelineSpec, learned: Learned) -> dict[PlacementKey, LearnedPlacement]:
+    """Return what is known of each placement of `spec`: its declared service law, corrected, or the one measured.
 
-    `service_factors` has measured / declared service time; a placement without one is as declared. A placement whose
-    service time or cv was not declared is left out: its spec has placeholders.
+    A declared law is corrected by measured / declared service time. A placement whose service time was neither declared
+    nor measured is left out: its spec has placeholders.
     """
     known: dict[PlacementKey, LearnedPlacement] = {}
     for key, placement in spec.placements().items():
-        declared = placement.declared
-        if declared.service and declared.cv:
-            law = placement.prior.service.scaled(service_factors.get(key, 1.0))
-            known[key] = LearnedPlacement(
-                fixed_s=law.fixed_s,
-                per_item_s=law.per_item_s,
-                cv=law.cv,
-                startup_s=placement.startup_s if declared.startup else None,
-                session_slots=placement.prior.session_slots,
-                relative_error=None,
-            )
+        declared, prior, error = placement.declared, placement.prior, None
+        cv = prior.service.cv if declared.cv else learned.cvs.get(key)
+        if declared.service:
+            law = prior.service.scaled(learned.service_factors.get(key, 1.0))
+        elif (times := learned.batch_times.get(key)) is not None:
+            fitted = fitted_law(times, prior.batch_sizes[-1], prior.service.cv)
+            law, error = fitted.law, fitted.relative_error
+        else:
+            continue
+        if cv is None:
+            continue
+        known[key] = LearnedPlacement(
+            fixed_s=law.fixed_s,
+            per_item_s=law.per_item_s,
+            cv=cv,
+            startup_s=placement.startup_s if declared.startup else learned.startups_s.get(key),
+            session_slots=prior.session_slots,
+            relative_error=error,
+        )
     return known
 
 

@@ -21,11 +21,15 @@ class PendingReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingReplica:
-    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost."""
+    """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost.
+
+    `startup_s` is the time from when it got its node until it was ready, None where that is not known.
+    """
 
     name: str
     leaving: bool = False
     deletion_cost: int = 0
+    startup_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,12 @@ class TargetState:
     def occupied(self) -> int:
         """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
+
+    @property
+    def startup_s(self) -> float | None:
+        """Return the (lower) median start-up time of the ready replicas in seconds, None where none is known."""
+        known = sorted(replica.startup_s for replica in self.serving if replica.startup_s is not None)
+        return known[(len(known) - 1) // 2] if known else None
 
     @property
     def leaving(self) -> int:

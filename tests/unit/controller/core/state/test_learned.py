@@ -18,6 +18,8 @@ from controller.core.state.learned import (
 )
 from controller.core.state.spec import UNDECLARED_SERVICE, Declared, PipelineSpec, PlacementSpec
 from optimizer.model import PoolName, ServiceLaw, StageName
+from profiler.law import BatchTimes
+from profiler.stages import Learned
 
 ASR, GPU, CPU = StageName("asr"), PoolName("gpu"), PoolName("cpu")
 MEASURED = LearnedPlacement(
@@ -75,7 +77,7 @@ def test_the_document_has_every_placement_and_null_where_nothing_is_known() -> N
 
 def test_a_declared_law_is_known_as_far_as_measurements_have_corrected_it() -> None:
     spec = spec_of(a_placement("gpu", service_s=0.05, startup_s=20.0), a_placement("cpu", service_s=0.2))
-    known = learned_placements(spec, {(ASR, GPU): 2.0})
+    known = learned_placements(spec, Learned(service_factors={(ASR, GPU): 2.0}))
     assert known[ASR, GPU] == LearnedPlacement(
         fixed_s=0.1, per_item_s=0.0, cv=1.0, startup_s=20.0, session_slots=None, relative_error=None
     )
@@ -84,11 +86,27 @@ def test_a_declared_law_is_known_as_far_as_measurements_have_corrected_it() -> N
 
 @pytest.mark.parametrize("declared", [NOTHING, Declared(cv=False)])
 def test_a_placeholder_is_never_passed_off_as_known(declared: Declared) -> None:
-    assert (ASR, GPU) not in learned_placements(spec_of(bare("gpu", declared)), {(ASR, GPU): 1.5})
+    assert (ASR, GPU) not in learned_placements(
+        spec_of(bare("gpu", declared)), Learned(service_factors={(ASR, GPU): 1.5})
+    )
+
+
+def test_a_law_that_is_not_declared_is_known_once_it_is_measured() -> None:
+    learned = Learned(
+        batch_times={(ASR, GPU): BatchTimes(weight=10.0, batch=1.0, time_s=0.04)},
+        cvs={(ASR, GPU): 0.5},
+        startups_s={(ASR, GPU): 33.0},
+    )
+    known = learned_placements(spec_of(bare("gpu"), bare("cpu")), learned)
+    assert set(known) == {(ASR, GPU)}
+    measured = known[ASR, GPU]
+    assert (measured.fixed_s, measured.cv, measured.startup_s) == (0.04, 0.5, 33.0)
+    assert measured.relative_error is not None
+    assert measured.relative_error < 1
 
 
 def test_a_start_up_time_that_is_assumed_is_not_known() -> None:
-    known = learned_placements(spec_of(bare("gpu", Declared(startup=False))), {})
+    known = learned_placements(spec_of(bare("gpu", Declared(startup=False))), Learned())
     assert known[ASR, GPU].startup_s is None
 
 
