@@ -1,6 +1,11 @@
-"""What a scenario declares to the policies about pipelines whose true service times the simulated servers have."""
+"""What a scenario declares to the policies about pipelines whose true service times the servers have.
 
+The simulator hands specs to the policies, the lab applies manifests; both declare the same.
+"""
+
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from controller.core.state.spec import (
     UNDECLARED_SERVICE,
@@ -9,7 +14,11 @@ from controller.core.state.spec import (
     PlacementSpec,
     StageSpec,
 )
+from controller.resources.fields import duration_s
+from controller.resources.pipeline import SpeechPipeline
 from simulations.scenario.scenario import ScenarioFile
+
+_KIND = SpeechPipeline.__name__
 
 
 def declared(pipeline: PipelineSpec, file: ScenarioFile) -> PipelineSpec:
@@ -22,10 +31,9 @@ def declared(pipeline: PipelineSpec, file: ScenarioFile) -> PipelineSpec:
 
 
 def _stage(pipeline: PipelineSpec, stage: StageSpec, file: ScenarioFile) -> StageSpec:
-    errors = file.profile_error or {}
-    factor = errors.get(f"{pipeline.key}/{stage.name}", errors.get(stage.name, 1.0))
     if file.hide_profiles:
         return replace(stage, placements=tuple(_hidden(placement) for placement in stage.placements))
+    factor = _error(pipeline.key, stage.name, file)
     if factor == 1:
         return stage
     placements = tuple(
@@ -44,3 +52,57 @@ def _hidden(placement: PlacementSpec) -> PlacementSpec:
         source=None,
         confidence=None,
     )
+
+
+def declared_document(document: Mapping[str, Any], file: ScenarioFile) -> Mapping[str, Any]:
+    """Return the API object `document` as the policies see it; service times are rounded to microseconds."""
+    if document.get("kind") != _KIND:
+        return document
+    metadata = document["metadata"]
+    return _fields(document, f"{metadata.get('namespace') or 'default'}/{metadata['name']}", file)
+
+
+def declared_patch(name: str, patch: Mapping[str, Any], file: ScenarioFile) -> Mapping[str, Any]:
+    """Return the merge patch `patch` of the resource `name` (KIND/[NAMESPACE/]NAME) as `declared_document` does."""
+    kind, *namespace, resource = name.split("/")
+    return _fields(patch, f"{namespace[0] if namespace else 'default'}/{resource}", file) if kind == _KIND else patch
+
+
+def _fields(document: Mapping[str, Any], pipeline: str, file: ScenarioFile) -> Mapping[str, Any]:
+    stages = (document.get("spec") or {}).get("stages")
+    if not stages or not (file.profile_error or file.hide_profiles):
+        return document
+    return {**document, "spec": {**document["spec"], "stages": [_document(stage, pipeline, file) for stage in stages]}}
+
+
+def _document(stage: Mapping[str, Any], pipeline: str, file: ScenarioFile) -> Mapping[str, Any]:
+    if file.hide_profiles:
+        hidden = {"serviceTime", "startup"}
+        placements = [
+            {name: value for name, value in placement.items() if name not in hidden}
+            for placement in stage["placements"]
+        ]
+        return {**stage, "placements": placements}
+    factor = _error(pipeline, stage["name"], file)
+    if factor == 1:
+        return stage
+    return {**stage, "placements": [_placement(placement, factor) for placement in stage["placements"]]}
+
+
+def _placement(placement: Mapping[str, Any], factor: float) -> Mapping[str, Any]:
+    time = placement.get("serviceTime") or {}
+    scaled = {name: _scaled(time[name], factor) for name in ("fixed", "perItem") if time.get(name)}
+    if not scaled:
+        return placement
+    return {**placement, "serviceTime": {**time, **scaled}}
+
+
+def _scaled(duration: str, factor: float) -> str:
+    """Return a duration times `factor`, in whole microseconds; a time above 0 stays above 0."""
+    true_s = duration_s(duration)
+    return f"{max(round(1e6 * true_s * factor), 1 if true_s else 0)}us"
+
+
+def _error(pipeline: str, stage: str, file: ScenarioFile) -> float:
+    errors = file.profile_error or {}
+    return errors.get(f"{pipeline}/{stage}", errors.get(stage, 1.0))

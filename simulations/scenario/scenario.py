@@ -338,6 +338,11 @@ class ScenarioFile(Part):
             duration_s=duration_s(self.duration), warmup_s=duration_s(self.warmup), window_s=duration_s(self.window)
         )
 
+    def reconnects(self, pipeline: str) -> bool:
+        """Return whether a refused or shed stream of the pipeline (namespace/name) tries again."""
+        sessions = [load.session for load in self.load if load.pipeline == pipeline]
+        return all(session is None or session.reconnect != "never" for session in sessions)
+
 
 class InvalidScenario(ValueError):
     """A scenario or one of its manifests is invalid: `findings` has each error, the message a line for each."""

@@ -57,7 +57,7 @@ def test_items_are_accounted_for_and_nothing_is_cheaper_than_the_bound(folders: 
     document = results(folders[0])
     assert [run["policy"] for run in document["runs"] if run["tuning"] == "default"] == ["sluice", "hpa"]
     for run in document["runs"]:
-        parts = [run[name] for name in ("served", "filtered", "shed", "lost", "in_flight")]
+        parts = [run[name] for name in ("served", "filtered", "shed", "refused", "lost", "in_flight")]
         assert sum(parts) == pytest.approx(run["offered"])
         assert run["offered"] > 10_000
         assert run["sla_windows_met"] < 0.995 or run["cost_over_bound"] >= 1

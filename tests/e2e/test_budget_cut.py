@@ -50,4 +50,5 @@ def test_whole_new_streams_are_shed_and_counted(run: LabRun) -> None:
     summary = run.summary
 
     assert summary["shed"] > 0
-    assert summary["offered"] == sum(summary[name] for name in ("served", "filtered", "shed", "lost", "in_flight"))
+    outcomes = ("served", "filtered", "shed", "refused", "lost", "in_flight")
+    assert summary["offered"] == sum(summary[name] for name in outcomes)

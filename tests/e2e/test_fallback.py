@@ -147,7 +147,8 @@ class TestLost:
     def test_what_ran_there_is_retried_elsewhere_and_counted(self, lost: Fallback) -> None:
         summary = lost.run.summary
         assert summary["retries"] > 0
-        assert summary["offered"] == sum(summary[name] for name in ("served", "filtered", "shed", "lost", "in_flight"))
+        outcomes = ("served", "filtered", "shed", "refused", "lost", "in_flight")
+        assert summary["offered"] == sum(summary[name] for name in outcomes)
         assert summary["served"] + summary["filtered"] > 0.95 * summary["offered"]
 
     def test_the_cap_holds(self, lost: Fallback) -> None:

@@ -96,7 +96,8 @@ def test_no_item_is_lost_and_every_item_is_accounted_for(with_operator: LabRun) 
 
     assert summary["lost"] == summary["shed"] == 0
     assert summary["served"] > 1000
-    assert summary["offered"] == sum(summary[name] for name in ("served", "filtered", "shed", "lost", "in_flight"))
+    outcomes = ("served", "filtered", "shed", "refused", "lost", "in_flight")
+    assert summary["offered"] == sum(summary[name] for name in outcomes)
 
 
 def test_the_sla_holds_for_most_of_the_run(with_operator: LabRun) -> None:
@@ -135,7 +136,7 @@ def test_the_report_has_the_promised_fields(with_operator: LabRun) -> None:
     assert all(later["t_s"] - window["t_s"] == 5 for window, later in pairwise(report["windows"]))
     assert report["summary"].keys() >= {
         *("sla_windows_met", "sla_windows_met_calm", "windows", "sessions_cut", "cost", "static_peak_cost"),
-        *("offered", "served", "filtered", "shed", "lost", "in_flight"),
+        *("offered", "served", "filtered", "shed", "refused", "lost", "in_flight"),
         *("replica_changes", "cap_violations", "generator_lag_p99_s"),
     }
     assert report["summary"]["windows"] == len(report["windows"]) == 9

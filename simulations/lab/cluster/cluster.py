@@ -114,11 +114,14 @@ class LabCluster(Service):
         documents: Iterable[Mapping[str, Any]],
         pipelines: Iterable[PipelineSpec],
         pools: Iterable[PoolSpec],
+        *,
+        speed_spread: float = 0.0,
     ) -> None:
         """Create the nodes of the pools, the Deployments that the pipelines target, and the resources themselves.
 
-        `documents` are the resources as users write them; `pipelines` and `pools` are the specs of the same resources.
-        Objects that exist already stay as they are.
+        `documents` are the resources as users write them; `pipelines` and `pools` are the specs of the same resources,
+        but with the service times of the workers, which the documents may declare otherwise. `speed_spread` is as in
+        `WorkerSpec`. Objects that exist already stay as they are.
 
         Raises:
             UnsupportedManifest: the manifests need a feature that the lab does not have.
@@ -132,7 +135,7 @@ class LabCluster(Service):
             for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
                 with tolerated(CONFLICT):
                     core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
-            for manifest in deployments(pipelines, of_pool, seed=self._seed):
+            for manifest in deployments(pipelines, of_pool, seed=self._seed, speed_spread=speed_spread):
                 with tolerated(CONFLICT):
                     client.AppsV1Api(api).create_namespaced_deployment(
                         manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S

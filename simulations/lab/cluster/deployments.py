@@ -41,8 +41,12 @@ def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
     return nodes
 
 
-def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int) -> WorkerSpec:
-    """Return the specification of a stage worker of `placement`: its declared service time, limits and start-up time.
+def worker_spec(
+    pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int, speed_spread: float = 0.0
+) -> WorkerSpec:
+    """Return the specification of a stage worker of `placement`: its service time, limits and start-up time.
+
+    `speed_spread` is as in `WorkerSpec`.
 
     A cv or start-up time that is not declared is the placeholder of the spec.
 
@@ -75,6 +79,7 @@ def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSp
         session_slots=prior.session_slots,
         startup_s=placement.startup_s,
         drain_s=pipeline.scaling.drain_s,
+        speed_spread=speed_spread,
         # Each placement draws its own service times, the same in every run with the same seed.
         seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.pool}".encode()),
         server=ModelServer(preset=preset, model=stage.metrics_model),
@@ -82,9 +87,11 @@ def worker_spec(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSp
 
 
 def deployments(
-    pipelines: Iterable[PipelineSpec], nodes: Mapping[PoolName, PoolNodes], *, seed: int
+    pipelines: Iterable[PipelineSpec], nodes: Mapping[PoolName, PoolNodes], *, seed: int, speed_spread: float = 0.0
 ) -> list[dict[str, Any]]:
-    """Return the manifest of one Deployment per placement, with the minimum of replicas; `seed` is for service times.
+    """Return the manifest of one Deployment per placement, with the minimum of replicas.
+
+    `seed` is for service times. `speed_spread` is as in `WorkerSpec`.
 
     Raises:
         UnsupportedManifest: a target is not a Deployment of apps/v1, or two pipelines name it; a pool has no manifest;
@@ -112,7 +119,7 @@ def deployments(
                         f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be "
                         "among the manifests; the lab creates its nodes"
                     )
-                worker = worker_spec(pipeline, stage, placement, seed=seed)
+                worker = worker_spec(pipeline, stage, placement, seed=seed, speed_spread=speed_spread)
                 manifests.append(_deployment(pipeline, placement, worker, nodes[placement.pool]))
     return manifests
 

@@ -14,6 +14,7 @@ from simulations.lab.host.processes import LOOPBACK, Service, free_ports
 
 _READY_S = 30.0
 _READ_S = 5.0
+_DISCOVERY_MS = 5000
 _ANNOTATION = "__meta_kubernetes_pod_annotation_prometheus_io"
 _POD_LABEL = "__meta_kubernetes_pod_label"
 
@@ -69,7 +70,7 @@ class PrometheusServer(Service):
                 "--storage.tsdb.retention.time=1d",
                 f"--web.listen-address={LOOPBACK}:{port}",
                 # As often as the scrapes: the default of 5 s is meant for scrape intervals of 15 s and more.
-                f"--scrape.discovery-reload-interval={self._interval_ms}ms",
+                f"--scrape.discovery-reload-interval={min(self._interval_ms, _DISCOVERY_MS)}ms",
                 "--log.level=warn",
             ],
         )

@@ -159,8 +159,8 @@ class Client(asyncio.Protocol):
     def open_session(self, session_id: int) -> asyncio.Future[Status]:
         """Request a slot for a session before its first item; return a future of OK, REFUSED_SLOT or DRAINING.
 
-        A worker answers OK for a session that has a slot already. The ingress aborts the connection instead. The future
-        fails with ConnectionError when the connection is lost.
+        A worker answers OK for a session that has a slot already. The ingress aborts the connection instead. A request
+        for a refused session is a new attempt. The future fails with ConnectionError when the connection is lost.
         """
         return self._request(RequestKind.OPEN_SESSION, session_id, 0, session_id, b"")
 

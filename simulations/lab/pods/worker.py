@@ -3,11 +3,12 @@
 import asyncio
 import heapq
 import json
+import math
 import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Self
 
@@ -26,11 +27,13 @@ _HANDOVER_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """The specification of a stage worker, one replica of a stage.
+    """The specification of a stage worker, one replica of a stage, as in its pod's annotation.
 
     A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed with coefficient of variation `cv`
     (0: constant). At most `concurrency` batches are served at once, and at most `queue_limit` items wait. A batch that
     may start at once starts with `batch_max` items, or when its first item has waited for `batch_wait_s`.
+
+    `speed_spread` is the coefficient of variation of the mean service times of replicas; see `of_replica`.
 
     `session_slots` is None for a stage without state per session. A session without an item for `session_idle_s` loses
     its slot when another session needs one. `startup_s` is the time until the replica is ready; `drain_s` is the
@@ -50,6 +53,7 @@ class WorkerSpec:
     session_idle_s: float = 600.0
     startup_s: float = 0.0
     drain_s: float = 60.0
+    speed_spread: float = 0.0
     seed: int = 0
     server: ModelServer = field(default_factory=ModelServer)
 
@@ -59,7 +63,8 @@ class WorkerSpec:
         Raises:
             ValueError: a field is outside its range; the message names the first one.
         """
-        for name in ("fixed_s", "per_item_s", "cv", "batch_wait_s", "session_idle_s", "startup_s", "drain_s"):
+        lengths = ("fixed_s", "per_item_s", "batch_wait_s", "session_idle_s", "startup_s", "drain_s")
+        for name in (*lengths, "cv", "speed_spread"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: {getattr(self, name)!r}, must be a finite number, at least 0")
         for name in ("batch_max", "concurrency", "queue_limit"):
@@ -69,6 +74,19 @@ class WorkerSpec:
             raise ValueError("fixed_s: 0.0, must be above 0 when per_item_s is 0")
         if self.session_slots is not None and self.session_slots < 1:
             raise ValueError(f"session_slots: {self.session_slots!r}, must be at least 1, or absent")
+
+    def of_replica(self, ordinal: int) -> Self:
+        """Return the specification with the mean service times of the replica number `ordinal`.
+
+        The times of replicas differ by a factor that is log-normal with mean 1 and coefficient of variation
+        `speed_spread`. It is the same for the same seed and number.
+        """
+        if not self.speed_spread:
+            return self
+        variance = math.log1p(self.speed_spread**2)
+        drawn = random.Random(f"{self.seed}/{ordinal}/speed").gauss(-variance / 2, math.sqrt(variance))
+        factor = math.exp(drawn)
+        return replace(self, fixed_s=self.fixed_s * factor, per_item_s=self.per_item_s * factor)
 
     def to_json(self) -> str:
         """Return the specification as JSON, which `from_json` reads."""
@@ -199,8 +217,11 @@ class StageWorker:
     """
 
     def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
-        """Create a worker; `ordinal` numbers the replicas of one specification: each draws its own service times."""
-        self.spec = spec
+        """Create a worker; `ordinal` numbers the replicas of one specification: each draws its own service times.
+
+        `self.spec` is `spec.of_replica(ordinal)`.
+        """
+        self.spec = spec = spec.of_replica(ordinal)
         self.host = host
         self.slow_factor = 1.0
         self.counts = WorkerCounts()

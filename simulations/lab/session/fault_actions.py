@@ -16,6 +16,7 @@ from simulations.cluster.node_pool import reclaimed_nodes
 from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.faults.metric_faults import Chooser, MetricFault, NoisyMetrics, PartialMetrics, StaleMetrics
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
+from simulations.scenario.declared import declared_patch
 from simulations.scenario.patches import undo
 from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
 
@@ -58,17 +59,22 @@ def actions(
     found = [
         action
         for index, fault in enumerate(scenario.faults)
-        for action in _of_fault(index, fault, cluster, pipelines, seed)
+        for action in _of_fault(index, fault, scenario, cluster, pipelines, seed)
     ]
     return sorted(found, key=lambda action: action.at_s)
 
 
 def _of_fault(
-    index: int, fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...], seed: int
+    index: int,
+    fault: Fault,
+    scenario: ScenarioFile,
+    cluster: LabCluster,
+    pipelines: tuple[PipelineSpec, ...],
+    seed: int,
 ) -> Iterator[FaultAction]:
     match fault.kind:
         case "set":
-            yield from _sets(fault, cluster)
+            yield from _sets(fault, scenario, cluster)
         case "spotReclaim":
             yield from _reclaims(index, fault, cluster, seed)
         case "spike":
@@ -225,13 +231,13 @@ def _chooser(which: str, pipelines: tuple[PipelineSpec, ...]) -> Chooser:
     return lambda query, labels: any(loss.takes(query, labels) for loss in losses)
 
 
-def _sets(fault: Fault, cluster: LabCluster) -> Iterator[FaultAction]:
+def _sets(fault: Fault, scenario: ScenarioFile, cluster: LabCluster) -> Iterator[FaultAction]:
     span = fault.interval
     for name, patch in (fault.set_ or {}).items():
         before: dict[str, Any] = {}
 
         def change(name: str = name, patch: Mapping[str, Any] = patch, before: dict[str, Any] = before) -> None:
-            before.update(_patch(cluster, name, patch))
+            before.update(_patch(cluster, name, declared_patch(name, patch, scenario)))
 
         def restore(name: str = name, before: dict[str, Any] = before) -> None:
             _patch(cluster, name, before)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.resources.fields import duration_s
 from controller.resources.manifests import load_documents
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
@@ -28,8 +29,8 @@ from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, pipeline_topology
 from simulations.policies.static_peak import peak_instances
 from simulations.results.scoring import Clock
-from simulations.scenario import schedule as schedules
-from simulations.scenario.load import pipeline_schedules, refused_loads
+from simulations.scenario.declared import declared_document
+from simulations.scenario.load import item_seed, pipeline_schedules, refused_loads
 from simulations.scenario.scenario import Scenario, invalid, sla_changes
 from simulations.scenario.schedule import Schedule
 
@@ -38,7 +39,7 @@ MAX_LAG_S = 0.005
 
 _READY_S = 30.0
 _TICK_S = 0.25
-_LEAD_S = 2.0  # enough for a Python process to start
+_LEAD_S = 4.0  # enough for a Python process to start and to load compiled code
 _SETTLE_S = 2.0
 
 
@@ -46,15 +47,13 @@ _SETTLE_S = 2.0
 class Options:
     """The options of a run: `scale` is the share of the sessions to keep; without `operator` nothing scales.
 
-    `seed` is the seed of load, faults and service times. `interval_s` is the time between the operator's cycles,
-    `scrape_interval_s` the time between Prometheus's scrapes.
+    `seed` is the seed of load, faults and service times. `interval_s` is the time between the operator's cycles.
     """
 
     seed: int
     scale: float = 1.0
     operator: bool = True
     interval_s: float = 2.0
-    scrape_interval_s: float = 1.0
 
 
 def check(scenario: Scenario, *, seed: int) -> None:
@@ -87,10 +86,15 @@ def run(
     pipelines, pools = _specs(scenario)
     loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
     view.say("starting Kubernetes and Prometheus")
-    with LabCluster(folder, binaries, seed=options.seed, scrape_interval_s=options.scrape_interval_s) as cluster:
+    scrape_interval_s = duration_s(scenario.file.scrape_interval)
+    with LabCluster(folder, binaries, seed=options.seed, scrape_interval_s=scrape_interval_s) as cluster:
         view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
-        documents = [document.data for path in scenario.manifests for document in load_documents(path)]
-        cluster.apply(documents, pipelines, pools)
+        documents = [
+            declared_document(document.data, scenario.file)
+            for path in scenario.manifests
+            for document in load_documents(path)
+        ]
+        cluster.apply(documents, pipelines, pools, speed_spread=scenario.file.speed_spread)
         yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
 
 
@@ -254,17 +258,30 @@ class _Load:
                 records=self.records,
                 summary=self._summary,
                 pipelines=tuple(
-                    pipeline_topology(pipeline, port=port, seed=schedules.derived_seed(seed, index))
+                    pipeline_topology(
+                        pipeline,
+                        port=port,
+                        seed=item_seed(seed, index),
+                        overhead_s=duration_s(scenario.file.overhead),
+                    )
                     for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True))
                 ),
+                sheds=scenario.file.sheds,
             ).to_json()
         )
         loads = []
         for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True)):
             path = folder / f"schedule-{index}.npz"
             schedule_of[pipeline.key].save(path)
-            seed_of_phases = schedules.derived_seed(seed, len(pipelines) + index)
-            loads.append(PipelineLoad(port=port, schedule=path, chunk_s=pipeline.chunk_s, seed=seed_of_phases))
+            loads.append(
+                PipelineLoad(
+                    port=port,
+                    schedule=path,
+                    chunk_s=pipeline.chunk_s,
+                    seed=item_seed(seed, index),
+                    reconnects=scenario.file.reconnects(pipeline.key),
+                )
+            )
         self._config = folder / "generator.json"
         self._config.write_text(
             GeneratorConfig(

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulations.engine.draws import LONGEST_DELAY_S
+from simulations.lab.net.timers import Timers
 from simulations.lab.traffic.backend import Item, PinnedSession, PodState, Recoveries
 from simulations.lab.traffic.topology import PipelineTopology, StageTopology
 from simulations.lab.traffic.upstream import Upstream
@@ -28,13 +30,16 @@ Answer = Callable[[Outcome], None]
 class Stream(PinnedSession):
     """An active stream.
 
-    `refused_as` is the outcome of all its chunks if it was not admitted or found no slot, otherwise None. `opened` is
-    set when it has a slot in each stage with memory, or was refused.
+    `refused_as` is the outcome of the chunks offered while it is not admitted (shed or refused), otherwise None.
+    `opened` is set when its last attempt is decided: it has a slot in each stage with memory, or was refused. `counted`
+    says whether it is among the tally's active streams; `forgotten` is the timer that ends this for one not admitted.
     """
 
     opened: asyncio.Event = field(default_factory=asyncio.Event)
     admitted: bool = False
     refused_as: Outcome | None = None
+    counted: bool = False
+    forgotten: asyncio.TimerHandle | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -59,7 +64,8 @@ class _Journey(Item):
 class Tally:
     """The counts of one pipeline: items `offered`, items by outcome, their latency, and active streams.
 
-    `active_streams` is the offered load: it includes streams that were refused.
+    `active_streams` is the offered load: a stream that was shed or refused is included until `LONGEST_DELAY_S` after
+    its last attempt, even if it has ended. Items of such a stream are not in `latency`, because they are not sent.
     """
 
     latency: LatencyHistogram
@@ -70,20 +76,20 @@ class Tally:
 
 
 class _Graph:
-    """The stages of a pipeline by index: those `following` each, how many each `waits_for`, and the `entries`.
+    """The stages of a pipeline by index: those `before` and `following` each, and the `entries`.
 
-    `ends_below` is the number of last stages that can be reached from each stage; `ends` is the number of all last
-    stages.
+    `waits_for` is the number of stages before each, `ends_below` the number of last stages that can be reached from
+    each, and `ends` the number of all last stages.
     """
 
-    __slots__ = ("ends", "ends_below", "entries", "following", "waits_for")
+    __slots__ = ("before", "ends", "ends_below", "entries", "following", "waits_for")
 
     def __init__(self, stages: Sequence[StageTopology]) -> None:
         names = [stage.name for stage in stages]
-        before = [[names.index(name) for name in stage.after] for stage in stages]
-        self.following = [[k for k in range(len(names)) if index in before[k]] for index in range(len(names))]
-        self.waits_for = [len(names) for names in before]
-        self.entries = [index for index, names in enumerate(before) if not names]
+        self.before = [[names.index(name) for name in stage.after] for stage in stages]
+        self.following = [[k for k in range(len(names)) if index in self.before[k]] for index in range(len(names))]
+        self.waits_for = [len(before) for before in self.before]
+        self.entries = [index for index, before in enumerate(self.before) if not before]
         self.ends_below = [self._count_ends(index) for index in range(len(names))]
         self.ends = sum(not following for following in self.following)
 
@@ -123,11 +129,11 @@ class PipelineTraffic:
     New streams or requests above `admissible` (streams or requests/s, None: no limit) are shed.
     """
 
-    def __init__(self, topology: PipelineTopology, record: Record) -> None:
+    def __init__(self, topology: PipelineTopology, record: Record, timers: Timers) -> None:
         """Start the traffic of the pipeline `topology`; needs a running event loop.
 
         `record` is called once per item with its outcome, its arrival (seconds since the run began) and its latency
-        (seconds; infinite for a lost item).
+        (seconds; infinite for a lost item). `timers` stay open until `finish`.
         """
         self.topology = topology
         self.admissible: float | None = None
@@ -143,6 +149,7 @@ class PipelineTraffic:
         self._admitted = 0
         self._last_id = 0
         self._bucket = _TokenBucket()
+        self._timers = timers
         self._under_way: deque[_Journey] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep()
@@ -162,25 +169,32 @@ class PipelineTraffic:
     # -- the load
 
     def open_stream(self, decided: Callable[[bool], None]) -> Stream:
-        """Begin a stream and return it.
+        """Begin a stream and return it; `decided` is as in `try_again`."""
+        stream = Stream(id=self._new_id(), release=self._release)
+        self.try_again(stream, decided)
+        return stream
+
+    def try_again(self, stream: Stream, decided: Callable[[bool], None]) -> None:
+        """Try to admit a stream that is new, or was shed or refused.
 
         `decided` is called once, with whether the stream was admitted and found a slot in every stage that needs one.
         """
-        stream = Stream(id=self._new_id(), release=self._release)
-        self.tally.active_streams += 1
+        self._count(stream)
         if self.admissible is not None and self._admitted + 1 > self.admissible:
-            stream.refused_as = Outcome.SHED
+            self._turn_away(stream, Outcome.SHED)
             decided(False)
-            return stream
+            return
+        stream.refused_as = None
+        stream.opened = asyncio.Event()
         stream.admitted = True
         self._admitted += 1
         stream.busy += 1
         self._spawn(self._find_slots(stream, decided))
-        return stream
 
     def end_stream(self, stream: Stream) -> None:
         """End a stream; its slots become free when the last of its chunks has left the pipeline."""
-        self.tally.active_streams -= 1
+        if stream.refused_as is None:
+            self._uncount(stream)
         self._leave(stream)
         stream.end()
 
@@ -208,9 +222,9 @@ class PipelineTraffic:
             ends_left=self._graph.ends,
         )
         if stream is None and not self._admit_request():
-            self._settle(journey, Outcome.SHED)
+            self._leave_out(journey, Outcome.SHED)
         elif stream is not None and stream.refused_as is not None:
-            self._settle(journey, stream.refused_as)
+            self._leave_out(journey, stream.refused_as)
         else:
             self._under_way.append(journey)
             for entry in self._graph.entries:
@@ -234,13 +248,29 @@ class PipelineTraffic:
         try:
             found = await asyncio.gather(*(stage.attach(stream, deadline_s) for stage in self._stages if stage.memory))
             if None in found:
-                stream.refused_as = Outcome.LOST
                 self._leave(stream)
                 self._release(stream)
+                self._turn_away(stream, Outcome.REFUSED)
+            # Before the client can try again: the chunks that wait for this attempt share its result.
+            stream.opened.set()
             decided(stream.refused_as is None)
         finally:
-            stream.opened.set()
             stream.let_go()
+
+    def _turn_away(self, stream: Stream, outcome: Outcome) -> None:
+        stream.refused_as = outcome
+        stream.forgotten = self._loop.call_later(LONGEST_DELAY_S, self._uncount, stream)
+
+    def _count(self, stream: Stream) -> None:
+        """Count a stream as active, until `_uncount`."""
+        if stream.forgotten is not None:
+            stream.forgotten.cancel()
+        self.tally.active_streams += not stream.counted
+        stream.counted = True
+
+    def _uncount(self, stream: Stream) -> None:
+        self.tally.active_streams -= stream.counted
+        stream.counted = False
 
     def _leave(self, stream: Stream) -> None:
         self._admitted -= stream.admitted
@@ -264,7 +294,7 @@ class PipelineTraffic:
             if stream is not None:
                 await stream.opened.wait()
                 if stream.refused_as is not None:
-                    self._settle(journey, stream.refused_as)
+                    self._leave_out(journey, stream.refused_as)
             while not journey.settled:
                 if not await self._stages[index].serve(journey):
                     self._settle(journey, Outcome.LOST)
@@ -297,12 +327,27 @@ class PipelineTraffic:
         journey.ends_left -= ends
         journey.reached_an_end |= reached
         if not journey.ends_left:
-            self._settle(journey, Outcome.SERVED if journey.reached_an_end else Outcome.FILTERED)
+            outcome = Outcome.SERVED if journey.reached_an_end else Outcome.FILTERED
+            if self.topology.overhead_s:
+                answered_s = time.monotonic() + self.topology.overhead_s
+                self._timers.call_at(answered_s, lambda: self._settle(journey, outcome))
+            else:
+                self._settle(journey, outcome)
 
     def _filters(self, index: int, number: int) -> bool:
         """Whether a stage filters an item; drawn from the item's number, so that it is the same in every run."""
         share = self.topology.stages[index].pass_ratio
         return share < 1 and bool(self._graph.following[index]) and _uniform(self.topology.seed, index, number) >= share
+
+    def _leave_out(self, journey: _Journey, outcome: Outcome) -> None:
+        """Settle an item that is not sent: as filtered if it would have been filtered on all its ways to an end."""
+        graph, goes_on = self._graph, list[bool]()
+        reaches_an_end = False
+        for index, before in enumerate(graph.before):
+            arrives = all(goes_on[k] for k in before)
+            reaches_an_end |= arrives and not graph.following[index]
+            goes_on.append(arrives and not self._filters(index, journey.number))
+        self._settle(journey, outcome if reaches_an_end else Outcome.FILTERED)
 
     def _settle(self, journey: _Journey, outcome: Outcome) -> None:
         if journey.settled:

@@ -5,6 +5,9 @@
 Every stream offers a chunk every `chunk_s` seconds, the first at a random time within its first `chunk_s`. All times
 are fixed before the first item is sent, and the generator records how late it sends each item.
 
+A stream that is shed or refused tries again to be admitted, after the delays of `draws.reconnect_delay_s`, until it is
+admitted or has ended. It offers its chunks in the meantime too.
+
 Standard output has one JSON object per line: `started` (with the start of the run on the monotonic clock), `progress`
 once a second, and `finished`, which is also written to the file `report`.
 """
@@ -15,6 +18,7 @@ import gc
 import json
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -24,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from simulations.engine.draws import reconnect_delay_s
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, Status
@@ -39,14 +44,16 @@ _BURST = 64
 class PipelineLoad:
     """The load of one pipeline, sent to `port` of the ingress; `schedule` is a file that `Schedule.save` wrote.
 
-    A stream sends an item every `chunk_s` seconds, the first at a random time within its first chunk, by `seed`.
-    `chunk_s` is None for requests.
+    A stream sends an item every `chunk_s` seconds, the first at a random time within its first chunk. `chunk_s` is None
+    for requests. `reconnects` says whether a stream that is shed or refused tries again. `seed` is for the times of
+    first chunks and for the delays between attempts.
     """
 
     port: int
     schedule: Path
     chunk_s: float | None
     seed: int
+    reconnects: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +138,12 @@ def _rows(
 class Generator:
     """Replays events, with one client per pipeline; counts items, and keeps the lag of each item in `lags_s`."""
 
-    def __init__(self, clients: list[Client], timers: Timers) -> None:
+    def __init__(self, clients: Sequence[Client], loads: Sequence[PipelineLoad], timers: Timers) -> None:
+        """`clients` and `loads` are those of the pipelines, in the order of the events' index `load`."""
         self._clients = clients
+        self._loads = loads
         self._timers = timers
+        self._streams: set[tuple[int, int]] = set()  # load and number of the sessions that have begun and not ended
         self.sent = 0
         self.answered = 0
         self.refused = 0
@@ -166,8 +176,10 @@ class Generator:
                 answer = client.send(event.number, event.session, arrival_payload(event.at_s, due_s))
                 answer.add_done_callback(self._count)
             elif event.action is LoadAction.OPEN:
-                client.open_session(event.number).add_done_callback(_forget)
+                self._streams.add((event.load, event.number))
+                self._ask(event.load, event.number, 1)
             else:
+                self._streams.discard((event.load, event.number))
                 client.end_session(event.number)
 
     async def drain(self, until_s: float) -> None:
@@ -190,18 +202,28 @@ class Generator:
             "lag_max_s": max(lags),
         }
 
+    def _ask(self, load: int, session: int, attempt: int) -> None:
+        """Ask the ingress to admit a stream; if it does not, ask again after a delay, until the stream ends."""
+
+        def answered(answer: asyncio.Future[Status]) -> None:
+            if answer.cancelled() or answer.exception() is not None or answer.result() is Status.OK:
+                return
+            if self._loads[load].reconnects:
+                delay_s = reconnect_delay_s(self._loads[load].seed, session, attempt)
+                self._timers.call_at(time.monotonic() + delay_s, again)
+
+        def again() -> None:
+            if (load, session) in self._streams:
+                self._ask(load, session, attempt + 1)
+
+        self._clients[load].open_session(session).add_done_callback(answered)
+
     def _count(self, answer: asyncio.Future[Status]) -> None:
         if not answer.cancelled() and answer.exception() is None:
             self.answered += 1
             self.refused += answer.result() is not Status.OK
             if self.answered == self.sent:
                 self._all_answered.set()
-
-
-def _forget(answer: asyncio.Future[Status]) -> None:
-    """Ignore the answer to an opened stream: an open loop does not react to it, and the ingress counts refusals."""
-    if not answer.cancelled():
-        answer.exception()
 
 
 async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
@@ -216,7 +238,8 @@ async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
     events = timeline([Schedule.load(load.schedule) for load in config.loads], config.loads, config.duration_s)
     clients = [await Client.connect(LOOPBACK, load.port) for load in config.loads]
     timers = Timers()
-    generator = Generator(clients, timers)
+    generator = Generator(clients, config.loads, timers)
+    reconnect_delay_s(0, 1, 1)  # loads the compiled function: the first refused stream must not delay items
     gc.collect()
     gc.freeze()
     start_s = time.monotonic() + _LEAD_S if start_at_s is None else start_at_s

@@ -2,8 +2,11 @@
 
 `python -m simulations.lab.traffic.ingress --config FILE --kubeconfig FILE`; the configuration is
 `topology.IngressConfig`. Each pipeline's load comes in on a port of its own, as frames of `simulations.lab.net.wire`:
-OPEN_SESSION before a stream's first chunk (the answer is REFUSED_SLOT if the stream is refused), ITEM for a chunk or a
-request with `arrival_payload`, END_SESSION. The answer to an item is OK if served or filtered, else REFUSED_QUEUE.
+OPEN_SESSION before a stream's first chunk, ITEM for a chunk or a request with `arrival_payload`, END_SESSION.
+
+The answer to OPEN_SESSION is REFUSED_SLOT if the stream is shed or refused; the client may send OPEN_SESSION again. It
+sends the stream's chunks all the same: the ingress counts them as shed or refused, and passes none on. The answer to an
+item is OK if served or filtered, else REFUSED_QUEUE.
 """
 
 import argparse
@@ -25,6 +28,7 @@ from prometheus_client.registry import Collector
 from controller.core.state.spec import DemandUnit
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
+from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, RequestKind, ServerConnection, Status
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic, Record, Stream
@@ -60,15 +64,18 @@ class PipelineEntry:
             self.on_end_session(session_id)
 
     def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
-        """Begin a stream; abort the connection if a stream with this id exists."""
+        """Begin a stream, or try again to admit one that is not; abort the connection if the stream is admitted."""
+        owner, stream = self._streams.get(session_id, (connection, None))
 
         def decided(found: bool) -> None:
             connection.respond(RequestKind.OPEN_SESSION, session_id, Status.OK if found else Status.REFUSED_SLOT)
 
-        if session_id in self._streams:
-            connection.abort()
-        else:
+        if stream is None:
             self._streams[session_id] = connection, self._pipeline.open_stream(decided)
+        elif owner is connection and stream.refused_as is not None:
+            self._pipeline.try_again(stream, decided)
+        else:
+            connection.abort()
 
     def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
         """Offer a chunk or a request to the pipeline; abort the connection if stream or payload are not valid."""
@@ -99,7 +106,11 @@ class Measurements(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of all pipelines, with the labels `namespace` and `pipeline`."""
-        streams = GaugeMetricFamily("sluice_ingress_active_streams", "Active streams (offered load)", labels=_LABELS)
+        streams = GaugeMetricFamily(
+            "sluice_ingress_active_streams",
+            "Streams offered; one not admitted, until 30 s after its last attempt",
+            labels=_LABELS,
+        )
         requests = CounterMetricFamily("sluice_ingress_requests", "Requests offered", labels=_LABELS)
         items = CounterMetricFamily("sluice_ingress_items", "Items by outcome", labels=(*_LABELS, "outcome"))
         latency = HistogramMetricFamily(
@@ -117,7 +128,7 @@ class Measurements(Collector):
             else:
                 requests.add_metric(labels, tally.offered)
             items.add_metric((*labels, "offered"), tally.offered)
-            for outcome in (Outcome.SERVED, Outcome.FILTERED, Outcome.SHED, Outcome.LOST):
+            for outcome in (Outcome.SERVED, Outcome.FILTERED, Outcome.SHED, Outcome.REFUSED, Outcome.LOST):
                 items.add_metric((*labels, outcome.name.lower()), tally.outcomes[outcome])
             histogram, total = tally.latency, 0
             buckets: list[tuple[str, float]] = []
@@ -133,7 +144,7 @@ class Measurements(Collector):
 def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
     """Return the totals of a pipeline as JSON: items by outcome, retries and sessions cut.
 
-    offered = served + filtered + shed + lost + in_flight.
+    offered = served + filtered + shed + refused + lost + in_flight.
     """
     tally = pipeline.tally
     counts = {outcome.name.lower(): tally.outcomes[outcome] for outcome in Outcome}
@@ -155,8 +166,10 @@ class Ingress:
         """Open the file of records; needs a running event loop."""
         self._config = config
         self._records = RecordWriter(config.records)
+        self._timers = Timers()
         self.pipelines = [
-            PipelineTraffic(topology, self._recorder(index)) for index, topology in enumerate(config.pipelines)
+            PipelineTraffic(topology, self._recorder(index), self._timers)
+            for index, topology in enumerate(config.pipelines)
         ]
         self._servers: list[asyncio.Server] = []
         registry = CollectorRegistry()
@@ -193,6 +206,7 @@ class Ingress:
             server.close()
         for pipeline in self.pipelines:
             pipeline.finish()
+        self._timers.close()
         self._records.close()
         self._config.summary.write_text(json.dumps([totals(pipeline) for pipeline in self.pipelines], indent=1))
         await self._metrics.cleanup()
@@ -284,7 +298,7 @@ async def run(config: IngressConfig, kubeconfig: Path) -> None:
         await ingress.start()
         followers = [
             loop.create_task(follow_pods(api, ingress)),
-            *(loop.create_task(follow_admissible(api, pipeline)) for pipeline in ingress.pipelines),
+            *(loop.create_task(follow_admissible(api, pipeline)) for pipeline in ingress.pipelines if config.sheds),
         ]
         # These objects stay until the end; if every garbage collection visited them, items would be delayed.
         gc.collect()

@@ -47,7 +47,8 @@ class StageTopology:
 class PipelineTopology:
     """A pipeline, whose load arrives on `port` of the loopback address.
 
-    `sla_s` is the latency of its SLA. `seed` decides which items stages filter.
+    `sla_s` is the latency of its SLA. `seed` decides which items stages filter. The ingress delays every answer by
+    `overhead_s`.
     """
 
     namespace: str
@@ -57,6 +58,7 @@ class PipelineTopology:
     port: int
     seed: int
     stages: tuple[StageTopology, ...]
+    overhead_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +66,15 @@ class IngressConfig:
     """The configuration of the ingress.
 
     It writes a record per item to the file `records`, with the index of the pipeline in `pipelines`. At the end it
-    writes the totals to the file `summary`, in JSON. It serves its metrics on `metrics_port`.
+    writes the totals to the file `summary`, in JSON. It serves its metrics on `metrics_port`. If `sheds` is False, it
+    ignores `status.admissible`.
     """
 
     metrics_port: int
     records: Path
     summary: Path
     pipelines: tuple[PipelineTopology, ...]
+    sheds: bool = True
 
     def to_json(self) -> str:
         """Return the configuration as JSON, which `from_json` reads."""
@@ -92,8 +96,8 @@ class IngressConfig:
 _ADAPTER = TypeAdapter(IngressConfig)
 
 
-def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int) -> PipelineTopology:
-    """Return the topology of a pipeline for the ingress; `port` and `seed` are as in `PipelineTopology`.
+def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int, overhead_s: float = 0.0) -> PipelineTopology:
+    """Return the topology of a pipeline for the ingress; `port`, `seed`, `overhead_s` are as in `PipelineTopology`.
 
     The pods of a placement have the name of its target in the label `app`.
     """
@@ -105,6 +109,7 @@ def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int) -> Pipeli
         port=port,
         seed=seed,
         stages=tuple(_stage_topology(stage) for stage in pipeline.stages),
+        overhead_s=overhead_s,
     )
 
 

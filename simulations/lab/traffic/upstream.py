@@ -1,6 +1,7 @@
 """One stage as the ingress sees it: its pods, the routing of items and streams to its pods, and retries."""
 
 import asyncio
+import math
 import time
 from collections import deque
 
@@ -186,7 +187,7 @@ class Upstream:
                 if backend is None:
                     if full:
                         return None
-                    await self._change()
+                    await self._change(deadline_s)
                     continue
                 backend.sessions += 1
                 status = await self._open(backend, session.id) if self.memory else Status.OK
@@ -252,9 +253,9 @@ class Upstream:
         self._changed = asyncio.Event()
         self.hand_over()
 
-    async def _change(self) -> None:
-        """Wait until the usable pods may have changed, at most `_RECHECK_S`."""
+    async def _change(self, deadline_s: float = math.inf) -> None:
+        """Wait until the usable pods may have changed, at most `_RECHECK_S`, and not after `deadline_s`."""
         try:
-            await asyncio.wait_for(self._changed.wait(), _RECHECK_S)
+            await asyncio.wait_for(self._changed.wait(), min(_RECHECK_S, deadline_s - time.monotonic()))
         except TimeoutError:
             return

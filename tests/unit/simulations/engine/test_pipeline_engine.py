@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, Routing, StageName
+from simulations.engine.draws import reconnect_delay_s
 from simulations.engine.pipeline_engine import HANDOVER_S, Conditions, PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 from simulations.results.scoring import Clock
@@ -258,6 +259,17 @@ def test_a_refused_stream_comes_back_until_it_finds_a_slot() -> None:
     assert missed <= engine.ingress().refused <= 131
     assert engine.ingress().served >= 600 - 131
     conserved(engine)
+
+
+def test_a_refused_stream_comes_back_when_the_client_in_the_lab_does() -> None:
+    """Session numbers count from 1 there, and so do attempts."""
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=1)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.array([0.0, 0.0]), end_s=np.array([4.0, 60.0]))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 1}, duration_s=60.0, seed=5)
+    engine.advance(60.0)
+
+    attempts_s = np.cumsum([0.0, *(reconnect_delay_s(5, 2, attempt) for attempt in range(1, 5))])
+    assert engine.ingress().refused == pytest.approx(attempts_s[attempts_s > 4.0][0] / 0.1, abs=1)
 
 
 def test_a_hundred_streams_that_find_no_replica_at_the_start_are_all_served_once_there_is_one() -> None:

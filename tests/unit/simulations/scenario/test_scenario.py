@@ -66,6 +66,15 @@ def test_what_is_not_given_has_a_default(scenario: Path) -> None:
     assert (file.seeds, file.policies, file.faults, file.what_if) == ([1], ["sluice"], [], [])
 
 
+def test_streams_come_back_unless_the_sessions_of_their_load_say_never(scenario: Path) -> None:
+    assert load_scenario(scenario).file.reconnects("speech/live-captions")
+
+    scenario.write_text(SCENARIO.replace('cv: "1.3"', 'cv: "1.3", reconnect: never'))
+    file = load_scenario(scenario).file
+    assert not file.reconnects("speech/live-captions")
+    assert file.reconnects("speech/another")
+
+
 FAULTS = [
     ("poolUnavailable: inferentia", "poolUnavailable"),
     ("poolLost: gpu", "poolLost"),

@@ -18,8 +18,8 @@ POOLS = tuple(
 )
 
 
-def made(*stages: StageSpec, seed: int = 1, name: str = "captions") -> list[dict[str, Any]]:
-    return deployments([a_spec(*stages, name=name)], pool_nodes(POOLS), seed=seed)
+def made(*stages: StageSpec, seed: int = 1, name: str = "captions", speed_spread: float = 0.0) -> list[dict[str, Any]]:
+    return deployments([a_spec(*stages, name=name)], pool_nodes(POOLS), seed=seed, speed_spread=speed_spread)
 
 
 def worker(manifest: dict[str, Any]) -> WorkerSpec:
@@ -29,6 +29,12 @@ def worker(manifest: dict[str, Any]) -> WorkerSpec:
 def with_target(placement: PlacementSpec, target: Target) -> StageSpec:
     stage = a_stage("asr", placement)
     return replace(stage, placements=(replace(placement, target=target),))
+
+
+def test_workers_know_how_unequal_they_are() -> None:
+    stage = a_stage("asr", a_placement("cpu"))
+
+    assert [worker(manifest).speed_spread for manifest in made(stage, speed_spread=0.2)] == [0.2]
 
 
 def test_every_placement_has_a_deployment_with_its_least_replicas_on_the_nodes_of_its_pool() -> None:

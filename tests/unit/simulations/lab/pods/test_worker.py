@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 
 from simulations.lab.net.timers import Timers
@@ -249,6 +250,28 @@ def test_replicas_of_one_specification_draw_their_own_service_times_and_the_same
     assert draws(0) != draws(1)
 
 
+def test_replicas_of_unequal_speed_have_the_declared_service_time_on_average() -> None:
+    one = spec(fixed_s=0.01, per_item_s=0.002, speed_spread=0.2)
+    replicas = [one.of_replica(ordinal) for ordinal in range(2000)]
+    factors = np.array([replica.fixed_s for replica in replicas]) / 0.01
+
+    assert factors.mean() == pytest.approx(1, abs=0.015)
+    assert factors.std() == pytest.approx(0.2, rel=0.06)
+    assert [replica.per_item_s for replica in replicas] == pytest.approx(factors * 0.002)
+    assert one.of_replica(7) == replicas[7]
+    assert spec().of_replica(7) == spec()
+
+
+def test_a_worker_serves_at_the_speed_of_its_replica() -> None:
+    async def run() -> float:
+        timers = Timers()
+        worker = StageWorker(spec(speed_spread=0.5), "127.0.0.1", timers, ordinal=3)
+        timers.close()
+        return worker._draw_s(1)
+
+    assert asyncio.run(run()) == spec(speed_spread=0.5).of_replica(3).fixed_s != spec().fixed_s
+
+
 def test_a_scraper_that_kept_its_connection_finds_it_closed_after_the_drain() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
         reader, writer = await asyncio.open_connection(worker.host, METRICS_PORT)
@@ -272,6 +295,7 @@ def test_a_specification_survives_its_json() -> None:
     ("values", "message"),
     [
         ({"cv": -0.1}, "cv: -0.1, must be a finite number, at least 0"),
+        ({"speed_spread": -0.1}, "speed_spread: -0.1, must be a finite number, at least 0"),
         ({"fixed_s": float("nan")}, "fixed_s: nan"),
         ({"fixed_s": 0.0}, "must be above 0 when per_item_s is 0"),
         ({"batch_max": 0}, "batch_max: 0, must be at least 1"),

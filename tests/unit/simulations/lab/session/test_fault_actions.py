@@ -1,10 +1,12 @@
 """The actions of a scenario's faults; their patches are tested on the lab."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import yaml
 from builders import a_placement, a_rule, a_spec, a_stage
 from kubernetes import client
 
@@ -249,6 +251,27 @@ def test_set_patches_the_resource_and_with_for_brings_back_what_was(tmp_path: Pa
     end.do()
     assert custom.resource == before
     assert custom.patches[1] == ("gpu", {"spec": {"price": {"perHour": "1"}, "capacity": None}})
+
+
+def test_set_declares_service_times_with_the_error_of_the_scenario_and_restores_what_was_declared(
+    tmp_path: Path, custom: Custom
+) -> None:
+    stage = "{name: asr, placements: [{pool: gpu, serviceTime: {fixed: 10ms}}]}"
+    name = "SpeechPipeline/speech/live-captions"
+    loaded = scenario(tmp_path, '{at: 1m, for: 30s, set: {ComputePool/gpu: {spec: {price: {perHour: "1.6"}}}}}')
+    (fault,) = loaded.file.faults
+    patch = {name: {"spec": yaml.safe_load(f"stages: [{stage}]")}}
+    faults = [fault.model_copy(update={"set_": patch})]
+    file = loaded.file.model_copy(update={"faults": faults, "profile_error": {"asr": 0.2}})
+    declared = {"spec": {"stages": [{"name": "asr", "placements": [{"serviceTime": {"fixed": "9us"}}]}]}}
+    custom.resource = declared
+
+    begin, end = actions(replace(loaded, file=file), Lab())
+    begin.do()
+    end.do()
+
+    times = [patch["spec"]["stages"][0]["placements"][0]["serviceTime"] for _, patch in custom.patches]
+    assert times == [{"fixed": "2000us"}, {"fixed": "9us"}]
 
 
 def test_set_without_for_stays(tmp_path: Path, custom: Custom) -> None:

@@ -37,12 +37,15 @@ def both(first: Items, second: Items) -> Items:
 
 def test_every_item_offered_in_scored_time_has_exactly_one_fate() -> None:
     fates = items(Outcome.SERVED)
-    for outcome in (Outcome.FILTERED, Outcome.SHED, Outcome.LOST, Outcome.IN_FLIGHT):
+    for outcome in (Outcome.FILTERED, Outcome.SHED, Outcome.REFUSED, Outcome.LOST, Outcome.IN_FLIGHT):
         fates = both(fates, items(outcome, count=40))
     summary = report_of(a_run(items_of={CAPTIONS: fates}))["summary"]
 
-    assert summary["offered"] == 420
-    assert [summary[fate] for fate in ("served", "filtered", "shed", "lost", "in_flight")] == [300, 30, 30, 30, 30]
+    assert summary["offered"] == 450
+    assert [summary[fate] for fate in ("served", "filtered", "shed", "refused", "lost", "in_flight")] == [
+        300,
+        *[30] * 5,
+    ]
 
 
 def test_windows_are_scored_by_the_sla_that_the_faults_set() -> None:

@@ -1,17 +1,28 @@
 """The parts of a run that need no lab; the others are tested on one."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from live_runs import CLOCK, a_run
 
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.deployments import UnsupportedManifest
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.session import run as runs
 from simulations.lab.session.fault_actions import unsupported
 from simulations.lab.session.report import lab_windows
-from simulations.lab.session.run import _ended_windows, check
+from simulations.lab.session.run import Options, _ended_windows, _Load, _specs, check
+from simulations.lab.session.view import RunView
+from simulations.lab.traffic.generator import GeneratorConfig
+from simulations.lab.traffic.topology import IngressConfig
 from simulations.results.scoring import Clock
-from simulations.scenario.scenario import load_scenario
+from simulations.scenario.load import item_seed, pipeline_schedules
+from simulations.scenario.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[4] / "contract"
 DEMO = Path(__file__).parents[5] / "simulations" / "scenarios" / "demo" / "scenario.yaml"
@@ -47,3 +58,95 @@ def test_manifests_are_checked_too(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedManifest, match=r"ComputePool cpu: spec\.capacity\.instances"):
         check(load_scenario(tmp_path / "scenario.yaml"), seed=1)
+
+
+class Applied(Exception):
+    """The cluster has been asked to apply the resources."""
+
+
+class Cluster:
+    """Receives what a run applies."""
+
+    kubernetes_version = kubeconfig = ""
+
+    def __init__(self, folder: Path, binaries: object, *, seed: int, scrape_interval_s: float) -> None:
+        del folder, binaries, seed
+        self.scrape_interval_s = scrape_interval_s
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def apply(
+        self,
+        documents: Iterable[Mapping[str, Any]],
+        pipelines: tuple[PipelineSpec, ...],
+        pools: tuple[PoolSpec, ...],
+        *,
+        speed_spread: float,
+    ) -> None:
+        del pools
+        raise Applied(list(documents), pipelines, speed_spread, self.scrape_interval_s)
+
+
+def demo(folder: Path, *lines: str) -> Scenario:
+    """Return the demo with further lines in its scenario file."""
+    for name in ("captions.yaml", "pools.yaml"):
+        (folder / name).write_text((DEMO.parent / name).read_text())
+    (folder / "scenario.yaml").write_text("\n".join([DEMO.read_text(), *lines]))
+    return load_scenario(folder / "scenario.yaml")
+
+
+def test_the_cluster_gets_the_declared_resources_and_workers_with_the_true_service_times(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(runs, "LabCluster", Cluster)
+    scenario = demo(tmp_path, 'profileError: {vad: "0.5"}', 'speedSpread: "0.2"', "scrapeInterval: 30s")
+    view = cast("RunView", SimpleNamespace(say=lambda _: None))
+    with (
+        pytest.raises(Applied) as applied,
+        runs.run(scenario, Options(seed=1), tmp_path, cast("Binaries", None), view),
+    ):
+        pass
+    documents, pipelines, speed_spread, scrape_interval_s = applied.value.args
+
+    (declared,) = (document for document in documents if document["kind"] == "SpeechPipeline")
+    (true,) = scenario.documents["SpeechPipeline/speech/captions"]["spec"]["stages"][0]["placements"]
+    (placement,) = declared["spec"]["stages"][0]["placements"]
+    assert (true["serviceTime"]["fixed"], placement["serviceTime"]["fixed"]) == ("4ms", "2000us")
+    assert pipelines[0].stages[0].placements[0].prior.service.fixed_s == 0.004
+    assert (speed_spread, scrape_interval_s) == (0.2, 30)
+
+
+def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, scenario: Scenario) -> tuple[IngressConfig, GeneratorConfig]:
+    """Return the configurations of ingress and generator."""
+    running = SimpleNamespace(wait_until=lambda *_: None)
+    monkeypatch.setattr(_Load, "_start", lambda *_: running)
+    pipelines, _ = _specs(scenario)
+    schedules = pipeline_schedules(scenario, seed=7)
+    cluster = cast("LabCluster", SimpleNamespace(folder=folder, ingress_port=1, kubeconfig="k"))
+    load = _Load(cluster, scenario, pipelines, {p.key: schedules[p.key] for p in pipelines}, 7)
+    load.close()
+    return (
+        IngressConfig.from_json((folder / "ingress.json").read_text()),
+        GeneratorConfig.from_json((folder / "generator.json").read_text()),
+    )
+
+
+def test_ingress_and_generator_draw_as_the_simulator_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ingress, generator = loaded(monkeypatch, tmp_path, demo(tmp_path))
+
+    assert (ingress.pipelines[0].seed, generator.loads[0].seed) == (item_seed(7, 0), item_seed(7, 0))
+    assert (ingress.sheds, ingress.pipelines[0].overhead_s, generator.loads[0].reconnects) == (True, 0, True)
+
+
+def test_ingress_and_generator_know_the_properties_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scenario = demo(tmp_path, "overhead: 20ms", "sheds: false")
+    (load,) = scenario.file.load
+    assert load.session is not None
+    session = load.session.model_copy(update={"reconnect": "never"})
+    file = scenario.file.model_copy(update={"load": [load.model_copy(update={"session": session})]})
+    ingress, generator = loaded(monkeypatch, tmp_path, replace(scenario, file=file))
+
+    assert (ingress.sheds, ingress.pipelines[0].overhead_s, generator.loads[0].reconnects) == (False, 0.02, False)

@@ -12,8 +12,10 @@ import pytest
 
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
+from simulations.engine.draws import LONGEST_DELAY_S
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
+from simulations.lab.traffic import dataplane
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic, Stream
 from simulations.lab.traffic.topology import PipelineTopology, PlacementTopology, StageTopology
@@ -31,13 +33,14 @@ def stage(name: str = "asr", *after: str, **fields: Any) -> StageTopology:
 class Lab:
     """A pipeline with workers in the same process; `results` has the outcome of each item, by its number."""
 
-    def __init__(self, stages: tuple[StageTopology, ...], unit: DemandUnit, sla_s: float) -> None:
+    def __init__(self, stages: tuple[StageTopology, ...], unit: DemandUnit, **fields: float) -> None:
         self.timers = Timers()
         self.results: dict[int, Outcome] = {}
         self.latencies_s: dict[float, float] = {}
         self.pipeline = PipelineTraffic(
-            PipelineTopology(namespace="speech", name="p", unit=unit, sla_s=sla_s, port=1, seed=1, stages=stages),
+            PipelineTopology(namespace="speech", name="p", unit=unit, port=1, seed=1, stages=stages, **fields),
             self._record,
+            self.timers,
         )
         self.workers: list[StageWorker] = []
         self._numbers = itertools.count(1)
@@ -78,6 +81,11 @@ class Lab:
         stream = self.pipeline.open_stream(decision.set_result)
         return stream, await decision
 
+    async def try_again(self, stream: Stream) -> bool:
+        decision: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.pipeline.try_again(stream, decision.set_result)
+        return await decision
+
     def _record(self, outcome: Outcome, arrival_s: float, latency_s: float) -> None:
         assert arrival_s not in self.latencies_s
         self.latencies_s[arrival_s] = latency_s
@@ -93,9 +101,10 @@ def play(
     *stages: StageTopology,
     unit: DemandUnit = DemandUnit.REQUESTS,
     sla_s: float = SLA_S,
+    overhead_s: float = 0.0,
 ) -> None:
     async def run() -> None:
-        lab = Lab(stages or (stage(),), unit, sla_s)
+        lab = Lab(stages or (stage(),), unit, sla_s=sla_s, overhead_s=overhead_s)
         try:
             async with asyncio.timeout(10):
                 await use(lab)
@@ -231,6 +240,28 @@ def test_without_an_answer_for_ten_slas_an_item_is_lost_and_infinitely_late(rout
     play(use, stage(routing=routing), sla_s=0.01)
 
 
+def test_every_answer_is_delayed_by_the_overhead_which_counts_as_latency() -> None:
+    async def use(lab: Lab) -> None:
+        await lab.add()
+        lab.offer()
+
+        assert await lab.outcomes(1) == {Outcome.SERVED: 1}
+        assert 0.05 < lab.latencies_s[1.0] < 0.08
+        assert lab.pipeline.tally.latency.sum_s == pytest.approx(lab.latencies_s[1.0])
+
+    play(use, overhead_s=0.05)
+
+
+def test_an_item_that_the_overhead_makes_too_late_is_lost() -> None:
+    async def use(lab: Lab) -> None:
+        await lab.add()
+        lab.offer()
+
+        assert await lab.outcomes(1) == {Outcome.LOST: 1}
+
+    play(use, sla_s=0.01, overhead_s=0.5)
+
+
 def test_a_late_answer_neither_counts_twice_nor_goes_on_to_the_next_stage() -> None:
     async def use(lab: Lab) -> None:
         await lab.add("vad", fixed_s=0.3)
@@ -319,7 +350,7 @@ def test_a_stream_holds_a_slot_in_every_stage_with_memory_from_its_start_to_its_
     play(use, stage("vad"), MEMORY, unit=DemandUnit.STREAMS)
 
 
-def test_a_stream_that_finds_no_slot_is_refused_and_all_its_chunks_are_lost() -> None:
+def test_a_stream_that_finds_no_slot_is_refused_and_none_of_its_chunks_is_sent() -> None:
     async def use(lab: Lab) -> None:
         await lab.add("vad")
         for _ in range(2):
@@ -330,11 +361,113 @@ def test_a_stream_that_finds_no_slot_is_refused_and_all_its_chunks_are_lost() ->
             lab.offer(stream)
             lab.offer(stream)
 
-        assert await lab.outcomes(6) == {Outcome.SERVED: 4, Outcome.LOST: 2}
+        assert await lab.outcomes(6) == {Outcome.SERVED: 4, Outcome.REFUSED: 2}
         assert lab.workers[0].counts.served == 4  # a refused stream reaches no worker
+        assert sum(lab.pipeline.tally.latency.counts) == 4
         assert lab.pipeline.tally.active_streams == 3  # it is offered load all the same
 
     play(use, stage("vad"), MEMORY, unit=DemandUnit.STREAMS)
+
+
+def test_chunks_offered_while_their_stream_waits_for_a_replica_in_vain_are_refused() -> None:
+    async def use(lab: Lab) -> None:
+        decisions: list[bool] = []
+        stream = lab.pipeline.open_stream(decisions.append)
+        lab.offer(stream)
+        lab.offer(stream)
+
+        assert await lab.outcomes(2) == {Outcome.REFUSED: 2}
+        assert decisions == [False]
+        assert sum(lab.pipeline.tally.latency.counts) == 0
+
+    play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS, sla_s=0.02)
+
+
+def test_a_refused_stream_that_tries_again_gets_a_slot_that_is_free_by_then() -> None:
+    async def use(lab: Lab) -> None:
+        asr = await lab.add("asr", session_slots=1)
+        first, _ = await lab.open()
+        second, found = await lab.open()
+        assert not found
+        assert not await lab.try_again(second)
+        lab.offer(second)
+        lab.pipeline.end_stream(first)
+        await until(lambda: asr.gauges().sessions == 0)
+
+        assert await lab.try_again(second)
+        lab.offer(second)
+        assert await lab.outcomes(2) == {Outcome.REFUSED: 1, Outcome.SERVED: 1}
+        assert lab.pipeline.tally.active_streams == 1
+        lab.pipeline.end_stream(second)
+        await until(lambda: asr.gauges().sessions == 0)
+        assert lab.pipeline.tally.active_streams == 0
+
+    play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
+
+
+def test_what_would_have_been_filtered_is_filtered_although_it_is_not_sent() -> None:
+    filtered: list[set[int]] = []
+
+    async def use(lab: Lab) -> None:
+        await lab.add("vad")
+        await lab.add("asr", session_slots=1)
+        served, _ = await lab.open()
+        refused, _ = await lab.open()
+        for stream in (served, refused):
+            lab.results.clear()
+            lab._numbers = itertools.count(1)
+            lab.latencies_s.clear()
+            for _ in range(100):
+                lab.offer(stream)
+            counts = await lab.outcomes(100)
+            assert counts[Outcome.SERVED if stream is served else Outcome.REFUSED] == 100 - counts[Outcome.FILTERED]
+            filtered.append({number for number, outcome in lab.results.items() if outcome is Outcome.FILTERED})
+
+    play(use, stage("vad", pass_ratio=0.45), MEMORY, unit=DemandUnit.STREAMS)
+    assert filtered[0] == filtered[1]
+    assert 40 < len(filtered[0]) < 70
+
+
+def test_an_unsent_item_is_filtered_only_where_no_way_is_left_to_an_end() -> None:
+    async def use(lab: Lab) -> None:
+        lab.pipeline.admissible = 0.0
+        stream, _ = await lab.open()
+        for _ in range(50):
+            lab.offer(stream)
+
+        assert await lab.outcomes(50) == {Outcome.SHED: 50}
+
+    stages = (stage("a"), stage("b", "a"), stage("c", "a", pass_ratio=0.01), stage("after-c", "c"))
+    play(use, *stages, unit=DemandUnit.STREAMS)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_refused_stream_counts_as_offered_for_a_while_after_its_last_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+    ended: bool,
+) -> None:
+    async def use(lab: Lab) -> None:
+        await lab.add("asr", session_slots=1)
+        tally = lab.pipeline.tally
+        admitted, _ = await lab.open()
+        refused, _ = await lab.open()
+        if ended:
+            lab.pipeline.end_stream(refused)
+        assert tally.active_streams == 2
+        await until(lambda: tally.active_streams == 1)
+
+        if not ended:  # a client that comes back later than the longest delay
+            assert not await lab.try_again(refused)
+            assert tally.active_streams == 2
+            lab.pipeline.end_stream(admitted)
+            assert await lab.try_again(refused)
+            assert tally.active_streams == 1
+            assert refused.forgotten is not None
+            assert refused.forgotten.cancelled(), "it counts until it ends"
+
+    assert LONGEST_DELAY_S == 30
+    monkeypatch.setattr(dataplane, "LONGEST_DELAY_S", 0.04)
+    play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 
 
 def test_a_stream_refused_at_one_stage_gives_its_slots_at_the_others_back() -> None:
@@ -492,8 +625,10 @@ def test_new_streams_beyond_the_admissible_load_are_shed_and_the_others_go_on() 
         assert await lab.outcomes(4) == {Outcome.SERVED: 3, Outcome.SHED: 1}
         for stream, _ in early[:2]:
             lab.pipeline.end_stream(stream)
-        assert (await lab.open())[1]
-        assert lab.pipeline.tally.active_streams == 3
+        assert await lab.try_again(late)
+        lab.offer(late)
+        assert (await lab.outcomes(5))[Outcome.SERVED] == 4
+        assert lab.pipeline.tally.active_streams == 2
 
     play(use, unit=DemandUnit.STREAMS)
 

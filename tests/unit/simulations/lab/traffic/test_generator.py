@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from simulations.engine.draws import reconnect_delay_s
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import Client, RequestKind, ServerConnection, Status
 from simulations.lab.traffic.generator import Event, Generator, GeneratorConfig, LoadAction, PipelineLoad, timeline
 from simulations.scenario.schedule import Schedule
 
 
-def load(chunk_s: float | None = None) -> PipelineLoad:
-    return PipelineLoad(port=1, schedule=Path("unused"), chunk_s=chunk_s, seed=1)
+def load(chunk_s: float | None = None, *, reconnects: bool = True) -> PipelineLoad:
+    return PipelineLoad(port=1, schedule=Path("unused"), chunk_s=chunk_s, seed=1, reconnects=reconnects)
 
 
 def schedule(*sessions: tuple[float, float]) -> Schedule:
@@ -52,12 +53,14 @@ def test_the_loads_of_several_pipelines_are_played_side_by_side() -> None:
 
 
 class Sink:
-    """Receives all items and answers all or none."""
+    """Receives all items and answers all or none; refuses the first `refusals` attempts of each stream."""
 
-    def __init__(self, *, answers: bool) -> None:
+    def __init__(self, *, answers: bool, refusals: int = 0) -> None:
         self.answers = answers
+        self.refusals = refusals
         self.received: list[tuple[float, int, float, float]] = []
         self.opened: list[int] = []
+        self.opened_s: list[float] = []
         self.ended: list[int] = []
 
     def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
@@ -68,6 +71,9 @@ class Sink:
 
     def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
         self.opened.append(session_id)
+        self.opened_s.append(time.monotonic())
+        refused = self.opened.count(session_id) <= self.refusals
+        connection.respond(RequestKind.OPEN_SESSION, session_id, Status.REFUSED_SLOT if refused else Status.OK)
 
     def on_end_session(self, session_id: int) -> None:
         self.ended.append(session_id)
@@ -77,13 +83,13 @@ class Sink:
     def on_disconnected(self, connection: ServerConnection) -> None: ...
 
 
-def played(sink: Sink, events: list[Event], *, until_s: float = 0.0) -> Generator:
+def played(sink: Sink, events: list[Event], *, until_s: float = 0.0, reconnects: bool = True) -> Generator:
     async def run() -> Generator:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: ServerConnection(sink), "127.0.0.1", 0)
         client = await Client.connect("127.0.0.1", server.sockets[0].getsockname()[1])
         timers = Timers()
-        generator = Generator([client], timers)
+        generator = Generator([client], [load(reconnects=reconnects)], timers)
         start_s = time.monotonic() + 0.01
         await generator.play(events, start_s)
         await generator.drain(start_s + until_s)
@@ -111,6 +117,27 @@ def test_items_carry_the_instant_at_which_they_were_meant_to_arrive() -> None:
     starts = [arrived_s - arrival_s for _, _, arrival_s, arrived_s in sink.received]
     assert max(starts) - min(starts) < 1e-6
     assert all(received_s >= arrived_s for received_s, _, _, arrived_s in sink.received)
+
+
+def test_a_refused_stream_tries_again_after_the_delays_of_the_simulator_and_sends_its_chunks_meanwhile() -> None:
+    first_s, second_s = (reconnect_delay_s(1, 1, attempt) for attempt in (1, 2))
+    sink = Sink(answers=True, refusals=2)
+    end_s = first_s + second_s + 0.3
+    generator = played(sink, timeline([schedule((0.0, end_s))], (load(0.1),), duration_s=9.0), until_s=end_s)
+
+    assert sink.opened == [1, 1, 1], "until it is admitted"
+    assert np.diff(sink.opened_s) == pytest.approx([first_s, second_s], abs=0.1)
+    assert generator.sent == pytest.approx(end_s / 0.1, abs=1)
+
+
+@pytest.mark.parametrize(("end_s", "reconnects"), [(0.2, True), (1.2, False)])
+def test_a_stream_that_has_ended_or_does_not_reconnect_tries_once(end_s: float, *, reconnects: bool) -> None:
+    assert reconnect_delay_s(1, 1, 1) < 1.2
+    sink = Sink(answers=True, refusals=9)
+    events = timeline([schedule((0.0, end_s)), schedule((1.3, 1.3))], (load(0.1), load()), duration_s=9.0)
+    played(sink, [event._replace(load=0) for event in events], until_s=1.5, reconnects=reconnects)
+
+    assert sink.opened == [1]
 
 
 def test_a_system_that_never_answers_gets_the_whole_load_all_the_same() -> None:

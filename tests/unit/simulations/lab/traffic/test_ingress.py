@@ -134,16 +134,47 @@ def test_offered_requests_are_counted_and_streams_are_not(tmp_path: Path) -> Non
     play(use, tmp_path, DemandUnit.REQUESTS)
 
 
-def test_a_stream_without_a_slot_is_told_so_and_its_chunks_are_lost(tmp_path: Path) -> None:
+def test_a_stream_without_a_slot_is_told_so_and_may_come_back(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
         found = [await lab.client.open_session(number) for number in (1, 2, 3)]
         assert found == [Status.OK, Status.OK, Status.REFUSED_SLOT]
         assert await lab.client.send(1, 3, lab.payload()) is Status.REFUSED_QUEUE
         metrics = await lab.metrics()
+        assert (metrics["sluice_ingress_items_total[refused]"], metrics["sluice_ingress_items_total[lost]"]) == (1, 0)
+        assert metrics["sluice_ingress_latency_seconds_count"] == 0, "it was not sent"
+        assert metrics["sluice_ingress_active_streams"] == 3
+
+        assert await lab.client.open_session(3) is Status.REFUSED_SLOT
+        lab.client.end_session(1)
+        await until(lambda: lab.worker.gauges().sessions == 1)
+        assert await lab.client.open_session(3) is Status.OK
+        assert await lab.client.send(2, 3, lab.payload()) is Status.OK
+        assert (await lab.metrics())["sluice_ingress_active_streams"] == 2
+
+    config = play(use, tmp_path, DemandUnit.STREAMS)
+    (totals,) = json.loads(config.summary.read_text())
+    assert (totals["offered"], totals["refused"], totals["served"], totals["lost"]) == (2, 1, 1, 0)
+    assert read_records(config.records, 0).outcome.tolist() == [Outcome.REFUSED, Outcome.SERVED]
+
+
+def test_lost_items_are_infinitely_late(tmp_path: Path) -> None:
+    async def use(lab: Lab) -> None:
+        answers = [lab.client.send(number, NO_SESSION, lab.payload()) for number in (1, 2, 3)]
+        assert (await asyncio.gather(*answers)).count(Status.REFUSED_QUEUE) == 1
+        metrics = await lab.metrics()
         assert metrics["sluice_ingress_items_total[lost]"] == 1
-        # Lost items are in the +Inf bucket, so that a measured percentile includes them.
-        assert metrics["sluice_ingress_latency_seconds_bucket[+Inf]"] == 1
-        assert max(v for k, v in metrics.items() if "bucket" in k and "Inf" not in k) == 0
+        # In the +Inf bucket, so that a measured percentile includes them.
+        inside = max(v for k, v in metrics.items() if "bucket" in k and "Inf" not in k)
+        assert metrics["sluice_ingress_latency_seconds_bucket[+Inf]"] - inside == 1
+
+    play(use, tmp_path, DemandUnit.REQUESTS, fixed_s=0.05)
+
+
+def test_a_client_that_opens_a_stream_twice_is_cut_off(tmp_path: Path) -> None:
+    async def use(lab: Lab) -> None:
+        assert await lab.client.open_session(1) is Status.OK
+        with pytest.raises(ConnectionError):
+            await lab.client.open_session(1)
 
     play(use, tmp_path, DemandUnit.STREAMS)
 

@@ -15,14 +15,17 @@ CONTRACT = Path(__file__).parents[4] / "contract"
 
 def captions() -> IngressConfig:
     (pipeline,) = validate_files([CONTRACT / "live-captions.yaml", CONTRACT / "pools.yaml"]).pipelines
-    topology = pipeline_topology(pipeline_spec(pipeline), port=7, seed=3)
-    return IngressConfig(metrics_port=8, records=Path("items"), summary=Path("summary"), pipelines=(topology,))
+    topology = pipeline_topology(pipeline_spec(pipeline), port=7, seed=3, overhead_s=0.02)
+    return IngressConfig(
+        metrics_port=8, records=Path("items"), summary=Path("summary"), pipelines=(topology,), sheds=False
+    )
 
 
 def test_the_stages_of_a_pipeline_are_taken_over_with_their_routing_and_memory() -> None:
     topology = captions().pipelines[0]
 
     assert (topology.namespace, topology.name, topology.sla_s) == ("speech", "live-captions", 0.25)
+    assert topology.overhead_s == 0.02
     assert topology.unit is DemandUnit.STREAMS
     assert [(stage.name, stage.after) for stage in topology.stages] == [
         ("vad", ()),
