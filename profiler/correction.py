@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, Routing, StageName
-from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, composed_latency_s
+from profiler.estimate import FACTOR_BOUNDS, composed_latency_s
 from profiler.samples import Absence, Quantity, sane
 from profiler.stages import (
     Correction,
@@ -35,6 +35,9 @@ LATENCY_TIME_CONSTANT_S = 300.0
 RELIEF_TIME_CONSTANT_S = 1800.0
 """Time constant of a latency correction that decreases. It is long, so that a latency that rises and falls within
 minutes does not change replicas each time."""
+MOST_AT_ONCE = 2.0
+"""A measured latency counts as at most this multiple or fraction of the one expected by now: one absurd sample moves a
+correction by less than a twentieth, and a stage that really is slower is still followed to the bounds."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
 THROUGHPUT_FACTORS = (0.02, 1.0)
@@ -176,7 +179,7 @@ def _corrected(
     if modelled is not None:
         low, high = LATENCY_FACTORS
         before = 1.0 if latency is None else 1 + (latency.smoothed - 1) * _kept(latency, cycle.now_s)
-        ratio = min(high, max(low, min(before * MOST_CHANGE, max(before / MOST_CHANGE, modelled.ratio))))
+        ratio = min(high, MOST_AT_ONCE * before, max(low, before / MOST_AT_ONCE, modelled.ratio))
         smoothed = _towards(ratio, before, cycle.interval_s, LATENCY_TIME_CONSTANT_S)
         relieved = _towards(smoothed, believed(latency, cycle.now_s), cycle.interval_s, RELIEF_TIME_CONSTANT_S)
         latency = Correction(factor=max(smoothed, relieved), smoothed=smoothed, learned_at_s=cycle.now_s)

@@ -26,9 +26,6 @@ from profiler.stages import (
 SMOOTHING = 0.3
 """Weight of the newest measurement in a service factor: it follows half of a change within two cycles. The first
 measurement counts in full."""
-MOST_CHANGE, MOST_CHANGE_AT_FIRST = 2.0, 4.0
-"""A measurement counts as at most this many times above or below the factor so far, so that one absurd sample does
-little harm. The first one may differ more, because declared service times are often wrong by several times."""
 PASS_RATIO_TIME_CONSTANT_S = 60.0
 """Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
 FACTOR_BOUNDS = (1e-3, 1e3)
@@ -156,10 +153,9 @@ def _placement_profile(
     """Return the profile of a placement; `learned` is its service factor so far, None if it was never measured."""
     ratio, factor = _measured_service_ratio(placement, window_s), learned
     if ratio is not None:
-        before, most = (1.0, MOST_CHANGE_AT_FIRST) if factor is None else (factor, MOST_CHANGE)
         low, high = FACTOR_BOUNDS
-        goal = min(high, max(low, min(before * most, max(before / most, ratio))))
-        factor = goal if factor is None else factor + SMOOTHING * (goal - factor)
+        ratio = min(high, max(low, ratio))
+        factor = ratio if factor is None else factor + SMOOTHING * (ratio - factor)
     measured = factor is not None
     factor = shared if factor is None else factor
     law = placement.prior.service

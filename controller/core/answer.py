@@ -30,8 +30,7 @@ def pipeline_decision(
     """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas."""
     plan = fleet.plans[assessment.key]
     awaits_turn = assessment.key in fleet.waiting
-    reported = fleet.unreachable.get(assessment.key, plan)
-    by_plan = admitted_by_plan(assessment, reported)
+    by_plan = admitted_by_plan(assessment, plan)
     meanwhile = (
         None
         if awaits_turn
@@ -46,7 +45,7 @@ def pipeline_decision(
             before=assessment.state.memory.demand,
         ),
         profile=assessment.profile,
-        plan=reported,
+        plan=plan,
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
             *_holds(assessment, aim, rollout.holds),

@@ -63,7 +63,7 @@ def _decided(status: Json) -> object:
         ],
         [(name, rule.get("floor"), rule.get("fired")) for name, rule in memory.get("rules", [])],
         memory.get("excess_excused_until_s"),
-        (memory.get("feedback") or {}).get("floors"),
+        (memory.get("feedback") or {}).get("boosts"),
         [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
     )
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
-from controller.core.state.carry_over import FeedbackMemory, FeedbackStep
+from controller.core.state.carry_over import MOST_BOOST, FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.model import StageName
-from optimizer.plan import PipelinePlan
+from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
@@ -46,12 +46,21 @@ class Feedback:
     hold: Hold | None = None
 
 
-def floors(memory: FeedbackMemory, demand: float) -> Mapping[StageName, int]:
-    """Return the least replicas of the stages that have a floor, for `demand` in the pipeline's unit.
+def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -> Mapping[StageName, int]:
+    """Return the least replicas of the stages that have capacity beyond the plan.
 
-    A floor is in proportion to the demand, so that what a busy day needed is not kept at night.
+    Beyond the plan, replicas are added by a step alone, and in proportion to a demand that rises. A plan that grows
+    because its model has learned of the same latency must not be multiplied.
     """
-    return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in memory.floors.items()}
+    demand, before = assessment.demand.demand, assessment.state.memory.demand
+    growth = max(1.0, demand / before) if demand and before else 1.0
+    least: dict[StageName, int] = {}
+    for stage, boost in memory.boosts.items():
+        reached = _current(assessment, stage)
+        if memory.step is not None and memory.step.stage == stage:
+            reached = max(reached, memory.step.replicas)
+        least[stage] = min(math.ceil(boost * _planned(plan, stage) - 1e-9), round(reached * growth))
+    return least
 
 
 def close_loop(
@@ -69,11 +78,11 @@ def close_loop(
     names = {stage.name for stage in assessment.spec.stages}
     memory = replace(
         before,
-        floors={stage: floor for stage, floor in before.floors.items() if stage in names},
+        boosts={stage: boost for stage, boost in before.boosts.items() if stage in names},
         useless_until_s={stage: t for stage, t in before.useless_until_s.items() if t > now_s and stage in names},
         step=before.step if before.step is not None and before.step.stage in names else None,
     )
-    if not assessment.acting or assessment.planned_demand <= 0 or isinstance(latency_s, Absence):
+    if not assessment.acting or assessment.demand_missing or isinstance(latency_s, Absence):
         return Feedback(memory=memory)
     sla_s = assessment.spec.sla.latency_s
     memory = _judged(memory, assessment, latency_s, now_s)
@@ -84,8 +93,13 @@ def close_loop(
     if memory.misses < PATIENCE:
         return Feedback(memory=memory)
     if memory.step is not None:
-        return Feedback(memory=memory, hold=_refused(memory, memory.step, assessment, latency_s, now_s))
-    if not plan.feasible or _grows(assessment, aimed):
+        return Feedback(memory=memory, hold=_refused(memory.step, assessment, latency_s, now_s))
+    if not plan.feasible:
+        # Too little of the SLA may be left to the stages for any plan.
+        unreachable = plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
+        hold = _unexplained(memory, assessment, latency_s)
+        return Feedback(memory=memory, hold=hold if unreachable and hold.reason is HoldReason.OVERHEAD else None)
+    if _grows(assessment, aimed):
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 
@@ -111,17 +125,9 @@ def _starts(assessment: Assessment, stage: StageName) -> bool:
     return any(key[0] == stage and target.ready < target.desired for key, target in assessment.state.found())
 
 
-def _undone(memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment) -> bool:
-    """Whether replicas of the step were refused, because a pool or the budget has no room for them."""
-    floor = floors(memory, assessment.planned_demand).get(step.stage, 0)
-    return _current(assessment, step.stage) < min(step.replicas, floor)
-
-
-def _refused(
-    memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float
-) -> Hold | None:
-    """Return the hold about a step whose replicas were refused, None where they were not."""
-    if now_s <= step.at_s or not _undone(memory, step, assessment):
+def _refused(step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float) -> Hold | None:
+    """Return the hold about a step whose replicas were refused, because a pool or the budget has no room for them."""
+    if now_s <= step.at_s or _current(assessment, step.stage) >= step.replicas:
         return None
     detail = details.no_room_for_step(assessment.spec.sla, latency_s)
     return Hold(reason=HoldReason.SLA_MISSED, stage=step.stage, detail=detail)
@@ -136,14 +142,14 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, no
         return memory
     if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
         return replace(memory, step=None)
-    kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
-    if step.floor_before is not None:
-        kept[step.stage] = step.floor_before
-    if _undone(memory, step, assessment):  # it was not carried out, which says nothing of its use
-        return replace(memory, floors=kept, step=None)
+    boosts = {stage: boost for stage, boost in memory.boosts.items() if stage != step.stage}
+    if step.boost_before > 1:
+        boosts[step.stage] = step.boost_before
+    if _current(assessment, step.stage) < step.replicas:  # it was not carried out, which says nothing of its use
+        return replace(memory, boosts=boosts, step=None)
     return replace(
         memory,
-        floors=kept,
+        boosts=boosts,
         step=None,
         useless_until_s={**memory.useless_until_s, step.stage: now_s + USELESS_S},
     )
@@ -158,18 +164,17 @@ def _given_back(
     memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
 ) -> FeedbackMemory:
     """Return the memory with less capacity beyond the plan, where the latency has left room for long."""
-    if not memory.floors or latency_s > ROOM * assessment.spec.sla.latency_s:
+    if not memory.boosts or latency_s > ROOM * assessment.spec.sla.latency_s:
         return replace(memory, room_since_s=None)
     since_s = now_s if memory.room_since_s is None else min(now_s, memory.room_since_s)
     if now_s - since_s < GIVE_BACK_S:
         return replace(memory, room_since_s=since_s)
-    demand = assessment.planned_demand
-    stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
-    beyond = floors(memory, demand)[stage] - _planned(plan, stage)
-    lower = {name: floor for name, floor in memory.floors.items() if name != stage}
-    if beyond > 1 and demand > 0:
-        lower[stage] = (_planned(plan, stage) + beyond // 2) / demand
-    return replace(memory, floors=lower, room_since_s=now_s)
+    stage = min(memory.boosts, key=lambda name: (_excess(assessment, plan, name), name))
+    boost, planned = 1 + (memory.boosts[stage] - 1) / 2, _planned(plan, stage)
+    boosts = {**memory.boosts, stage: boost}
+    if (boost - 1) * planned < 1:  # half a replica is a whole one
+        del boosts[stage]
+    return replace(memory, boosts=boosts, room_since_s=now_s)
 
 
 def _excess(assessment: Assessment, plan: PipelinePlan, name: StageName) -> float:
@@ -200,18 +205,19 @@ def _stepped(
     stage = next(own for own in assessment.spec.stages if own.name == name)
     if _moving(assessment, stage, now_s):
         return Feedback(memory=memory)
-    demand, current = assessment.planned_demand, _current(assessment, name)
-    total = max(_planned(plan, name), current)
+    planned, current = max(1, _planned(plan, name)), _current(assessment, name)
+    total = max(planned, current)
     total += max(1, math.ceil(STEP * total))
-    reached = attainable({**floors(memory, demand), name: total})[name]
+    reached = attainable({**floors(memory, assessment, plan), name: total})[name]
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
-    before = memory.floors.get(name)
-    if current > _planned(plan, name):  # what runs beyond the plan for another reason stays if the step is taken back
-        before = max(before or 0.0, current / demand)
-    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, floor_before=before)
-    return Feedback(memory=replace(memory, floors={**memory.floors, name: reached / demand}, step=step))
+    # What runs beyond the plan for another reason stays too if the step is taken back.
+    before = min(MOST_BOOST, max(1.0, memory.boosts.get(name, 1.0), current / planned))
+    boost = min(MOST_BOOST, reached / planned)
+    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, boost_before=before)
+    boosts = {**memory.boosts, name: boost} if boost > 1 else memory.boosts
+    return Feedback(memory=replace(memory, boosts=boosts, step=step))
 
 
 def _moving(assessment: Assessment, stage: StageSpec, now_s: float) -> bool:

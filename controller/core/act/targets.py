@@ -54,8 +54,7 @@ def _aim(
     holds: list[Hold] = []
     rules = assessment.rules.floors()
     planned = {key: plan.replicas().get(key, 0) for key in assessment.current}
-    hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    unreachable = hopeless or assessment.key in fleet.unreachable
+    unreachable = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     follows_plan = (
         planned == assessment.current
         or pressed
@@ -64,11 +63,11 @@ def _aim(
     )
     # A plan without a stage whose only pool does not exist is no plan for the other stages.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
-    if assessment.demand.demand is None or unknown or (hopeless and not pressed):
+    if assessment.demand.demand is None or unknown or (unreachable and not pressed):
         final = _at_least_bounds(assessment, planned)
     else:
         final = dict(planned if follows_plan else assessment.current)
-    if unreachable and not unknown:
+    if unreachable and not unknown and final != planned:
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
@@ -79,8 +78,8 @@ def _aim(
         lambda least: _stage_totals(assessment, _lifted(assessment, planned, pools, _highest(rules, least))),
         now_s,
     )
-    measured = floors(feedback.memory, assessment.planned_demand)
-    final = _lifted(assessment, final, pools, _highest(rules, measured))
+    boosts = floors(feedback.memory, assessment, plan)
+    final = _lifted(assessment, final, pools, _highest(rules, boosts))
     if feedback.hold is not None:
         holds.append(feedback.hold)
     kept = {key: max(count, _keep(assessment, key)) for key, count in final.items()}
@@ -101,7 +100,7 @@ def _aim(
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
-    wanted = _lifted(assessment, planned, pools, _highest(rules, measured))
+    wanted = _lifted(assessment, planned, pools, _highest(rules, boosts))
     replaced = (
         {} if assessment.never_down else _replaced(assessment, {key: min(final[key], wanted[key]) for key in final})
     )
@@ -116,7 +115,7 @@ def _aim(
         planned=planned,
         holds=tuple(holds),
         reasons={
-            **_reasons(assessment, target, planned, measured),
+            **_reasons(assessment, target, planned, boosts),
             **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if assessment.current[key] < count},
         },
         follows_plan=follows_plan,
@@ -200,7 +199,7 @@ def in_time(
     }
     served = replace(pipeline, demand=pipeline.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
-    return latency_s is not None and latency_s <= max(assessment.spec.sla.latency_s, pipeline.sla.latency_s) + EPSILON
+    return latency_s is not None and latency_s <= assessment.spec.sla.latency_s + EPSILON
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
@@ -342,7 +341,7 @@ def _reasons(
     assessment: Assessment,
     target: Mapping[PlacementKey, int],
     planned: Mapping[PlacementKey, int],
-    measured: Mapping[StageName, int],
+    boosts: Mapping[StageName, int],
 ) -> Mapping[PlacementKey, ChangeReason]:
     reasons: dict[PlacementKey, ChangeReason] = {}
     before = assessment.state.memory.demand
@@ -364,7 +363,7 @@ def _reasons(
             elif assessment.demand_missing and now < then <= planned[key]:
                 reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
-                ruled = assessment.rules.floors().get(stage.name, 0) >= measured.get(stage.name, 0)
+                ruled = assessment.rules.floors().get(stage.name, 0) >= boosts.get(stage.name, 0)
                 reasons[key] = ChangeReason.RULE if ruled else ChangeReason.MEASURED_MISS
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
                 reasons[key] = ChangeReason.BOUNDS

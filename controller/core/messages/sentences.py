@@ -39,7 +39,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.FRAGMENTED: "the pool has free capacity, but no node can schedule this pod; planned without it",
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
-    HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
+    HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; current replicas are kept",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",

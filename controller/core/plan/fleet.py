@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from controller.core.assess.assessment import Assessment
@@ -13,7 +13,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
-from optimizer.plan import LimitKind, PipelinePlan, Plan
+from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
@@ -24,10 +24,6 @@ REMEMBERED = 16
 """The most pipelines in a problem whose plan is cached: most cycles of a quiet fleet have the problem of the last one.
 Comparing larger problems takes as long as solving them."""
 
-RELAXED = 1.5
-"""The factor by which an SLA that no allocation meets is made longer in each of at most `RELAXATIONS` rounds."""
-RELAXATIONS = 10
-
 _PLANS: BoundedCache[Plan] = BoundedCache(64)
 
 
@@ -37,8 +33,7 @@ class FleetPlan:
 
     `plan` is the common plan of the pipelines that act, or of all pipelines where none acts. A large fleet, which is
     planned in turns, has no common plan: there, `planned` has the plan of each pipeline's last turn, and `waiting` the
-    pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA; what
-    `plans` has for them meets the lowest multiple of the SLA that can be met.
+    pipelines that had no turn yet.
     """
 
     plan: Plan | None
@@ -46,7 +41,6 @@ class FleetPlan:
     pipelines: Mapping[PipelineKey, Pipeline]
     planned: Mapping[PipelineKey, Planned] | None = None
     waiting: frozenset[PipelineKey] = frozenset()
-    unreachable: Mapping[PipelineKey, PipelinePlan] = field(default_factory=dict)
 
 
 def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
@@ -58,47 +52,13 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     acting = [assessment for assessment in assessments if assessment.acting]
     plans: dict[PipelineKey, PipelinePlan] = {}
     pipelines: dict[PipelineKey, Pipeline] = {}
-    unreachable: dict[PipelineKey, PipelinePlan] = {}
     plan: Plan | None = None
     for group in (assessments, acting):
         if group and (group is acting or len(acting) < len(assessments)):
             problem, plan = planned_together(group, assessments, pools, policy)
-            hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
-            if hopeless:
-                problem, relaxed = _relaxed(problem, plan)
-                plans.update({own.key: own for own in relaxed.pipelines})
-            else:
-                plans.update({own.key: own for own in plan.pipelines})
-            unreachable.update(hopeless)
+            plans.update({own.key: own for own in plan.pipelines})
             pipelines.update({own.key: own for own in problem.pipelines})
-    return FleetPlan(plan=plan, plans=plans, pipelines=pipelines, unreachable=unreachable)
-
-
-def _sla_unreachable(plan: PipelinePlan) -> bool:
-    """Whether no load at all can be served within the SLA."""
-    return plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-
-
-def _relaxed(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
-    """Return the problem and its plan with longer SLAs for the pipelines whose SLA no allocation meets.
-
-    Replicas that miss the SLA by a little serve people better than a queue that grows.
-    """
-    for _ in range(RELAXATIONS):
-        hopeless = {own.key for own in plan.pipelines if _sla_unreachable(own)}
-        if not hopeless:
-            break
-        problem = replace(
-            problem,
-            pipelines=tuple(
-                replace(own, sla=replace(own.sla, latency_s=RELAXED * own.sla.latency_s))
-                if own.key in hopeless
-                else own
-                for own in problem.pipelines
-            ),
-        )
-        plan = _allocated(problem, False, {})
-    return problem, plan
+    return FleetPlan(plan=plan, plans=plans, pipelines=pipelines)
 
 
 def with_missing_pools(snapshot: Snapshot) -> Snapshot:

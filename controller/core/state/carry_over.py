@@ -13,6 +13,8 @@ from profiler.stages import Correction, Learned
 FURTHEST_S = 5e10
 """No time is further than this from the epoch, so that every time can be written as a date. Virtual time may be
 negative."""
+MOST_BOOST = 100.0
+"""The largest factor of a stage's planned replicas that a measured miss of the SLA may lead to."""
 LARGEST_BATCH = 1024
 """The largest batch that a resource may declare."""
 
@@ -109,28 +111,27 @@ class PlacementFailure:
 class FeedbackStep:
     """A step of capacity under observation: it must lower the latency, `before_s` at `at_s`, or is taken back.
 
-    `replicas` is how many replicas its stage is to have. `floor_before` is the floor that its stage gets back, None:
-    none.
+    `replicas` is how many replicas its stage is to have. `boost_before` gives back those that it had before.
     """
 
     stage: StageName
     at_s: float
     before_s: float
     replicas: int
-    floor_before: float | None = None
+    boost_before: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackMemory:
-    """The capacity that a measured miss of the SLA has led to, whatever the plan (`controller.core.act.feedback`).
+    """The capacity beyond the plan that a measured miss of the SLA has led to (`controller.core.act.feedback`).
 
-    `floors` has the least replicas of a stage per unit of demand. `misses` counts the last cycles in which the
+    `boosts` has the factor of each stage's planned replicas, above 1. `misses` counts the last cycles in which the
     measured latency exceeded the SLA. `step` is under observation, None: no step is. `useless_until_s` has the stages
     for which a step was taken back, and until when no other is made. `room_since_s` is since when the latency has been
     so low that capacity may be given back.
     """
 
-    floors: Mapping[StageName, float] = field(default_factory=dict)
+    boosts: Mapping[StageName, float] = field(default_factory=dict)
     misses: int = 0
     step: FeedbackStep | None = None
     useless_until_s: Mapping[StageName, float] = field(default_factory=dict)
@@ -138,8 +139,8 @@ class FeedbackMemory:
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
-        for stage, floor in self.floors.items():
-            require(0 < floor <= ABSURD, f"feedback floors {stage}", floor, f"must be in (0, {ABSURD:g}]")
+        for stage, boost in self.boosts.items():
+            require(1 < boost <= MOST_BOOST, f"feedback boosts {stage}", boost, f"must be in (1, {MOST_BOOST:g}]")
         require(0 <= self.misses <= 1_000_000_000, "feedback misses", self.misses, "must be 0 to 1e9")
         _require_time(self.room_since_s, "feedback room_since_s")
         for stage, until_s in self.useless_until_s.items():
@@ -148,7 +149,8 @@ class FeedbackMemory:
             _require_time(step.at_s, "feedback step at_s")
             _require_load(step.before_s, "feedback step before_s")
             require(0 < step.replicas <= 1_000_000_000, "feedback step replicas", step.replicas, "must be 1 to 1e9")
-            _require_load(step.floor_before, "feedback step floor_before")
+            boost = step.boost_before
+            require(1 <= boost <= MOST_BOOST, "feedback boost_before", boost, f"must be in [1, {MOST_BOOST:g}]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, MOST_CHANGE_AT_FIRST, SMOOTHING, estimate_pipeline
+from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
@@ -97,21 +97,9 @@ class TestServiceFactor:
     def test_a_slower_server_moves_the_factor_by_the_smoothing(self) -> None:
         assert factor_of(factor=1.0, service_time=0.030) == pytest.approx(1.0 + SMOOTHING * 0.5)
 
-    @pytest.mark.parametrize("service_s", [0.006, 0.02, 0.079])
-    def test_the_first_measurement_counts_in_full(self, service_s: float) -> None:
+    @pytest.mark.parametrize("service_s", [0.004, 0.1, 2.0])
+    def test_the_first_measurement_counts_in_full_however_wrong_the_prior(self, service_s: float) -> None:
         assert factor_of(service_time=service_s) == pytest.approx(service_s / 0.020)
-
-    @pytest.mark.parametrize(
-        ("before", "most"), [(None, MOST_CHANGE_AT_FIRST), (1.0, 1 + SMOOTHING * (MOST_CHANGE - 1)), (4.0, 4 * 1.3)]
-    )
-    def test_one_absurd_measurement_does_little_harm(self, before: float | None, most: float) -> None:
-        assert factor_of(before, 8, service_time=9.0) == pytest.approx(most)
-
-    def test_a_prior_that_is_wrong_by_ten_is_followed_within_minutes(self) -> None:
-        factor = None
-        for _ in range(12):
-            factor = factor_of(factor, 8, service_time=0.2)
-        assert factor == pytest.approx(10.0, rel=0.05)
 
     def test_the_law_is_corrected_as_a_whole(self) -> None:
         placed = profile_of(stage("vad", placement(service_time=0.030))).stages[0].placements[0]
@@ -145,7 +133,7 @@ class TestServiceFactor:
         factor = 1.0
         for _ in range(50):
             factor = factor_of(factor=factor, service_time=service_s)
-        assert factor == pytest.approx(bound, rel=0.02)
+        assert factor == pytest.approx(bound, rel=1e-3)
 
     @pytest.mark.parametrize(
         "changes",

@@ -58,15 +58,15 @@ def test_a_stage_that_was_never_compared_with_the_model_has_no_correction() -> N
 
 
 def test_a_placement_that_was_never_measured_has_the_factor_of_its_siblings_and_learns_none() -> None:
-    siblings = (on("cpu", samples(service_s=0.02)), on("gpu", samples(service_s=0.08)), on("tpu", NO_SAMPLES))
+    siblings = (on("cpu", samples(service_s=0.04)), on("gpu", samples(service_s=0.16)), on("tpu", NO_SAMPLES))
     pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=siblings),))
     _, learned = profile_pipeline(pipeline, Learned(), now_s=0.0, interval_s=15.0)
     assert set(learned.service_factors) == {KEY, (VAD, PoolName("gpu"))}
     profile, _ = profile_pipeline(pipeline, learned, now_s=15.0, interval_s=15.0)
     tpu = profile.stages[0].placements[2]
     assert not tpu.measured
-    assert tpu.service_factor == pytest.approx(2.0), "the geometric mean of 1 and 4"
-    assert tpu.service.fixed_s == pytest.approx(0.04)
+    assert tpu.service_factor == pytest.approx(4.0), "the geometric mean of 2 and 8"
+    assert tpu.service.fixed_s == pytest.approx(0.08)
 
 
 def test_the_first_measurement_of_a_placement_replaces_what_its_siblings_suggested() -> None:

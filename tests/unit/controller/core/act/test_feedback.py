@@ -201,7 +201,7 @@ class TestStep:
         found = run(2, constant(0.8), spec=spec, replicas={**planned(spec), ENCODER: 1})
         assert [cycle.changes[0].after for cycle in found] == [2, 4], "it doubles in each cycle"
         assert not steps(found)
-        assert not found[1].feedback.floors
+        assert not found[1].feedback.boosts
 
     def test_it_is_not_made_while_replicas_of_the_stage_start(self) -> None:
         spec = a_pipeline()
@@ -214,13 +214,14 @@ class TestStep:
     def test_it_is_not_made_without_a_measured_latency(self, latency_s: Reading | None) -> None:
         assert not steps(run(10, constant(latency_s, encoder_s=MISSING)))
 
-    def test_it_is_not_made_before_the_demand_was_ever_observed(self) -> None:
-        assert not steps(run(12, constant(0.8), demand=lambda _: MISSING))
+    def test_it_is_not_made_while_the_demand_is_missing(self) -> None:
+        found = run(12, constant(0.8), demand=lambda cycle: DEMAND_RPS if cycle == 0 else MISSING)
+        assert not steps(found)
 
     @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
     def test_a_pipeline_that_does_not_act_makes_none(self, mode: Mode) -> None:
         found = run(10, constant(0.8), spec=a_pipeline(mode=mode))
-        assert not found[-1].feedback.floors
+        assert not found[-1].feedback.boosts
         assert found[-1].feedback.step is None
 
     def test_a_miss_that_is_composed_of_the_stages_counts_too(self) -> None:
@@ -347,7 +348,7 @@ class TestGivenBack:
         assert all((after - before) * CYCLE_S >= GIVE_BACK_S for before, after in pairwise(falls))
         assert counts[falls[0]] >= most - (most - planned(a_pipeline())[ENCODER] + 1) // 2 - 1
         assert counts[-1] == planned(a_pipeline())[ENCODER]
-        assert not later[-1].feedback.floors
+        assert not later[-1].feedback.boosts
 
     def test_without_room_it_is_kept(self) -> None:
         busy = run(120, improving(0.45 * 2.5 * planned(a_pipeline())[ENCODER]))
