@@ -97,8 +97,12 @@ def a_scenario(
     pools: str = POOLS,
     seeds: str = "[1]",
     policies: str = "[sluice]",
+    properties: str = "",
 ) -> Scenario:
-    """Write and load a scenario; `load` is what is offered (requests/s, or streams) from each instant on."""
+    """Write and load a scenario; `load` is what is offered (requests/s, or streams) from each instant on.
+
+    `properties` are further lines of the scenario file.
+    """
     levels = [next(level for from_s, level in reversed(load) if from_s <= t_s) for t_s in range(duration_s)]
     column = "streams" if streams else "rate_per_s"
     folder.mkdir(exist_ok=True)
@@ -110,6 +114,6 @@ def a_scenario(
         f"name: small\nmanifests: [pools.yaml, pipeline.yaml]\nduration: {duration_s}s\nwarmup: {warmup_s}s\n"
         f"seeds: {seeds}\npolicies: {policies}\nload:\n"
         f"  - {{pipeline: speech/captions, trace: load.csv, column: {column}}}\n"
-        f"faults: {faults}\nwhatIf: {what_if}\n"
+        f"faults: {faults}\nwhatIf: {what_if}\n{properties}\n"
     )
     return load_scenario(path)

@@ -9,6 +9,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
     hold_details,
+    implausible_corrections,
     latency_of_sla,
     metrics_words,
     silent_rule,
@@ -44,6 +45,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _within_budget(decision),
         _rule_metric_missing(decision),
         _conflict(decision),
+        _measurements_plausible(decision),
     )
 
 
@@ -126,3 +128,9 @@ def _conflict(decision: PipelineDecision) -> ConditionValue:
     details = hold_details(decision, [HoldReason.CONFLICT])
     reason = ConditionReason.SCALED_BY_ANOTHER if details else ConditionReason.NO_CONFLICT
     return _condition(ConditionType.CONFLICT, str(bool(details)), reason.value, "; ".join(details))
+
+
+def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:
+    found = list(implausible_corrections(decision))
+    reason = ConditionReason.CORRECTION_AT_LIMIT if found else ConditionReason.ALL_PLAUSIBLE
+    return _condition(ConditionType.MEASUREMENTS_PLAUSIBLE, str(not found), reason.value, "; ".join(found))

@@ -22,6 +22,7 @@ class ConditionType(Enum):
     WITHIN_BUDGET = "WithinBudget"
     RULE_METRIC_MISSING = "RuleMetricMissing"
     CONFLICT = "Conflict"
+    MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
     AVAILABLE = "Available"
 
 
@@ -40,6 +41,8 @@ class ConditionReason(Enum):
     ALL_PRESENT = "AllPresent"
     SCALED_BY_ANOTHER = "ScaledByAnother"
     NO_CONFLICT = "NoConflict"
+    ALL_PLAUSIBLE = "AllPlausible"
+    CORRECTION_AT_LIMIT = "CorrectionAtLimit"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -76,6 +79,8 @@ class EventReason(Enum):
     RULE_METRIC_AVAILABLE = "RuleMetricAvailable"
     CONFLICT = "Conflict"
     CONFLICT_RESOLVED = "ConflictResolved"
+    CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
+    MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,4 +104,7 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
         bad=EventReason.RULE_METRIC_MISSING, good=EventReason.RULE_METRIC_AVAILABLE, bad_status="True"
     ),
     ConditionType.CONFLICT: Transition(bad=EventReason.CONFLICT, good=EventReason.CONFLICT_RESOLVED, bad_status="True"),
+    ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
+        bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
+    ),
 }

@@ -1,5 +1,6 @@
 """Texts for the parts of a pipeline's decision: changes, holds, demand, latency, spend and replicas."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from controller.core.messages.phrases import (
@@ -12,10 +13,15 @@ from controller.core.messages.phrases import (
     reading_words,
 )
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
+from optimizer.model import LATENCY_FACTORS
 from optimizer.plan import PipelinePlan
+from profiler.correction import THROUGHPUT_FACTORS
+from profiler.estimate import FACTOR_BOUNDS
 from profiler.samples import Absence, MetricsTier
 from profiler.stages import LatencySource
 
+_AT_LIMIT = 0.01
+"""A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
     HoldReason.PAUSED: "mode is Paused; replicas left unchanged",
     HoldReason.RECOMMEND_ONLY: "mode is Recommend; the plan is reported but not applied",
@@ -128,6 +134,29 @@ def _source_words(decision: PipelineDecision) -> str:
 def silent_rule(rule: RuleState) -> str:
     """Return the text about a threshold rule whose metric is missing."""
     return f"rule {rule.name} of stage {rule.stage} has no data ({reading_words(rule.reading)}); it does not fire"
+
+
+def implausible_corrections(decision: PipelineDecision) -> Iterator[str]:
+    """Yield a text about every correction by measurement that is at a bound: the cause is likely to be another one.
+
+    Only the lower bound counts for throughput, because the upper one means that nothing is corrected.
+    """
+    for stage in decision.profile.stages:
+        yield from _at_limit(stage.name, "p95", "the modelled", stage.latency_factor, LATENCY_FACTORS)
+        for placement in stage.placements:
+            where = f"{stage.name} on {placement.pool}"
+            if placement.measured:
+                yield from _at_limit(where, "service time", "the declared", placement.service_factor, FACTOR_BOUNDS)
+            if (throughput := placement.throughput_correction) is not None:
+                bounds = (THROUGHPUT_FACTORS[0], math.inf)
+                yield from _at_limit(where, "throughput", "the implied", throughput.factor, bounds)
+
+
+def _at_limit(where: str, what: str, of: str, factor: float, bounds: tuple[float, float]) -> Iterator[str]:
+    low, high = bounds
+    for bound, reached in ((low, factor <= low * (1 + _AT_LIMIT)), (high, factor >= high * (1 - _AT_LIMIT))):
+        if reached:
+            yield f"{where}: measured {what} is {factor:.3g} × {of} one, at the limit ({bound:g})"
 
 
 def demand_change(decision: PipelineDecision) -> str:

@@ -18,6 +18,7 @@ from simulations.cluster.node_pool import REFUSAL_S
 from simulations.cluster.refusals import UnsupportedScenario
 from simulations.cluster.simulated import SETTLING_S, SimulatedCluster
 from simulations.policies.autoscaler import decision_of
+from simulations.scenario.scenario import load_scenario
 
 CAPTIONS = PipelineKey("speech/captions")
 INTERVAL_S = 5.0
@@ -212,6 +213,112 @@ def test_more_is_admitted_than_the_decision_allows_only_until_the_ingress_has_re
     world.cluster.advance(90.0)
     # VAD would have filtered half of them, which count as filtered.
     assert world.cluster.tally(CAPTIONS).score().shed == pytest.approx(15 * 59 / 2, rel=0.15)
+
+
+# -- properties of a run
+
+
+def latencies(world: World, until_s: float = 120.0) -> list[float]:
+    world.cluster.advance(until_s)
+    score = world.cluster.tally(CAPTIONS).score()
+    assert score.p50_s is not None
+    assert score.p95_s is not None
+    return [score.p50_s, score.p95_s]
+
+
+def test_an_ingress_that_does_not_obey_admits_everything(tmp_path: Path) -> None:
+    world = World(tmp_path, load=((0.0, 20.0),), properties="sheds: false")
+    world.at(30.5)
+    decision = decision_of(world.cluster.snapshot(), {}, "shed", Policy())
+    (pipeline,) = decision.pipelines
+    world.cluster.apply(replace(decision, pipelines=(replace(pipeline, admissible=5.0),)))
+    world.cluster.advance(120.0)
+
+    assert world.cluster.tally(CAPTIONS).score().shed == 0
+
+
+@pytest.mark.parametrize(("reconnect", "comes_back"), [("backoff", True), ("never", False)])
+def test_refused_streams_come_back_unless_the_scenario_says_otherwise(
+    tmp_path: Path, reconnect: str, comes_back: bool
+) -> None:
+    memory = PIPELINE.replace(
+        'serviceTime: {fixed: 40ms, cv: "0.3"}',
+        'serviceTime: {fixed: 10ms, cv: "0.3"}\n          memory: {sessions: 4}',
+    )
+    path = tmp_path / "scenario.yaml"
+    a_scenario(tmp_path, streams=True, pipeline=memory)
+    (tmp_path / "load.csv").write_text("t_s,arrivals\n0,16\n" + "".join(f"{t_s},0\n" for t_s in range(1, 120)))
+    session = f'column: arrivals, session: {{mean: 60s, cv: "1", reconnect: {reconnect}}}'
+    path.write_text(path.read_text().replace("column: streams", session))
+    cluster = SimulatedCluster(load_scenario(path), seed=1, interval_s=INTERVAL_S)
+
+    cluster.advance(60.0)
+    first = cluster.tally(CAPTIONS).score()
+    cluster.advance(119.0)
+    last = cluster.tally(CAPTIONS).score()
+
+    # All ask at once, and four find a slot. By and by these streams end.
+    assert first.refused > first.served
+    assert (last.served > first.served) is comes_back
+    assert last.lost == last.shed == 0
+
+
+def test_overhead_is_in_the_latency_from_end_to_end_and_in_that_of_no_stage(tmp_path: Path) -> None:
+    plain, slow = World(tmp_path / "a"), World(tmp_path / "b", properties="overhead: 150ms")
+    fast_s, slow_s = plain.at(60.0).latency_s, slow.at(60.0).latency_s
+
+    assert isinstance(fast_s, float)
+    assert isinstance(slow_s, float)
+    assert slow_s - fast_s == pytest.approx(0.150, abs=0.03)
+    for place in (VAD_CPU, ASR_GPU):
+        assert slow.number(60.0, place, Quantity.LATENCY_MEAN) == plain.number(60.0, place, Quantity.LATENCY_MEAN)
+    assert [a - b for a, b in zip(latencies(slow), latencies(plain), strict=True)] == pytest.approx(
+        [0.150] * 2, rel=0.01
+    )
+
+
+def test_declared_service_times_may_be_wrong_while_the_servers_are_as_they_are(tmp_path: Path) -> None:
+    plain = World(tmp_path / "a")
+    wrong = World(tmp_path / "b", properties='profileError: {asr: "0.2"}')
+    state, told = plain.at(60.0), wrong.at(60.0)
+
+    assert told.samples == state.samples
+    laws = {key[0]: placement.prior.service.mean_s(1) for key, placement in told.spec.placements().items()}
+    assert laws == pytest.approx({"vad": 0.010, "asr": 0.012})
+    assert latencies(wrong) == latencies(plain)
+
+
+def test_unequal_replicas_serve_at_different_speeds_the_same_in_every_run_of_a_seed(tmp_path: Path) -> None:
+    def service_s(folder: str, properties: str = "") -> list[float]:
+        world = World(tmp_path / folder, load=((0.0, 150.0),), properties=properties)
+        world.at(0.0)
+        world.ask(vad_cpu=3, asr_gpu=4)
+        world.cluster.advance(110.0)
+        readings = world.cluster.snapshot().replicas[(CAPTIONS, StageName("asr"), PoolName("gpu"))]
+        return [reading.utilization / reading.completion_rate_rps for reading in readings]
+
+    equal, spread = service_s("a"), service_s("b", 'speedSpread: "0.4"')
+    assert len(equal) == len(spread) == 4
+    assert equal == pytest.approx([0.040] * 4, rel=0.15)
+    assert max(spread) / min(spread) > 1.3
+    assert spread == service_s("c", 'speedSpread: "0.4"')
+
+
+def test_a_step_in_the_load_is_seen_with_the_next_scrape(tmp_path: Path) -> None:
+    def demand(properties: str, t_s: float) -> Reading:
+        world = World(tmp_path / f"{t_s:g}{properties[-3:]}", load=load, streams=True, properties=properties)
+        return world.at(t_s).demand
+
+    load = ((0.0, 10.0), (60.0, 50.0))
+    assert (demand("", 62.0), demand("scrapeInterval: 30s", 62.0)) == (50.0, 10.0)
+    assert (demand("scrapeInterval: 30s", 84.0), demand("scrapeInterval: 30s", 86.0)) == (10.0, 50.0)
+
+
+def test_a_rate_over_less_than_two_scrapes_is_missing(tmp_path: Path) -> None:
+    state = World(tmp_path, properties="scrapeInterval: 30s").at(90.0)
+
+    assert reason(state.demand) is AbsenceReason.MISSING
+    assert reason(state.latency_s) is AbsenceReason.MISSING
 
 
 def test_memory_goes_from_decision_to_decision(tmp_path: Path) -> None:

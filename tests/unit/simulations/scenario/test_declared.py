@@ -108,3 +108,11 @@ def test_a_patch_declares_as_the_whole_document_does() -> None:
     assert declared_patch(f"SpeechPipeline/{CAPTIONS}", budget, file) == budget
     price = {"spec": {"price": {"perHour": "4"}}}
     assert declared_patch("ComputePool/gpu", price, file) == price
+
+
+def test_without_profiles_the_policies_see_no_numbers_and_the_lab_declares_none() -> None:
+    hidden = a_file().model_copy(update={"hide_profiles": True})
+    seen = declared(spec(the_document()), hidden)
+    assert not any(placement.declared.service or placement.declared.startup for placement in seen.placements().values())
+    applied = declared_document(the_document(), hidden)
+    assert spec(applied) == seen

@@ -64,6 +64,27 @@ def test_what_is_not_given_has_a_default(scenario: Path) -> None:
 
     assert file.clock == Clock(duration_s=240, warmup_s=0, window_s=10)
     assert (file.seeds, file.policies, file.faults, file.what_if) == ([1], ["sluice"], [], [])
+    assert (file.profile_error, file.hide_profiles, file.speed_spread, file.sheds) == (None, False, 0.0, True)
+    assert (file.overhead, file.scrape_interval) == ("0s", "1s")
+    session = file.load[0].session
+    assert session is not None
+    assert session.reconnect == "backoff"
+
+
+def test_properties_of_a_run_are_read(scenario: Path) -> None:
+    scenario.write_text(
+        SCENARIO.replace('cv: "1.3"', 'cv: "1.3", reconnect: never')
+        + 'profileError: {decoder: "0.2", speech/live-captions/vad: 3}\nhideProfiles: true\noverhead: 20ms\n'
+        + 'speedSpread: "0.2"\nscrapeInterval: 30s\nsheds: false\n'
+    )
+    file = load_scenario(scenario).file
+
+    assert file.profile_error == {"decoder": 0.2, "speech/live-captions/vad": 3.0}
+    assert (file.hide_profiles, file.speed_spread, file.sheds) == (True, 0.2, False)
+    assert (file.overhead, file.scrape_interval) == ("20ms", "30s")
+    session = file.load[0].session
+    assert session is not None
+    assert session.reconnect == "never"
 
 
 def test_streams_come_back_unless_the_sessions_of_their_load_say_never(scenario: Path) -> None:
@@ -192,6 +213,23 @@ MISTAKES = [
     ),
     (
         "name: test",
+        "name: test\nprofileError: {decodr: 2}",
+        "2: profileError.decodr: 2: no such stage in the manifests; did you mean decoder?",
+    ),
+    ("name: test", 'name: test\nprofileError: {decoder: "0"}', "decoder: must be above 0"),
+    (
+        "name: test",
+        "name: test\nprofileError: {decoder: 0.2}",
+        'profileError: {"decoder": 0.2}: must be a whole number or a dec',
+    ),
+    ("name: test", "name: test\nprofileError: 2", "must map stages to factors, such as"),
+    ("name: test", "name: test\nscrapeInterval: 0s", '2: scrapeInterval: "0s": '),
+    ("name: test", "name: test\noverhead: much", '2: overhead: "much": must be a duration'),
+    ("name: test", "name: test\nspeedSpread: 0.2", "2: speedSpread: 0.2: must be a whole number or a dec"),
+    ("name: test", "name: test\nsheds: maybe", '2: sheds: "maybe": '),
+    ('cv: "1.3"', 'cv: "1.3", reconnect: always', "load[0].session.reconnect: "),
+    (
+        "name: test",
         "name: test\npolicies: [sluice, sluice]",
         '2: policies[1]: "sluice": must be unique; policies[0] has the same value',
     ),
@@ -206,6 +244,14 @@ def test_a_mistake_has_one_message_with_its_line_field_value_and_rule(
 
     assert len(found) == 1, found
     assert message in found[0]
+
+
+def test_the_streams_of_a_pipeline_reconnect_all_or_never(scenario: Path) -> None:
+    entry = SCENARIO[SCENARIO.index("  - pipeline") :].replace('cv: "1.3"', 'cv: "1.3", reconnect: never')
+    (found,) = findings(scenario, SCENARIO + entry)
+
+    assert "load[1].session.reconnect" in found
+    assert found.endswith("must be the same in every load entry of the pipeline")
 
 
 def test_a_fault_of_two_kinds_is_refused_with_both_of_them(scenario: Path) -> None:

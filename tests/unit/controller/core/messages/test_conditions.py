@@ -25,6 +25,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode
 from profiler.samples import Absence, AbsenceReason, Origin
+from profiler.stages import Correction, Learned
 
 
 def test_all_is_well(planner: Planner) -> None:
@@ -41,7 +42,49 @@ def test_all_is_well(planner: Planner) -> None:
         "RuleMetricMissing": "False",
         "ScalesAccepted": "True",
         "Conflict": "False",
+        "MeasurementsPlausible": "True",
     }
+
+
+@pytest.mark.parametrize(
+    ("learned", "message"),
+    [
+        (
+            Learned(service_factors={ENCODER: 995.0}),
+            "encoder on inferentia: measured service time is 995 × the declared one, at the limit (1000)",
+        ),
+        (
+            Learned(service_factors={VAD: 0.001}),
+            "vad on cpu: measured service time is 0.001 × the declared one, at the limit (0.001)",
+        ),
+        (
+            Learned(latency_corrections={VAD[0]: Correction(factor=49.8, smoothed=49.8, learned_at_s=NOW_S)}),
+            "vad: measured p95 is 49.8 × the modelled one, at the limit (50)",
+        ),
+        (
+            Learned(throughput_corrections={VAD: Correction(factor=0.0201, smoothed=0.02, learned_at_s=NOW_S)}),
+            "vad on cpu: measured throughput is 0.0201 × the implied one, at the limit (0.02)",
+        ),
+    ],
+)
+def test_a_correction_at_its_bound_is_a_condition(learned: Learned, message: str) -> None:
+    state = a_state(replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(learned=learned))
+    found = by_type(decision_of(state).pipelines[0])["MeasurementsPlausible"]
+    assert (found.status, found.reason, found.message) == ("False", "CorrectionAtLimit", message)
+
+
+@pytest.mark.parametrize(
+    "learned",
+    [
+        Learned(service_factors={ENCODER: 900.0, VAD: 0.0012}),
+        Learned(latency_corrections={VAD[0]: Correction(factor=40.0, smoothed=40.0, learned_at_s=NOW_S)}),
+        Learned(throughput_corrections={VAD: Correction(factor=1.0, smoothed=1.0, learned_at_s=NOW_S)}),
+    ],
+)
+def test_a_correction_within_its_bounds_is_none_however_large(learned: Learned) -> None:
+    state = a_state(replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(learned=learned))
+    found = by_type(decision_of(state).pipelines[0])["MeasurementsPlausible"]
+    assert (found.status, found.reason, found.message) == ("True", "AllPlausible", "")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from controller.core.state.decision import ChangeReason, Hold, HoldReason, Metri
 from controller.core.state.policy import Policy
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
-from optimizer.model import StageName
+from optimizer.model import LATENCY_FACTORS, StageName
 from profiler.samples import Absence, AbsenceReason, MetricsTier
 from profiler.stages import LatencySource
 
@@ -62,6 +62,9 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, spend_per_hour=1e6, memory=memory)
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
+    vad, *others = decision.profile.stages
+    extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
+    yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
 
 
 def of_pools() -> Iterator[ConditionValue]:
