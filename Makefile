@@ -103,6 +103,11 @@ bench-simulator: $(STAMP) ## how fast the simulator is beside SimPy, and whether
 	@$(if $(JSON),mkdir -p $(JSON))
 	@$(call bench,bench_simulator)
 
+.PHONY: bench-robustness
+bench-robustness: $(STAMP) ## Sluice with wrong service times, and with none: windows within the SLA and cost
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_robustness)
+
 .PHONY: bench-policies
 bench-policies: $(STAMP) ## every autoscaler on three stated loads: cost, bound, share of windows within the SLA
 	@$(if $(JSON),mkdir -p $(JSON))

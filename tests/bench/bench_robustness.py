@@ -6,7 +6,7 @@ A case is a stage (or all stages) whose declared service times are the true ones
 numbers are declared. The simulated servers have the true ones. Windows are counted from minute ten, and so is the cost;
 a window is met when enough of the items offered in it were answered within the SLA. `cost` is relative to the run of
 the same load and seed with the right numbers. A case is reached with at least 97 % of the windows at no more than 1.15
-times that cost. The fourth load is that of a coding model, recorded in Azure.
+times that cost. The fourth load is that of a chat model, recorded in Azure.
 """
 
 import json
@@ -29,8 +29,8 @@ FROM_S = 600
 LEAST_WINDOWS = 0.97
 MOST_COST = 1.15
 TRUE, NOTHING = "as declared", "nothing declared"
-CODE = Path(__file__).parent / "code.yaml"
-LOADS = (*SCENARIOS, "code")
+CONVERSATION = Path(__file__).parent / "conversation.yaml"
+LOADS = (*SCENARIOS, "conversation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Outcome:
 
 def scenario_of(load: str) -> Scenario:
     """Return the scenario of a load, scored from minute ten."""
-    scenario = load_scenario(CODE) if load == "code" else stated(load)
+    scenario = load_scenario(CONVERSATION) if load == "conversation" else stated(load)
     return scored_late(scenario)
 
 
