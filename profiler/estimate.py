@@ -35,6 +35,9 @@ PASS_RATIO_TIME_CONSTANT_S = 60.0
 """Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
 FACTOR_BOUNDS = (1e-3, 1e3)
 """Bounds of measured over prior service time: wide enough for every mistake but one in the unit of a metric."""
+FAN_OUT = 1.1
+"""A stage that is declared to multiply nothing does so from this measured ratio on. Below it, items of a queue that
+shrinks or is tried again look like fan-out."""
 MIN_ITEMS = 30.0
 """Least number of items within the window for a correction."""
 _LEAST_DAMPING = 0.05
@@ -313,6 +316,8 @@ def _measured_pass_ratio(
     # items were filtered.
     if ratio <= 0:
         return Absence(reason=AbsenceReason.NO_TRAFFIC, detail="nothing was passed on")
+    if stage.pass_ratio <= 1 < ratio < FAN_OUT:
+        return 1.0
     return min(MOST_PASSED, ratio)
 
 

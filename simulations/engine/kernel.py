@@ -521,6 +521,13 @@ def _silent(c: Constants, s: State, item: int) -> bool:
 
 
 @woven
+def _unadmitted(s: State, session: int) -> bool:
+    """Return whether a stream waits for its first slots, or has found none: what it offered was not accepted."""
+    own = s.stream[session]
+    return bool(own.status != at.OPEN or (own.missing > 0 and own.give_up_s < _INF))
+
+
+@woven
 def _account(c: Constants, s: State, arrival_s: float, latency_s: float, kind: int) -> None:
     """Count the outcome of an item, and add it to the items for the tally."""
     w = s.whole
@@ -914,7 +921,10 @@ def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
             if item.arrival_s + patience_s >= now_s:
                 break
             item.settled = 1
-            _account(c, s, item.arrival_s, 0.0, LOST)
+            kind = LOST
+            if item.session >= 0 and _unadmitted(s, item.session):
+                kind = FILTERED if _silent(c, s, unsettled) else REFUSED
+            _account(c, s, item.arrival_s, 0.0, kind)
             if w[at.SETTLED] == len(s.tally_outcome):
                 _hand_in(s, tally)
         unsettled += 1

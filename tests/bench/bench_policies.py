@@ -6,7 +6,8 @@ more the cold start counts, in which whoever is provisioned beforehand is best.
 
 The bound is a lower bound on the cost of schedules that know load and faults, respect caps, capacity and start-up, and
 meet the SLA in at least 99.5 % of the scored windows. `windows` is the share of all scored windows within the SLA,
-`calm` of those outside faults (these scenarios have none), `items` that of the items offered. `cut` are sessions that
+`calm` of those outside faults (these scenarios have none), `admitted` the share when shed items are left out, `items`
+the share of the items offered. `cut` are sessions that
 were moved while under way, `changes` sums the replicas by which what is asked for changed, `over cap` counts intervals
 of spend above the budget. A run is dominated by another that is at least as cheap and meets the SLA in as many windows
 and for as many items, and is better in one of these, both without spending above the cap. Numbers are means over the
@@ -39,6 +40,7 @@ COLUMNS = (
     ">x bound",
     ">windows",
     ">calm",
+    ">admitted",
     ">items",
     ">cut",
     ">changes",
@@ -85,6 +87,7 @@ def row(run: Run, runs: tuple[Run, ...]) -> tuple[str, ...]:
         number(run.cost_over_bound, ".2f"),
         number(run.mean("sla_windows_met"), ".1%"),
         number(run.mean("sla_windows_met_calm"), ".1%"),
+        number(run.mean("sla_windows_met_admitted"), ".1%"),
         number(run.mean("within_sla_share"), ".1%"),
         number(run.mean("sessions_cut"), ".0f"),
         number(run.mean("replica_changes"), ".0f"),
