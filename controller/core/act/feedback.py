@@ -15,7 +15,8 @@ from controller.core.messages import details
 from controller.core.state.carry_over import FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.spec import PlacementKey, StageSpec
-from optimizer.model import StageName
+from optimizer.latency.stage import capacity_rps
+from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity
 
@@ -29,13 +30,14 @@ LOWERED = 0.05
 """The share by which the latency must fall for a step to count as useful. A percentile varies by a few percent."""
 USELESS_S = 1800.0
 """How long no other step is made at a stage where one was taken back."""
-ROOM = 0.8
-"""Capacity is given back while the latency is below this share of the SLA."""
+ROOM = 0.95
+"""Capacity is given back where the latency then stays below this share of the SLA, taken to grow as replicas get
+fewer."""
 GIVE_BACK_S = 600.0
 """How long there must have been room before capacity is given back, and how long until the next such step."""
 
-Attainable = Callable[[Mapping[StageName, int]], Mapping[StageName, int]]
-"""Returns the replicas of each stage that bounds, pools and budget allow for given floors of replicas."""
+Attainable = Callable[[Mapping[StageName, int]], Mapping[PlacementKey, int]]
+"""Returns the planned replicas, raised to given floors of stages as far as bounds, pools and budget allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,33 @@ class Feedback:
     hold: Hold | None = None
 
 
-def floors(memory: FeedbackMemory, demand: float) -> Mapping[StageName, int]:
-    """Return the least replicas of the stages that have a floor, for `demand` in the pipeline's unit.
+def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -> Mapping[StageName, int]:
+    """Return the least replicas of the stages whose plan is below their floor.
 
-    A floor is in proportion to the demand, so that what a busy day needed is not kept at night.
+    A floor is in proportion to the demand, so that what a busy day needed is not kept at night. It counts replicas by
+    their capacity, so that a plan with fewer and faster ones is not raised.
     """
-    return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in memory.floors.items()}
+    least: dict[StageName, int] = {}
+    for stage, floor in memory.floors.items():
+        weights = _weights(assessment, stage)
+        planned = {p.pool: p.replicas for own in plan.stages if own.name == stage for p in own.placements}
+        missing = floor * assessment.planned_demand - _weighted(planned, weights)
+        used = [weights[pool] for pool, count in planned.items() if count] or [max(weights.values())]
+        if missing > 1e-9:
+            least[stage] = sum(planned.values()) + math.ceil(missing / min(used) - 1e-9)
+    return least
+
+
+def _weights(assessment: Assessment, name: StageName) -> Mapping[PoolName, float]:
+    """Return the capacity of a replica on each pool of a stage, relative to the largest."""
+    (stage,) = (own for own in assessment.pipeline.stages if own.name == name)
+    capacities = {own.pool: capacity_rps(own, own.batch_sizes[-1]) for own in stage.placements}
+    largest = max(capacities.values())
+    return {pool: capacity / largest for pool, capacity in capacities.items()}
+
+
+def _weighted(replicas: Mapping[PoolName, int], weights: Mapping[PoolName, float]) -> float:
+    return sum(count * weights[pool] for pool, count in replicas.items())
 
 
 def close_loop(
@@ -150,18 +173,24 @@ def _trial_s(assessment: Assessment, name: StageName) -> float:
 def _given_back(
     memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
 ) -> FeedbackMemory:
-    """Return the memory with less capacity beyond the plan, where the latency has left room for long."""
-    if not memory.floors or latency_s > ROOM * assessment.spec.sla.latency_s:
+    """Return the memory with less capacity beyond the plan, where the latency has left room for long.
+
+    Half of what is beyond the plan is given back at a time, or as much as there is room for.
+    """
+    if not memory.floors:
+        return replace(memory, room_since_s=None)
+    stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
+    lower = {name: floor for name, floor in memory.floors.items() if name != stage}
+    least, planned = floors(memory, assessment, plan).get(stage, 0), _planned(plan, stage)
+    fewest = math.ceil(least * latency_s / (ROOM * assessment.spec.sla.latency_s))
+    if planned < least <= fewest:
         return replace(memory, room_since_s=None)
     since_s = now_s if memory.room_since_s is None else min(now_s, memory.room_since_s)
     if now_s - since_s < GIVE_BACK_S:
         return replace(memory, room_since_s=since_s)
-    demand = assessment.planned_demand
-    stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
-    beyond = floors(memory, demand)[stage] - _planned(plan, stage)
-    lower = {name: floor for name, floor in memory.floors.items() if name != stage}
-    if beyond > 1 and demand > 0:
-        lower[stage] = (_planned(plan, stage) + beyond // 2) / demand
+    kept = max(fewest, planned + (least - planned) // 2)
+    if kept > planned and least > planned:
+        lower[stage] = memory.floors[stage] * kept / least
     return replace(memory, floors=lower, room_since_s=now_s)
 
 
@@ -193,18 +222,22 @@ def _stepped(
     stage = next(own for own in assessment.spec.stages if own.name == name)
     if _moving(assessment, stage, now_s):
         return Feedback(memory=memory)
-    demand, current = assessment.planned_demand, _current(assessment, name)
+    current = _current(assessment, name)
     total = max(_planned(plan, name), current)
     total += max(1, math.ceil(STEP * total))
-    reached = attainable({**floors(memory, demand), name: total})[name]
+    replicas = attainable({**floors(memory, assessment, plan), name: total})
+    reached = sum(count for key, count in replicas.items() if key[0] == name)
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
+    weights, demand = _weights(assessment, name), assessment.planned_demand
+    floor = _weighted({key[1]: count for key, count in replicas.items() if key[0] == name}, weights) / demand
     before = memory.floors.get(name)
     if current > _planned(plan, name):  # what runs beyond the plan for another reason stays if the step is taken back
-        before = max(before or 0.0, current / demand)
+        present = {key[1]: count for key, count in assessment.current.items() if key[0] == name}
+        before = max(before or 0.0, _weighted(present, weights) / demand)
     step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, floor_before=before)
-    return Feedback(memory=replace(memory, floors={**memory.floors, name: reached / demand}, step=step))
+    return Feedback(memory=replace(memory, floors={**memory.floors, name: floor}, step=step))
 
 
 def _moving(assessment: Assessment, stage: StageSpec, now_s: float) -> bool:

@@ -82,10 +82,10 @@ def _aim(
         assessment,
         plan,
         final,
-        lambda least: _stage_totals(assessment, _lifted(assessment, planned, pools, _highest(rules, least))),
+        lambda least: _lifted(assessment, planned, pools, _highest(rules, least)),
         now_s,
     )
-    measured = floors(feedback.memory, assessment.planned_demand)
+    measured = floors(feedback.memory, assessment, plan)
     final = _lifted(assessment, final, pools, _highest(rules, measured))
     holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:
@@ -166,13 +166,6 @@ def _highest(*floors_of: Mapping[StageName, int]) -> Mapping[StageName, int]:
         for stage, floor in floors_.items():
             highest[stage] = max(floor, highest.get(stage, 0))
     return highest
-
-
-def _stage_totals(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Mapping[StageName, int]:
-    return {
-        stage.name: sum(replicas[(stage.name, placement.pool)] for placement in stage.placements)
-        for stage in assessment.spec.stages
-    }
 
 
 def _idle_holds(assessment: Assessment, target: Mapping[PlacementKey, int]) -> Iterable[Hold]:

@@ -13,8 +13,9 @@ from profiler.stages import GRAIN, PipelineProfile, PlacementProfile, StageProfi
 UNMEASURED = ServiceLaw(fixed_s=1e-6)
 """The service law in plans of a stage of which nothing was ever measured: it takes no part of the SLA."""
 NEGLIGIBLE_OVERHEAD = 0.05
-LEAST_SHARE = 0.05
-"""The share of the SLA that the stages keep at least: an SLA of zero would be no problem to solve."""
+LEAST_SHARE = 0.3
+"""Where the measured overhead leaves a smaller share of the SLA, the SLA is missed at any cost, and the stages are
+planned as without overhead: money spent on them would be wasted."""
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
 
 
@@ -77,7 +78,8 @@ def stages_sla_s(spec: PipelineSpec, profile: PipelineProfile | None) -> float:
     overhead_s = 0.0 if profile is None or profile.overhead_s is None else profile.overhead_s
     if overhead_s < NEGLIGIBLE_OVERHEAD * sla_s:
         return sla_s
-    return sla_s * to_grain(max(LEAST_SHARE, 1 - overhead_s / sla_s))
+    share = 1 - overhead_s / sla_s
+    return sla_s if share < LEAST_SHARE else sla_s * to_grain(share)
 
 
 def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:

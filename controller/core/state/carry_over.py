@@ -127,10 +127,10 @@ class FeedbackStep:
 class FeedbackMemory:
     """The capacity that a measured miss of the SLA has led to, whatever the plan (`controller.core.act.feedback`).
 
-    `floors` has the least replicas of a stage per unit of demand. `misses` counts the last cycles in which the
-    measured latency exceeded the SLA. `step` is under observation, None: no step is. `useless_until_s` has the stages
-    for which a step was taken back, and until when no other is made. `room_since_s` is since when the latency has been
-    so low that capacity may be given back.
+    `floors` has the least replicas of a stage per unit of demand, counted by their capacity relative to its largest.
+    `misses` counts the last cycles in which the measured latency exceeded the SLA. `step` is under observation, None:
+    no step is. `useless_until_s` has the stages for which a step was taken back, and until when no other is made.
+    `room_since_s` is since when the latency has been so low that capacity may be given back.
     """
 
     floors: Mapping[StageName, float] = field(default_factory=dict)

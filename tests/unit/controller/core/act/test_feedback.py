@@ -233,7 +233,9 @@ class TestStep:
         first = planned(a_pipeline())[ENCODER]
         found = run(120, improving(0.45 * 2.5 * first))
         counts = encoders(found)
-        assert counts == sorted(counts)
+        most = counts.index(max(counts))
+        assert counts[: most + 1] == sorted(counts[: most + 1])
+        assert counts[most] - counts[-1] <= 1, "the last step may be one replica too large"
         assert len(steps(found)) >= 3
         latency_s = found[-1].state.latency_s
         assert isinstance(latency_s, float)
