@@ -49,9 +49,10 @@ class Feedback:
 def floors(memory: FeedbackMemory, demand: float) -> Mapping[StageName, int]:
     """Return the least replicas of the stages that have a floor, for `demand` in the pipeline's unit.
 
-    A floor is in proportion to the demand, so that what a busy day needed is not kept at night.
+    A floor is in proportion to the demand, so that what a busy day needed is not kept at night. It is rounded to the
+    nearest: noise in the demand must not add a replica.
     """
-    return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in memory.floors.items()}
+    return {stage: math.floor(floor * demand + 0.5) for stage, floor in memory.floors.items()}
 
 
 def close_loop(
@@ -85,7 +86,7 @@ def close_loop(
     if memory.misses < PATIENCE or assessment.learning.floors:
         return Feedback(memory=memory)
     if memory.step is not None:
-        return Feedback(memory=memory, hold=_refused(memory.step, assessment, latency_s, now_s))
+        return Feedback(memory=memory, hold=_refused(memory, memory.step, assessment, latency_s, now_s))
     if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
@@ -112,9 +113,17 @@ def _starts(assessment: Assessment, stage: StageName) -> bool:
     return any(key[0] == stage and target.ready < target.desired for key, target in assessment.state.found())
 
 
-def _refused(step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float) -> Hold | None:
-    """Return the hold about a step whose replicas were refused, because a pool or the budget has no room for them."""
-    if now_s <= step.at_s or _current(assessment, step.stage) >= step.replicas:
+def _undone(memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment) -> bool:
+    """Whether replicas of the step were refused, because a pool or the budget has no room for them."""
+    floor = floors(memory, assessment.planned_demand).get(step.stage, 0)
+    return _current(assessment, step.stage) < min(step.replicas, floor)
+
+
+def _refused(
+    memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float
+) -> Hold | None:
+    """Return the hold about a step whose replicas were refused, None where they were not."""
+    if now_s <= step.at_s or not _undone(memory, step, assessment):
         return None
     detail = details.no_room_for_step(assessment.spec.sla, latency_s)
     return Hold(reason=HoldReason.SLA_MISSED, stage=step.stage, detail=detail)
@@ -132,7 +141,7 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, no
     kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
     if step.floor_before is not None:
         kept[step.stage] = step.floor_before
-    if _current(assessment, step.stage) < step.replicas:  # it was not carried out, which says nothing of its use
+    if _undone(memory, step, assessment):  # it was not carried out, which says nothing of its use
         return replace(memory, floors=kept, step=None)
     return replace(
         memory,
@@ -196,6 +205,7 @@ def _stepped(
     demand, current = assessment.planned_demand, _current(assessment, name)
     total = max(_planned(plan, name), current)
     total += max(1, math.ceil(STEP * total))
+    total = min(total, current + assessment.spec.scaling.up.most(current))
     reached = attainable({**floors(memory, demand), name: total})[name]
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
