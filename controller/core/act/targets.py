@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
+from controller.core.assess.optimizer_input import stages_sla_s
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
@@ -242,7 +243,8 @@ def in_time(
     }
     served = replace(pipeline, demand=pipeline.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
-    return latency_s is not None and latency_s <= max(assessment.spec.sla.latency_s, pipeline.sla.latency_s) + EPSILON
+    left_s = stages_sla_s(assessment.spec, assessment.profile)
+    return latency_s is not None and latency_s <= max(left_s, pipeline.sla.latency_s) + EPSILON
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:

@@ -141,8 +141,10 @@ def _sla_unreachable(plan: PipelinePlan) -> bool:
 def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
     """Return the problem and its plan with longer SLAs for the pipelines of `group` whose SLA no allocation meets.
 
-    Replicas that miss the SLA by a little serve people better than a queue that grows.
+    Replicas that miss the SLA by a little serve people better than a queue that grows. Where measured overhead leaves
+    the stages too little of the SLA, no money can make up for it: the stages get all of the SLA then.
     """
+    whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
     for _ in range(RELAXATIONS):
         hopeless = {own.key for own in plan.pipelines if _sla_unreachable(own)}
         if not hopeless:
@@ -150,7 +152,7 @@ def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: 
         problem = replace(
             problem,
             pipelines=tuple(
-                replace(own, sla=replace(own.sla, latency_s=RELAXED * own.sla.latency_s))
+                replace(own, sla=replace(own.sla, latency_s=max(RELAXED * own.sla.latency_s, whole_s[own.key])))
                 if own.key in hopeless
                 else own
                 for own in problem.pipelines

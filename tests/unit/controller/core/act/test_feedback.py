@@ -328,7 +328,7 @@ class TestUseless:
         memory = PipelineMemory(learned=Learned(overhead_s=0.7))
         found = run(20, constant(0.8, vad_s=0.005, encoder_s=0.1), memory=memory)
         assert found[-1].hold(HoldReason.OVERHEAD) is not None
-        assert max(encoders(found)) <= encoders(found)[0] + 2
+        assert max(encoders(found)) <= encoders(found)[0] + 1, "one step is tried: overhead must not empty the budget"
 
 
 class TestNoRoom:
