@@ -145,6 +145,7 @@ def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: 
     the stages too little of the SLA, no money can make up for it: the stages get all of the SLA then.
     """
     whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
+    advice, before = _context(group, policy)
     for _ in range(RELAXATIONS):
         hopeless = {own.key for own in plan.pipelines if _sla_unreachable(own)}
         if not hopeless:
@@ -158,8 +159,8 @@ def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: 
                 for own in problem.pipelines
             ),
         )
-        plan = _allocated(problem, *_context(group, policy))
-    return problem, plan
+        plan = _allocated(problem, False, before)
+    return problem, _allocated(problem, advice, before) if advice else plan
 
 
 def _context(group: Sequence[Assessment], policy: Policy) -> tuple[bool, Mapping[PipelineKey, float]]:
