@@ -35,6 +35,9 @@ LATENCY_TIME_CONSTANT_S = 300.0
 RELIEF_TIME_CONSTANT_S = 1800.0
 """Time constant of a latency correction that decreases. It is long, so that a latency that rises and falls within
 minutes does not change replicas each time."""
+OVERHEAD_TIME_CONSTANT_S = 60.0
+"""Time constant of the overhead. It is short, because few cycles can be compared, and until it is known replicas are
+added where they help little."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
 THROUGHPUT_FACTORS = (0.02, 1.0)
@@ -146,7 +149,7 @@ def _overhead(
     if isinstance(composed_s, Absence):
         return before_s
     goal_s = max(0.0, measured_s - composed_s)
-    return goal_s if before_s is None else _towards(goal_s, before_s, cycle.interval_s, LATENCY_TIME_CONSTANT_S)
+    return goal_s if before_s is None else _towards(goal_s, before_s, cycle.interval_s, OVERHEAD_TIME_CONSTANT_S)
 
 
 def _corrected(

@@ -56,6 +56,7 @@ def pipeline_status(
             "latency": {
                 "seconds": number(profile.latency_s),
                 "source": None if isinstance(profile.latency_s, Absence) else profile.latency_source.value,
+                "overheadSeconds": number(profile.overhead_s),
                 "predictedSeconds": None if plan is None else number(plan.latency_s),
                 "predictedError": None if plan is None else number(plan.latency_error),
                 "replayedSeconds": None if plan is None else number(plan.replay.latency_s),

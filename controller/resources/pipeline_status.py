@@ -38,6 +38,8 @@ class LatencyStatus(Part):
     """Observed, in seconds."""
     source: Literal["Measured", "Composed"] | None = None
     """Measured by sla.query, or Composed from the stages' own percentiles."""
+    overhead_seconds: Number | None = None
+    """Measured time of an item outside the stages, in seconds. Plans leave the stages that much less of the SLA."""
     predicted_seconds: Number | None = None
     """Predicted by the plan, in seconds."""
     predicted_error: Number | None = None

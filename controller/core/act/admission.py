@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.optimizer_input import optimizer_demand
+from controller.core.assess.optimizer_input import optimizer_demand, stages_sla_s
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec
@@ -120,7 +120,7 @@ def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: 
         latency_s = predicted_latency_s(
             pipeline, serving, assessment.state.memory.batches, composition=policy.composition
         )
-        return latency_s is not None and latency_s <= assessment.spec.sla.latency_s
+        return latency_s is not None and latency_s <= stages_sla_s(assessment.spec, assessment.profile)
 
     if most <= 0 or in_time(most):
         return None

@@ -52,7 +52,8 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
     """Return the least replicas of the stages whose plan is below their floor.
 
     A floor is in proportion to the demand, so that what a busy day needed is not kept at night. It counts replicas by
-    their capacity, so that a plan with fewer and faster ones is not raised.
+    their capacity, so that a plan with fewer and faster ones is not raised. What is missing is rounded to the nearest
+    replica: noise in the demand must not add one.
     """
     least: dict[StageName, int] = {}
     for stage, floor in memory.floors.items():
@@ -60,8 +61,9 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
         planned = {p.pool: p.replicas for own in plan.stages if own.name == stage for p in own.placements}
         missing = floor * assessment.planned_demand - _weighted(planned, weights)
         used = [weights[pool] for pool, count in planned.items() if count] or [max(weights.values())]
-        if missing > 1e-9:
-            least[stage] = sum(planned.values()) + math.ceil(missing / min(used) - 1e-9)
+        more = math.floor(missing / min(used) + 0.5)
+        if more > 0:
+            least[stage] = sum(planned.values()) + more
     return least
 
 
@@ -98,9 +100,9 @@ def close_loop(
     )
     unknown = assessment.demand_missing or assessment.planned_demand <= 0
     if not assessment.acting or unknown or isinstance(latency_s, Absence):
-        return Feedback(memory=memory)
+        return Feedback(memory=replace(memory, misses=0))
     sla_s = assessment.spec.sla.latency_s
-    memory = _judged(memory, assessment, latency_s, now_s)
+    memory = _judged(memory, assessment, plan, latency_s, now_s)
     if latency_s <= sla_s:
         memory = replace(memory, misses=0)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
@@ -108,7 +110,7 @@ def close_loop(
     if memory.misses < PATIENCE or assessment.learning.floors:
         return Feedback(memory=memory)
     if memory.step is not None:
-        return Feedback(memory=memory, hold=_refused(memory.step, assessment, latency_s, now_s))
+        return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
     if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
@@ -135,15 +137,26 @@ def _starts(assessment: Assessment, stage: StageName) -> bool:
     return any(key[0] == stage and target.ready < target.desired for key, target in assessment.state.found())
 
 
-def _refused(step: FeedbackStep, assessment: Assessment, latency_s: float, now_s: float) -> Hold | None:
-    """Return the hold about a step whose replicas were refused, because a pool or the budget has no room for them."""
-    if now_s <= step.at_s or _current(assessment, step.stage) >= step.replicas:
+def _undone(memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment, plan: PipelinePlan) -> bool:
+    """Whether replicas of the step were refused, because a pool or the budget has no room for them."""
+    floor = floors(memory, assessment, plan).get(step.stage, 0)
+    return _current(assessment, step.stage) < min(step.replicas, floor)
+
+
+def _refused(
+    memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
+) -> Hold | None:
+    """Return the hold about a step whose replicas were refused, None where they were not."""
+    step = memory.step
+    if step is None or now_s <= step.at_s or not _undone(memory, step, assessment, plan):
         return None
     detail = details.no_room_for_step(assessment.spec.sla, latency_s)
     return Hold(reason=HoldReason.SLA_MISSED, stage=step.stage, detail=detail)
 
 
-def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, now_s: float) -> FeedbackMemory:
+def _judged(
+    memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
+) -> FeedbackMemory:
     """Return the memory after the step under observation has lowered the latency, or has had its time."""
     step = memory.step
     if step is None:
@@ -155,7 +168,7 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, latency_s: float, no
     kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
     if step.floor_before is not None:
         kept[step.stage] = step.floor_before
-    if _current(assessment, step.stage) < step.replicas:  # it was not carried out, which says nothing of its use
+    if _undone(memory, step, assessment, plan):  # it was not carried out, which says nothing of its use
         return replace(memory, floors=kept, step=None)
     return replace(
         memory,
@@ -225,6 +238,7 @@ def _stepped(
     current = _current(assessment, name)
     total = max(_planned(plan, name), current)
     total += max(1, math.ceil(STEP * total))
+    total = min(total, current + assessment.spec.scaling.up.most(current))
     replicas = attainable({**floors(memory, assessment, plan), name: total})
     reached = sum(count for key, count in replicas.items() if key[0] == name)
     if reached <= current:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
+from controller.core.assess.optimizer_input import stages_sla_s
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
@@ -13,7 +14,7 @@ from controller.core.state.carry_over import FeedbackMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState, Snapshot, TargetState
-from controller.core.state.spec import PlacementKey, StageSpec, StepPolicy
+from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
@@ -235,7 +236,8 @@ def in_time(
     }
     served = replace(pipeline, demand=pipeline.demand.scaled(plan.served_fraction))
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
-    return latency_s is not None and latency_s <= max(assessment.spec.sla.latency_s, pipeline.sla.latency_s) + EPSILON
+    left_s = stages_sla_s(assessment.spec, assessment.profile)
+    return latency_s is not None and latency_s <= max(left_s, pipeline.sla.latency_s) + EPSILON
 
 
 def _at_least_bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> dict[PlacementKey, int]:
@@ -335,8 +337,8 @@ def _stepped(
         if any(key in assessment.at_most and assessment.current[key] > assessment.at_most[key] for key in keys):
             continue
         total = sum(assessment.current[key] for key in keys)
-        ups = _step(assessment.spec.scaling.up, total)
-        downs = _step(assessment.spec.scaling.down, total)
+        ups = assessment.spec.scaling.up.most(total)
+        downs = assessment.spec.scaling.down.most(total)
         if any(key in _out(assessment) for key in keys):
             ups = sum(final.values())
         for key in keys:
@@ -369,11 +371,6 @@ def _out(assessment: Assessment) -> frozenset[PlacementKey]:
     return frozenset(
         (hold.stage, hold.pool) for hold in assessment.outages if hold.stage is not None and hold.pool is not None
     )
-
-
-def _step(policy: StepPolicy, replicas: int) -> int:
-    # At least one: a share of zero replicas would keep a stage without replicas at zero.
-    return max(1, math.ceil(policy.max_share * replicas - EPSILON), policy.max_replicas)
 
 
 def _reasons(

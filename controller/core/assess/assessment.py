@@ -9,7 +9,13 @@ from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, stabilised_demand
 from controller.core.assess.learning import Learning, learning_floors, probe
-from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline, rounded_up
+from controller.core.assess.optimizer_input import (
+    limited,
+    optimizer_demand,
+    optimizer_pipeline,
+    rounded_up,
+    stages_sla_s,
+)
 from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
@@ -204,7 +210,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
     declared = all(placement.declared.service for stage in spec.stages for placement in stage.placements)
     fallback = None if declared else make_pipeline(fallbacks=True)
     on_trial = availability.on_trial(state)
-    if on_trial and not _meets_sla(state, pipeline, demand, at_most, policy.composition):
+    if on_trial and not _meets_sla(state, profile, pipeline, demand, at_most, policy.composition):
         # The missing replicas go elsewhere, instead of where they may fail again.
         trials = {key: current[key] + allowed for key, allowed in on_trial.items()}
         at_most |= trials
@@ -242,6 +248,7 @@ def _planned(demand: DemandState) -> float:
 
 def _meets_sla(
     state: PipelineState,
+    profile: PipelineProfile,
     pipeline: Pipeline,
     demand: DemandState,
     at_most: Mapping[PlacementKey, int],
@@ -256,7 +263,7 @@ def _meets_sla(
     }
     offered = replace(pipeline, demand=optimizer_demand(state.spec, demand.demand))
     latency_s = predicted_latency_s(offered, placed, state.memory.batches, composition=composition)
-    return latency_s is not None and latency_s <= state.spec.sla.latency_s
+    return latency_s is not None and latency_s <= stages_sla_s(state.spec, profile)
 
 
 def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]:

@@ -21,6 +21,7 @@ from controller.core.messages.sentences import (
     hold_words,
     latency_of_sla,
     metrics_words,
+    overhead_words,
     planned_words,
     replicas_words,
     silent_rule,
@@ -72,6 +73,8 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
     if words := metrics_words(decision):
         yield words
     yield latency_of_sla(decision)
+    if words := overhead_words(decision):
+        yield words
     yield spend_of_budget(decision)
     if decision.profile.bottleneck is not None:
         pressure = next(

@@ -187,6 +187,12 @@ def latency_of_sla(decision: PipelineDecision) -> str:
     return f"p{sla.percentile:g} {observed_latency(decision)} of {duration(sla.latency_s)}"
 
 
+def overhead_words(decision: PipelineDecision) -> str:
+    """Return the text about the measured time outside the stages, empty where there is none."""
+    overhead_s = decision.profile.overhead_s
+    return f"overhead: {duration(overhead_s)} of the latency are outside the stages" if overhead_s else ""
+
+
 def spend_of_budget(decision: PipelineDecision) -> str:
     """Return the present spend and the budget of the pipeline as text."""
     return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"

@@ -77,11 +77,11 @@ def _planned_group(
 ) -> tuple[Plan, FleetPlan]:
     """Return the common plan of `group`, and what each of its pipelines follows: a plan that it can reach."""
     problem, plan = planned_together(group, assessments, pools, policy)
-    problem, plan = _with_fallbacks(problem, plan, group)
+    problem, plan = _with_fallbacks(problem, plan, group, policy)
     hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
     followed = plan
     if hopeless:
-        problem, followed = _relaxed(problem, plan)
+        problem, followed = _relaxed(problem, plan, group, policy)
     return plan, FleetPlan(
         plan=plan,
         plans={own.key: own for own in followed.pipelines},
@@ -103,7 +103,7 @@ def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
     )
 
 
-def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
+def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
     """Return the problem and its plan with never measured placements for pipelines that need them to be served."""
     fallbacks = {
         assessment.key: assessment.learning.fallback
@@ -128,7 +128,7 @@ def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment]) -
             for own in problem.pipelines
         ),
     )
-    found = _allocated(wider, False, {})
+    found = _allocated(wider, *_context(group, policy))
     served = sum(found.of(key).served_fraction - plan.of(key).served_fraction for key in fallbacks)
     return (wider, found) if served > 0 else (problem, plan)
 
@@ -138,11 +138,14 @@ def _sla_unreachable(plan: PipelinePlan) -> bool:
     return plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
 
 
-def _relaxed(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
-    """Return the problem and its plan with longer SLAs for the pipelines whose SLA no allocation meets.
+def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
+    """Return the problem and its plan with longer SLAs for the pipelines of `group` whose SLA no allocation meets.
 
-    Replicas that miss the SLA by a little serve people better than a queue that grows.
+    Replicas that miss the SLA by a little serve people better than a queue that grows. Where measured overhead leaves
+    the stages too little of the SLA, no money can make up for it: the stages get all of the SLA then.
     """
+    whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
+    advice, before = _context(group, policy)
     for _ in range(RELAXATIONS):
         hopeless = {own.key for own in plan.pipelines if _sla_unreachable(own)}
         if not hopeless:
@@ -150,14 +153,20 @@ def _relaxed(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:
         problem = replace(
             problem,
             pipelines=tuple(
-                replace(own, sla=replace(own.sla, latency_s=RELAXED * own.sla.latency_s))
+                replace(own, sla=replace(own.sla, latency_s=max(RELAXED * own.sla.latency_s, whole_s[own.key])))
                 if own.key in hopeless
                 else own
                 for own in problem.pipelines
             ),
         )
-        plan = _allocated(problem, False, {})
-    return problem, plan
+        plan = _allocated(problem, False, before)
+    return problem, _allocated(problem, advice, before) if advice else plan
+
+
+def _context(group: Sequence[Assessment], policy: Policy) -> tuple[bool, Mapping[PipelineKey, float]]:
+    """Return whether plans of `group` come with advice, and the shares that the last plans admitted."""
+    before = {assessment.key: share for assessment in group if (share := assessment.share_before) is not None}
+    return policy.advice and len(group) <= ADVISED, before
 
 
 def with_missing_pools(snapshot: Snapshot) -> Snapshot:
@@ -194,8 +203,7 @@ def planned_together(
     Nodes that are being removed are left out if all pipelines can be served without them. Otherwise they are included:
     their replicas are ready until the node is gone.
     """
-    advice = policy.advice and len(group) <= ADVISED
-    before = {assessment.key: share for assessment in group if (share := assessment.share_before) is not None}
+    advice, before = _context(group, policy)
     if any(pool.leaving_instances for pool in pools.values()):
         problem = _problem(group, assessments, pools, policy, without_leaving=True)
         plan = _allocated(problem, advice, before)

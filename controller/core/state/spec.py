@@ -3,6 +3,7 @@
 `controller.resources.translate` makes these values from custom resources.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -147,6 +148,13 @@ class StepPolicy:
     stabilization_s: float
     max_share: float
     max_replicas: int
+
+    def most(self, replicas: int) -> int:
+        """Return how many replicas a stage with `replicas` may gain or lose in one cycle.
+
+        At least one: a share of zero replicas would keep a stage without replicas at zero.
+        """
+        return max(1, math.ceil(self.max_share * replicas - 1e-9), self.max_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from optimizer.model import LATENCY_FACTORS, Demand, Placement, PoolName, Routin
 from profiler.correction import (
     KEPT_S,
     LATENCY_TIME_CONSTANT_S,
+    OVERHEAD_TIME_CONSTANT_S,
     believed,
     with_corrections,
 )
@@ -357,7 +358,7 @@ class TestOverhead:
 
     def test_it_is_smoothed_and_never_negative(self) -> None:
         first = self.overhead(measured=0.001, before_s=0.1)
-        assert first == pytest.approx(0.1 * math.exp(-INTERVAL_S / LATENCY_TIME_CONSTANT_S))
+        assert first == pytest.approx(0.1 * math.exp(-INTERVAL_S / OVERHEAD_TIME_CONSTANT_S))
         assert self.overhead(measured=0.001) == 0.0
 
     @pytest.mark.parametrize("measured", [None, MISSING])

@@ -288,6 +288,15 @@ def test_declared_service_times_may_be_wrong_while_the_servers_are_as_they_are(t
     assert latencies(wrong) == latencies(plain)
 
 
+def test_hidden_profiles_are_declared_to_no_policy_while_the_servers_are_as_they_are(tmp_path: Path) -> None:
+    plain, hidden = World(tmp_path / "a"), World(tmp_path / "b", properties="hideProfiles: true")
+    placements = hidden.at(60.0).spec.placements().values()
+
+    assert not any(placement.declared.service or placement.declared.startup for placement in placements)
+    assert all(placement.declared.service for placement in plain.at(60.0).spec.placements().values())
+    assert latencies(hidden) == latencies(plain)
+
+
 def test_unequal_replicas_serve_at_different_speeds_the_same_in_every_run_of_a_seed(tmp_path: Path) -> None:
     def service_s(folder: str, properties: str = "") -> list[float]:
         world = World(tmp_path / folder, load=((0.0, 150.0),), properties=properties)

@@ -19,6 +19,7 @@ from controller.core.state.spec import PlacementKey
 from optimizer.model import StageName
 from optimizer.plan import Limit, LimitKind
 from profiler.samples import Absence, AbsenceReason
+from profiler.stages import Learned
 
 RUNNING = {VAD: 4, ENCODER: 4}
 MISSING = Absence(reason=AbsenceReason.MISSING)
@@ -115,3 +116,17 @@ def test_the_plan_lists_every_placement(planner: Planner) -> None:
     planner.wants({VAD: 4, ENCODER: 4})
     aim = aimed(a_state(replicas=RUNNING))
     assert aim.planned == {VAD: 4, ENCODER: 4, ENCODER_GPU: 0}
+
+
+def test_replicas_that_are_in_time_only_without_the_overhead_are_not_good_enough() -> None:
+    state = replace(a_state(demand=60.0), memory=PipelineMemory(demand=60.0))
+    plan = aimed(state).planned
+    enough = a_state(demand=60.0, replicas=plan, memory=PipelineMemory(demand=60.0))
+    assert not changed(aimed(enough), plan)
+
+    gateway = PipelineMemory(demand=60.0, learned=Learned(overhead_s=0.3))
+    aim = aimed(replace(enough, memory=gateway))
+    grown = changed(aim, plan)
+    assert grown
+    assert all(count > plan[key] for key, count in grown.items())
+    assert set(aim.reasons.values()) == {ChangeReason.SLA}

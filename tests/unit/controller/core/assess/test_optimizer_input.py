@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage
 
-from controller.core.assess.optimizer_input import keeping, limited, optimizer_pipeline, rounded_up
+from controller.core.assess.optimizer_input import keeping, limited, optimizer_pipeline, rounded_up, stages_sla_s
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Pipeline, Placement, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason
@@ -94,6 +94,21 @@ def a_profile(*, pass_ratio: float, service_factor: float) -> PipelineProfile:
 
 def test_headroom_is_taken_off_the_sla() -> None:
     assert optimizer_pipeline(SPEC, 10.0, latency_headroom=0.2).sla.latency_s == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("overhead_s", "left_s"),
+    [(None, 0.5), (0.0, 0.5), (0.024, 0.5), (0.1, 0.4), (0.26, 0.24), (0.49, 0.5), (3.0, 0.5)],
+    ids=["unknown", "none", "negligible", "some", "half", "nearly all", "more than there is"],
+)
+def test_measured_overhead_leaves_the_stages_less_of_the_sla(overhead_s: float | None, left_s: float) -> None:
+    profile = replace(a_profile(pass_ratio=0.5, service_factor=1.0), overhead_s=overhead_s)
+    assert stages_sla_s(SPEC, profile) == pytest.approx(left_s, rel=0.01)
+    assert optimizer_pipeline(SPEC, 10.0, profile=profile).sla.latency_s == stages_sla_s(SPEC, profile)
+
+
+def test_without_a_profile_the_stages_have_all_of_the_sla() -> None:
+    assert stages_sla_s(SPEC, None) == 0.5
 
 
 def test_a_pool_that_cannot_deliver_lowers_the_bounds_the_minimum_included() -> None:

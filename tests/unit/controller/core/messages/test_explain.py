@@ -20,6 +20,7 @@ from controller.core.state.decision import Decision, Hold, HoldReason
 from controller.core.state.spec import Mode
 from optimizer.model import StageName
 from optimizer.plan import Advice, Limit, LimitKind, PlacementStep, ReplayCheck, Step
+from profiler.stages import Learned
 
 
 def test_one_line_says_what_why_and_with_which_numbers(planner: Planner) -> None:
@@ -159,3 +160,13 @@ def test_a_cheaper_plan_that_is_not_worth_the_moves_is_told(planner: Planner) ->
     assert "a plan that costs $0.88/h less would change 1 replica" in section(
         told(decision, cost_per_hour=19.62), "Why not now"
     )
+
+
+def test_time_outside_the_stages_is_a_line_of_its_own() -> None:
+    def why(overhead_s: float | None) -> str:
+        memory = PipelineMemory(learned=Learned(overhead_s=overhead_s))
+        decision = decision_of(a_state(replicas={VAD: 1, ENCODER: 1}, memory=memory))
+        return section(explain(decision, decision.pipelines[0].key), "Why")
+
+    assert "overhead: 100 ms of the latency are outside the stages" in why(0.1)
+    assert "overhead" not in why(None)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from builders import ENCODER, VAD, a_pool, a_snapshot, a_spec, a_state, pools
+from builders import ENCODER, VAD, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
 from planning import Planner
 
 from controller.core.cycle import decide
@@ -73,3 +73,15 @@ def test_a_fleet_of_copies_of_what_no_snapshot_has_is_planned(planner: Planner) 
     planner.wants({VAD: 4, ENCODER: 4})
     (copy,) = decide(a_snapshot(a_copy(a_state(replicas={VAD: 4, ENCODER: 4}))), Policy()).pipelines
     assert copy.plan is not None
+
+
+def test_a_pipeline_whose_sla_no_allocation_meets_changes_no_plan_on_other_pools() -> None:
+    short = a_state(a_spec(a_stage("vad", a_placement("cpu", bounds=(2, 2))), name="a", budget=0.7), demand=30.0)
+    hopeless = a_state(a_spec(a_stage("asr", a_placement("gpu", service_s=0.6)), name="b"), demand=1.0)
+    fleet = pools(a_pool("cpu", price=0.5), a_pool("gpu"))
+    alone = decide(a_snapshot(short, fleet=fleet), Policy()).pipelines[0]
+    beside, unreachable = decide(a_snapshot(short, hopeless, fleet=fleet), Policy()).pipelines
+    assert HoldReason.SLA_UNREACHABLE in {hold.reason for hold in unreachable.holds}
+    assert alone.plan is not None
+    assert alone.plan.advice.required_budget_per_hour == pytest.approx(1.0)
+    assert beside.plan == alone.plan
