@@ -23,6 +23,7 @@ from profiler.stages import Learned
 
 RUNNING = {VAD: 4, ENCODER: 4}
 MISSING = Absence(reason=AbsenceReason.MISSING)
+SLA_S = 0.3
 
 
 def aimed(state: PipelineState, policy: Policy | None = None) -> Aim:
@@ -119,12 +120,13 @@ def test_the_plan_lists_every_placement(planner: Planner) -> None:
 
 
 def test_replicas_that_are_in_time_only_without_the_overhead_are_not_good_enough() -> None:
-    state = replace(a_state(demand=60.0), memory=PipelineMemory(demand=60.0))
+    spec = a_spec(sla_s=SLA_S)
+    state = replace(a_state(spec, demand=60.0), memory=PipelineMemory(demand=60.0))
     plan = aimed(state).planned
-    enough = a_state(demand=60.0, replicas=plan, memory=PipelineMemory(demand=60.0))
+    enough = a_state(spec, demand=60.0, replicas=plan, memory=PipelineMemory(demand=60.0))
     assert not changed(aimed(enough), plan)
 
-    gateway = PipelineMemory(demand=60.0, learned=Learned(overhead_s=0.3))
+    gateway = PipelineMemory(demand=60.0, learned=Learned(overhead_s=0.6 * SLA_S))
     aim = aimed(replace(enough, memory=gateway))
     grown = changed(aim, plan)
     assert grown
