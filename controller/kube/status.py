@@ -46,6 +46,7 @@ def pipeline_status(
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
             "summary": summary(own),
             "demand": number(own.demand.planned),
+            "atLeast": own.demand.at_least,
             "observedDemand": number(own.demand.observed),
             "metrics": {
                 "source": own.metrics.tier.value,

@@ -154,6 +154,8 @@ class PipelineStatus(Part):
     """Texts for the columns of kubectl get."""
     demand: Number | None = None
     """Planned demand, in the pipeline's unit."""
+    at_least: Label | None = None
+    """Entry of spec.demand.atLeast that determines the planned demand. Absent: the load does."""
     observed_demand: Number | None = None
     """Observed demand, in the pipeline's unit."""
     metrics: MetricsStatus | None = None

@@ -390,7 +390,7 @@ def _reasons(
     measured: Mapping[StageName, int],
 ) -> Mapping[PlacementKey, ChangeReason]:
     reasons: dict[PlacementKey, ChangeReason] = {}
-    before = assessment.state.memory.demand
+    before = assessment.state.memory.planned_demand
     rises = before is None or (assessment.demand.demand or 0.0) > before
     falls = before is not None and (assessment.demand.demand or 0.0) < before
     for stage in assessment.spec.stages:
@@ -408,7 +408,7 @@ def _reasons(
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
             elif then > now and key in assessment.on_trial:
                 reasons[key] = ChangeReason.TRIAL
-            elif assessment.demand_missing and now < then <= planned[key]:
+            elif assessment.demand_missing and not assessment.demand.from_floor and now < then <= planned[key]:
                 reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
                 ruled = assessment.rules.floors().get(stage.name, 0) >= measured.get(stage.name, 0)

@@ -23,6 +23,7 @@ from controller.core.messages.sentences import (
     metrics_words,
     planned_words,
     replicas_words,
+    scheduled_words,
     silent_rule,
     spend_of_budget,
 )
@@ -69,6 +70,8 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
     observed = reading_words(decision.demand.observed)
     forecast = "-" if decision.demand.forecast is None else number(decision.demand.forecast)
     yield f"{demand_change(decision)} (observed {observed}, forecast {forecast})"
+    if (scheduled := scheduled_words(decision)) is not None:
+        yield scheduled
     if words := metrics_words(decision):
         yield words
     yield latency_of_sla(decision)

@@ -127,8 +127,18 @@ def _source_words(decision: PipelineDecision) -> str:
             if decision.demand.planned is None:
                 return f"{since}; replicas left unchanged"
             margin = f" plus a safety margin of {use.margin - 1:.0%}" if use.margin >= 1.005 else ""
+            if (scheduled := scheduled_words(decision)) is not None:
+                return f"{since}; {scheduled}; no replica is removed"
             last = demand_words(decision.spec, decision.demand.planned / use.margin)
             return f"{since}; planned for the last known {last}{margin}; no replica is removed"
+
+
+def scheduled_words(decision: PipelineDecision) -> str | None:
+    """Return the text about the entry of `demand.atLeast` that determines the planned demand, None where none does."""
+    planned, name = decision.demand.planned, decision.demand.at_least
+    if name is None or planned is None:
+        return None
+    return f"planned for {demand_words(decision.spec, planned)}: demand.atLeast {name}"
 
 
 def silent_rule(rule: RuleState) -> str:

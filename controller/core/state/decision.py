@@ -133,7 +133,8 @@ class DemandUse:
     """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
     `before` is the planned demand of the last cycle, and `forecast` the forecast of this cycle, None while the demand
-    is missing. `planned` and `before` are None until a demand has been observed. `no_arrivals_at` has the entry stages
+    is missing. `planned` and `before` are None until a demand is known. `at_least` is the name of the entry of
+    `spec.demand.atLeast` that determines `planned`, None where the load does. `no_arrivals_at` has the entry stages
     that show a demand of 0 where the demand query returns no series.
     """
 
@@ -141,6 +142,7 @@ class DemandUse:
     forecast: float | None
     planned: float | None
     before: float | None
+    at_least: str | None = None
     no_arrivals_at: tuple[StageName, ...] = ()
 
 
