@@ -52,7 +52,7 @@ class LeastDemand(Part):
         constraint(
             holds=lambda entry: entry.from_ is None or entry.from_ != entry.until,
             cel="!has(self.from) || !has(self.until) || self.from != self.until",
-            rule='must differ from from; a whole day is from "00:00" until "24:00"',
+            rule='must not be equal to from; a whole day is from "00:00" until "24:00"',
             field="until",
         ),
         constraint(
