@@ -46,14 +46,6 @@ class Feedback:
     hold: Hold | None = None
 
 
-def floors(memory: FeedbackMemory, demand: float) -> Mapping[StageName, int]:
-    """Return the least replicas of the stages that have a floor, for `demand` in the pipeline's unit.
-
-    A floor is in proportion to the demand, so that what a busy day needed is not kept at night.
-    """
-    return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in memory.floors.items()}
-
-
 def close_loop(
     assessment: Assessment,
     plan: PipelinePlan,
@@ -158,7 +150,7 @@ def _given_back(
         return replace(memory, room_since_s=since_s)
     demand = assessment.planned_demand
     stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
-    beyond = floors(memory, demand)[stage] - _planned(plan, stage)
+    beyond = memory.least_replicas(demand)[stage] - _planned(plan, stage)
     lower = {name: floor for name, floor in memory.floors.items() if name != stage}
     if beyond > 1 and demand > 0:
         lower[stage] = (_planned(plan, stage) + beyond // 2) / demand
@@ -196,7 +188,7 @@ def _stepped(
     demand, current = assessment.planned_demand, _current(assessment, name)
     total = max(_planned(plan, name), current)
     total += max(1, math.ceil(STEP * total))
-    reached = attainable({**floors(memory, demand), name: total})[name]
+    reached = attainable({**memory.least_replicas(demand), name: total})[name]
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))

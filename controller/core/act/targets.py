@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.act.feedback import close_loop, floors
+from controller.core.act.feedback import close_loop
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
@@ -85,7 +85,7 @@ def _aim(
         lambda least: _stage_totals(assessment, _lifted(assessment, planned, pools, _highest(rules, least))),
         now_s,
     )
-    measured = floors(feedback.memory, assessment.planned_demand)
+    measured = feedback.memory.least_replicas(assessment.planned_demand)
     final = _lifted(assessment, final, pools, _highest(rules, measured))
     holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:

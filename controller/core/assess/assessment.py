@@ -9,7 +9,7 @@ from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, planning_demand
 from controller.core.assess.learning import Learning, learning_floors, probe
-from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline, rounded_up
+from controller.core.assess.optimizer_input import limited, optimizer_demand, optimizer_pipeline
 from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
@@ -20,7 +20,7 @@ from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
-from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput
+from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput, rounded_up
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 

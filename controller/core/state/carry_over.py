@@ -1,5 +1,6 @@
 """The values that a cycle leaves for the next one. They are stored in the status of resources, to survive restarts."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -152,6 +153,13 @@ class FeedbackMemory:
             _require_load(step.before_s, "feedback step before_s")
             _require_load(step.floor_before, "feedback step floor_before")
             require(0 < step.replicas <= 1_000_000_000, "feedback step replicas", step.replicas, "must be 1 to 1e9")
+
+    def least_replicas(self, demand: float) -> Mapping[StageName, int]:
+        """Return the least replicas of the stages that have a floor, for `demand` in the pipeline's unit.
+
+        A floor is in proportion to the demand, so that what a busy day needed is not kept at night.
+        """
+        return {stage: math.ceil(floor * demand - 1e-9) for stage, floor in self.floors.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
