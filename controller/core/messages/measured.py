@@ -25,8 +25,12 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
             modelled = "" if stage.modelled_p95_s is None else f" (model now: {duration(stage.modelled_p95_s)})"
             factor = number(stage.latency_factor)
             yield f"{stage.name}: measured p95 is {factor} × the model's; correction applied{modelled}"
+        used = {own.pool for own in stage.placements if decision.desired.get((stage.name, own.pool))}
         for placement in stage.placements:
             key = (stage.name, placement.pool)
+            if not placements[key].declared.service:
+                fallback = bool(used) and placement.pool not in used
+                yield f"{stage.name} on {placement.pool}: {_undeclared_law(placement, fallback=fallback)}"
             startup_s = decision.memory.learned.startups_s.get(key)
             yield from _placement_words(stage, placement, placements[key], startup_s)
         yield from _feedback_words(decision, stage.name)
@@ -48,9 +52,7 @@ def _placement_words(
 ) -> Iterator[str]:
     where = f"{stage.name} on {profile.pool}"
     corrected = abs(profile.service_factor - 1) >= _NOTABLE
-    if not spec.declared.service:
-        yield f"{where}: {_undeclared_law(profile)}"
-    elif corrected and profile.measured:
+    if corrected and profile.measured:
         law = _law_words(profile.service)
         yield f"{where}: measured {number(profile.service_factor)} × the declared service time: {law}"
     elif corrected:
@@ -66,18 +68,21 @@ def _placement_words(
         )
 
 
-def _undeclared_law(profile: PlacementProfile) -> str:
-    """Return the text about a service time that was not declared: the one measured, or what is missing for that."""
+def _undeclared_law(profile: PlacementProfile, *, fallback: bool) -> str:
+    """Return the text about a service time that was not declared: the one measured, or what is missing for that.
+
+    `fallback` says that the stage has replicas, but none on this pool.
+    """
     times, error = profile.batch_times, profile.relative_error
     if times is None or error is None:
-        return "service time not declared and not measured yet; a fallback only, until a replica there has served items"
+        words = "service time not declared and not measured yet"
+        return f"{words}; a fallback only, until a replica there has been measured" if fallback else words
     law = f"{_law_words(profile.service)} (± {error:.0%})"
     if profile.known:
         return f"{law}, measured; not declared"
     needed = LEAST_WEIGHT if error <= KNOWN else ENOUGH_WEIGHT
-    precise = "" if error <= KNOWN else f" or an error of at most {KNOWN:.0%}"
-    so_far = f"{number(times.weight)} of {count_of(round(needed), 'measurement')}"
-    return f"{law}, being measured; not declared, and not known before {needed:g} measurements{precise} ({so_far})"
+    precise = "" if error <= KNOWN else f", or an error of at most {KNOWN:.0%}"
+    return f"{law}, being measured; not declared; needs {needed:g} measurements{precise}; has {number(times.weight)}"
 
 
 def _law_words(law: ServiceLaw) -> str:
