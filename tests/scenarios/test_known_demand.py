@@ -6,7 +6,7 @@ from datetime import datetime
 from builders import ENCODER, VAD, a_placement, a_pool, a_scaling, a_snapshot, a_spec, a_stage, a_state, applied, pools
 
 from controller.core.cycle import decide
-from controller.core.messages.explain import explain_pipeline
+from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.summary import summary
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
@@ -77,6 +77,9 @@ def test_replicas_for_the_known_demand_start_one_start_up_time_before_and_go_aft
     evening = replace(noon, now_s=at("2026-11-23T17:59:30+01:00"))
     last, _ = followed(evening, "2026-11-23T18:00:00+01:00")
     assert encoders(last) == encoders(morning)
+    fewer = decide(last, Policy()).pipelines[0]
+    assert {change.reason for change in fewer.changes} == {ChangeReason.DEMAND}
+    assert "demand 400 → " in reason_sentence(fewer)
     after, _ = followed(last, "2026-11-23T18:05:00+01:00")
     assert encoders(after) < 10
 
@@ -98,6 +101,7 @@ def test_more_load_than_known_is_planned_for_as_ever() -> None:
 def test_people_are_told_which_entry_it_is_planned_for() -> None:
     noon = replace(a_morning(BUSINESS_HOURS), now_s=at("2026-11-23T12:00:00+01:00"))
     _, decision = followed(noon, "2026-11-23T12:01:00+01:00")
+    assert "demand 400 requests/s;" in reason_sentence(decision)
     lines = explain_pipeline(decision, noon.now_s)
     assert "  planned for 400 requests/s: demand.atLeast business-hours" in lines
     assert summary(decision)["demand"] == "400 requests/s (atLeast business-hours)"
@@ -119,6 +123,8 @@ def test_known_demand_counts_while_the_demand_is_missing_and_is_not_raised_by_th
 
 def test_known_demand_counts_before_the_first_observation() -> None:
     noon = replace(a_morning(BUSINESS_HOURS), now_s=at("2026-11-23T12:00:00+01:00"))
+    first = decide(replace(noon, pipelines=(replace(noon.pipelines[0], demand=MISSING),)), Policy()).pipelines[0]
+    assert {change.reason for change in first.changes} == {ChangeReason.DEMAND}, "it is no safety margin"
     found, decision = followed(noon, "2026-11-23T12:00:30+01:00", demand=MISSING)
     assert (decision.demand.planned, decision.memory.demand) == (400.0, None)
     assert encoders(found) > 20
