@@ -41,6 +41,7 @@ _FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
     ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
     ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
+    ("pipeline_overhead_seconds", "Measured time outside the stages; no series until it is known", _PIPELINE),
     ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
     ("pipeline_spend_usd_per_hour", "Cost of the existing replicas in USD per hour", _PIPELINE),
     ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour", _PIPELINE),
@@ -191,6 +192,7 @@ class _Gauges:
         self.set("pipeline_demand", labels, decision.demand.planned)
         self.set("pipeline_observed_demand", labels, decision.demand.observed)
         self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
+        self.set("pipeline_overhead_seconds", labels, decision.profile.overhead_s)
         self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
         self.set("pipeline_spend_usd_per_hour", labels, decision.spend_per_hour)
         self.set("pipeline_budget_usd_per_hour", labels, spec.budget_per_hour)

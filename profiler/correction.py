@@ -50,6 +50,10 @@ MIN_TAIL_ITEMS = 200.0
 """Least number of items for a comparison: ten of them are beyond the 95th percentile."""
 NEGLIGIBLE = 0.02
 """Deviations of the throughput below this share are ignored."""
+NEGLIGIBLE_OVERHEAD = 0.05
+LEAST_SHARE = 0.3
+"""Where the measured overhead leaves a smaller share of the SLA, the SLA is missed at any cost, and the stages are
+planned as without overhead: money spent on them would be wasted."""
 _PERCENTILE = 95.0  # the percentile that servers report, whatever that of the SLA
 _HIGHEST_UTILIZATION = 0.9
 _SATURATED = 0.95
@@ -150,6 +154,17 @@ def _overhead(
         return before_s
     goal_s = max(0.0, measured_s - composed_s)
     return goal_s if before_s is None else _towards(goal_s, before_s, cycle.interval_s, OVERHEAD_TIME_CONSTANT_S)
+
+
+def left_to_stages_s(sla_s: float, overhead_s: float | None) -> float:
+    """Return how much of the SLA (s) the time outside the stages leaves to them; None: that time is not known.
+
+    A measured overhead below `NEGLIGIBLE_OVERHEAD` of the SLA is within the error of the measurement.
+    """
+    if overhead_s is None or overhead_s < NEGLIGIBLE_OVERHEAD * sla_s:
+        return sla_s
+    share = 1 - overhead_s / sla_s
+    return sla_s if share < LEAST_SHARE else sla_s * to_grain(share)
 
 
 def _corrected(

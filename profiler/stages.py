@@ -21,6 +21,13 @@ def to_grain(value: float) -> float:
     return value if value <= 0 else math.exp(round(math.log(value) / GRAIN) * GRAIN)
 
 
+def rounded_up(demand: float) -> float:
+    """Return the demand to plan for: `demand` rounded up to a power of e^GRAIN, by about 1 % at most."""
+    if demand <= 0:
+        return demand
+    return max(demand, math.exp(math.ceil(math.log(demand) / GRAIN - 1e-9) * GRAIN))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementInput:
     """An observed placement: `replicas` are ready and take batches of up to `batch` items; `prior` is as declared.

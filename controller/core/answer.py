@@ -32,6 +32,7 @@ def pipeline_decision(
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
     by_plan = admitted_by_plan(assessment, reported)
+    floor = assessment.demand.floor
     meanwhile = (
         None
         if awaits_turn
@@ -43,8 +44,9 @@ def pipeline_decision(
             observed=assessment.demand.observed,
             forecast=assessment.demand.forecast,
             planned=assessment.demand.demand,
-            before=assessment.state.memory.demand,
+            before=assessment.state.memory.planned_demand,
             no_arrivals_at=assessment.demand.no_arrivals_at,
+            at_least=floor.name if floor is not None and assessment.demand.from_floor else None,
         ),
         profile=assessment.profile,
         plan=reported,
@@ -59,6 +61,7 @@ def pipeline_decision(
         spend_per_hour=rollout.spend_per_hour,
         admissible=min((limit for limit in (by_plan, meanwhile) if limit is not None), default=None),
         admitted_meanwhile=meanwhile,
+        floors=aim.floors,
         memory=_memory(
             assessment,
             plan,
@@ -87,7 +90,7 @@ def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
         because=origin.because,
         lost_since_s=loss.since_s,
         lost_for_s=max(0.0, now_s - loss.since_s),
-        margin=1.0 if not loss.demand else (assessment.demand.demand or 0.0) / loss.demand,
+        margin=1.0 if not loss.demand else (assessment.demand.stabilized or 0.0) / loss.demand,
     )
 
 
@@ -100,7 +103,8 @@ def _memory(
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
     return PipelineMemory(
-        demand=assessment.demand.demand,
+        demand=assessment.demand.stabilized,
+        floor=None if assessment.demand.floor is None else assessment.demand.floor.demand,
         samples=assessment.demand.samples,
         learned=assessment.learned,
         rules=assessment.rules.memories,

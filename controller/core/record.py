@@ -68,6 +68,7 @@ def _answer(decision: Decision) -> dict[str, Json]:
                 "observed": encode(pipeline.demand.observed),
                 "forecast": encode(pipeline.demand.forecast),
                 "demand": encode(pipeline.demand.planned),
+                **({} if pipeline.demand.at_least is None else {"at_least": pipeline.demand.at_least}),
                 **{
                     name: encode(getattr(pipeline, name))
                     for name in (

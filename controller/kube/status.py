@@ -46,6 +46,7 @@ def pipeline_status(
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
             "summary": summary(own),
             "demand": number(own.demand.planned),
+            "atLeast": own.demand.at_least,
             "observedDemand": number(own.demand.observed),
             "metrics": {
                 "source": own.metrics.tier.value,
@@ -56,10 +57,10 @@ def pipeline_status(
             "latency": {
                 "seconds": number(profile.latency_s),
                 "source": None if isinstance(profile.latency_s, Absence) else profile.latency_source.value,
-                "overheadSeconds": number(profile.overhead_s),
                 "predictedSeconds": None if plan is None else number(plan.latency_s),
                 "predictedError": None if plan is None else number(plan.latency_error),
                 "replayedSeconds": None if plan is None else number(plan.replay.latency_s),
+                "overheadSeconds": number(profile.overhead_s),
                 "bestSeconds": None if plan is None else number(plan.advice.best_latency_s, rounding=ROUND_CEILING),
             },
             "bottleneck": profile.bottleneck,
@@ -245,6 +246,7 @@ def _placement(
     found = None if isinstance(target, TargetMissing) else target
     batch_size = profile.readings.get(Quantity.BATCH_SIZE)
     prior_s = profile.prior.mean_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
+    law = profile.service if declared.service or profile.batch_times is not None else None
     return {
         "pool": profile.pool,
         "current": None if found is None else found.desired,
@@ -257,6 +259,11 @@ def _placement(
             "priorSeconds": number(prior_s),
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
             "factor": number(profile.service_factor if declared.service else None),
+            "fixedSeconds": None if law is None else number(law.fixed_s),
+            "perItemSeconds": None if law is None else number(law.per_item_s),
+            "cv": None if law is None else number(law.cv),
+            "relativeError": number(profile.relative_error),
         },
+        "startupSeconds": number(None if declared.startup else decision.memory.learned.startups_s.get(key)),
         "saturationRate": number(profile.saturation_rps),
     }

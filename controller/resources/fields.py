@@ -4,6 +4,7 @@ Durations, memory quantities and decimals are strings, never floats.
 """
 
 import re
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -24,6 +25,13 @@ LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
 URL_PATTERN = r"^https?://\S+$"
+CLOCK_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
+END_PATTERN = r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$"
+MOMENT_PATTERN = (
+    r"^20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
+)
+ZONE_PATTERN = r"^[A-Za-z][-+A-Za-z0-9_]*(/[-+A-Za-z0-9_]+)*$"
 MODEL_PATTERN = r"""^[^"'\\\x00-\x1f\x7f]+$"""
 
 PATTERN_RULES = {
@@ -40,6 +48,10 @@ PATTERN_RULES = {
     NUMBER_PATTERN: "must be a decimal number in quotes",
     URL_PATTERN: "must be a URL such as http://prometheus:9090",
     MODEL_PATTERN: "must be the name of a model: printable characters without quotes and backslashes",
+    CLOCK_PATTERN: 'must be a time of day in quotes from "00:00" to "23:59"',
+    END_PATTERN: 'must be a time of day in quotes from "00:00" to "24:00"',
+    MOMENT_PATTERN: "must be an RFC 3339 time in this century, in whole seconds, such as 2026-12-24T18:00:00Z",
+    ZONE_PATTERN: "must be an IANA time zone such as Europe/Berlin",
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
@@ -71,6 +83,25 @@ def _without_nulls(value: Any) -> Any:
     return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
+def clock_s(text: str) -> float:
+    """Return a time of day such as `08:30` in seconds since midnight."""
+    hours, minutes = text.split(":")
+    return 3600.0 * int(hours) + 60.0 * int(minutes)
+
+
+def moment_s(text: str) -> float:
+    """Return an RFC 3339 time such as `2026-12-24T18:00:00Z` in seconds since the epoch."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _exists(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
 _SHORT = Check(
     holds=lambda text: _duration_ns(text) <= _DAY_NS,
     cel="duration(self) <= duration('24h')",
@@ -80,6 +111,10 @@ _LONGER_THAN_0 = Check(
     holds=lambda text: _duration_ns(text) > 0, cel="duration(self) > duration('0s')", rule="must be longer than 0s"
 )
 _ABOVE_0 = Check(holds=lambda text: Decimal(text) > 0, cel="double(self) > 0.0", rule="must be above 0")
+
+_EXISTS = Check(
+    holds=_exists, cel="timestamp(self) >= timestamp('1999-12-31T00:00:00Z')", rule="must be a day of the calendar"
+)
 
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT]
 PositiveDuration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT, _LONGER_THAN_0]
@@ -104,6 +139,11 @@ DROP_NULLS = BeforeValidator(_without_nulls)
 """For maps: removes entries that are null, as the API server does."""
 ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, min_length=1, max_length=253)]
 """The name of a model as its server labels it, such as `openai/whisper-large-v3`."""
+ClockTime = Annotated[str, Field(pattern=CLOCK_PATTERN, max_length=5)]
+EndTime = Annotated[str, Field(pattern=END_PATTERN, max_length=5)]
+Moment = Annotated[str, Field(pattern=MOMENT_PATTERN, max_length=25), _EXISTS]
+"""A time with its offset from UTC."""
+ZoneName = Annotated[str, Field(pattern=ZONE_PATTERN, max_length=64)]
 Query = Annotated[str, Field(min_length=1, max_length=4096)]
 Number = Annotated[str, Field(pattern=NUMBER_PATTERN, max_length=32)]
 """A number in a status, as a decimal string."""

@@ -10,6 +10,7 @@ from controller.resources.metadata import Metadata
 from controller.resources.pipeline_rules import MAX_STAGES, PIPELINE_CONSTRAINTS
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.placement import Replicas
+from controller.resources.schedule import MAX_FLOORS, LeastDemand
 from controller.resources.stage import Stage
 
 
@@ -38,6 +39,11 @@ class Demand(Part):
     query: Query
     """PromQL for the offered load in this unit, measured at the ingress. Do not sum what the pods have served: pods
     that do not report would be missing."""
+    at_least: Annotated[list[LeastDemand], ListMap(key="name"), Field(max_length=MAX_FLOORS)] = Field(
+        default_factory=list
+    )
+    """Demand that is known in advance, such as business hours. The planned demand is not below the highest entry that
+    is active now or will be before a replica that is started now is ready."""
 
 
 class Sla(Part):

@@ -52,14 +52,23 @@ class LatencyStatus(Part):
 
 
 class ServiceTimeStatus(Part):
-    """The mean time of one batch, in seconds, at the batch size observed."""
+    """The time of one batch: its mean at the batch size observed, and the service law that plans use."""
 
     prior_seconds: Number | None = None
-    """As declared. Absent without a declared service time."""
+    """As declared, in seconds. Absent without a declared service time."""
     measured_seconds: Number | None = None
-    """As measured."""
+    """As measured, in seconds."""
     factor: Number | None = None
     """Measured over prior, smoothed and bounded. The plan multiplies the prior by it. Absent without a prior."""
+    fixed_seconds: Number | None = None
+    """Fixed part of the service time that plans use, in seconds: the prior corrected by measurement, or without a
+    prior, the one learned. Absent until one is known."""
+    per_item_seconds: Number | None = None
+    """Part of it for each item of a batch, in seconds."""
+    cv: Number | None = None
+    """Coefficient of variation of the service time that plans use."""
+    relative_error: Number | None = None
+    """Standard error of a learned service time, as a share of it, for the largest batch. Absent with a prior."""
 
 
 class PlacementStatus(Part):
@@ -80,7 +89,9 @@ class PlacementStatus(Part):
     batch: int | None = None
     """Batch limit in the plan."""
     service_time: ServiceTimeStatus | None = None
-    """Prior and measured time of one batch."""
+    """Prior, measured and learned time of one batch."""
+    startup_seconds: Number | None = None
+    """Measured start-up time, in seconds. Present only where startup is not declared."""
     saturation_rate: Number | None = None
     """Highest measured items per second of one replica under overload. Present where it is below what the service time
     allows; the plan then uses it as the capacity."""
@@ -156,6 +167,8 @@ class PipelineStatus(Part):
     """Texts for the columns of kubectl get."""
     demand: Number | None = None
     """Planned demand, in the pipeline's unit."""
+    at_least: Label | None = None
+    """Entry of spec.demand.atLeast that determines the planned demand. Absent: the load does."""
     observed_demand: Number | None = None
     """Observed demand, in the pipeline's unit."""
     metrics: MetricsStatus | None = None

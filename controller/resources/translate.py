@@ -5,6 +5,7 @@ Names that thousands of pipelines share are interned to save memory.
 
 from sys import intern
 
+from controller.core.state.schedule import DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
@@ -23,15 +24,19 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
-from controller.resources.fields import duration_s
+from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
+from controller.resources.schedule import LeastDemand
 from controller.resources.stage import Stage, ThresholdRule
+from controller.resources.time_zones import time_zone
 from optimizer import model
 from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
 from profiler.samples import Answer
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
@@ -60,6 +65,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
         ),
         stages=tuple(_stage(spec.stages, index) for index in range(len(spec.stages))),
+        at_least=tuple(map(_floor, spec.demand.at_least)),
     )
 
 
@@ -77,6 +83,23 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
         pending_deadline_s=duration_s(spec.unavailable.pending_deadline),
         backoff_initial_s=duration_s(spec.unavailable.backoff.initial),
         backoff_max_s=duration_s(spec.unavailable.backoff.max),
+    )
+
+
+def _floor(entry: LeastDemand) -> DemandFloor:
+    name, demand = entry.name, float(entry.demand)
+    if entry.start is not None:
+        assert entry.end is not None, "validation requires start and end together"
+        return EventFloor(name=name, demand=demand, start_s=moment_s(entry.start), end_s=moment_s(entry.end))
+    assert entry.from_ is not None, "validation requires from or start"
+    assert entry.until is not None, "validation requires from and until together"
+    return WeeklyFloor(
+        name=name,
+        demand=demand,
+        from_s=clock_s(entry.from_),
+        until_s=clock_s(entry.until),
+        days=tuple(_DAYS.index(day) for day in entry.days or _DAYS),
+        zone=time_zone(entry.time_zone or "UTC"),
     )
 
 

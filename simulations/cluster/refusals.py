@@ -59,9 +59,11 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
     for name, spec in specs.items():
         yield from _placements(name, spec, pools)
         yield from _metrics(name, spec, keys, None)
+        yield from _floors(name, spec, None)
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):  # running pods stay, their queries change
             yield from _metrics(change.name, pipeline_spec(change.resource), keys, change.fault)
+            yield from _floors(change.name, pipeline_spec(change.resource), change.fault)
 
 
 def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Collection[int]) -> None:
@@ -133,6 +135,13 @@ def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> It
             if placement.pool not in pools:
                 rule = "must be in the manifests: its nodes are simulated"
                 yield Refusal(resource=name, path=(*at, "pool"), value=placement.pool, rule=rule)
+
+
+def _floors(name: str, pipeline: PipelineSpec, fault: int | None) -> Iterator[Refusal]:
+    if pipeline.at_least:
+        rule = "must be absent: a simulated run has no date and no time of day"
+        value = ", ".join(floor.name for floor in pipeline.at_least)
+        yield Refusal(resource=name, path=("spec", "demand", "atLeast"), value=value, rule=rule, fault=fault)
 
 
 def _metrics(

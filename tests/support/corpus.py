@@ -86,6 +86,9 @@ def _bad(  # one line per mistake below
     return Bad(name=name, changes=changes, field=field, rule=rule, base=base, on_server=on_server)
 
 
+_HOURS = "spec.demand.atLeast[0]"
+_EVENT = "spec.demand.atLeast[1]"
+
 GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "nothing optional in the spec": {"spec.mode": REMOVED, "spec.priority": REMOVED, "spec.scaling": REMOVED},
     "absent by null": {
@@ -109,6 +112,11 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
         "spec.stages[2].placements[0].target": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "vad"}
     },
     "a core target": {"spec.stages[2].placements[0].target.apiVersion": "v1"},
+    "hours of every day in UTC": {f"{_HOURS}.days": REMOVED, f"{_HOURS}.timeZone": REMOVED},
+    "hours past midnight": {f"{_HOURS}.from": "22:00", f"{_HOURS}.until": "06:00"},
+    "a whole day": {f"{_HOURS}.from": "00:00", f"{_HOURS}.until": "24:00"},
+    "no known demand": {"spec.demand.atLeast": []},
+    "an event on a leap day": {f"{_EVENT}.start": "2028-02-29T00:00:00Z", f"{_EVENT}.end": "2028-03-01T00:00:00Z"},
     "no budget to spend": {"spec.budget.perHour": "0"},
     "no numbers of a placement": {
         "spec.stages[0].placements[0].serviceTime": REMOVED,
@@ -182,6 +190,53 @@ BAD: tuple[Bad, ...] = (
     _bad("no rule name", {f"{_V}.rules[0].name": REMOVED}, f"{_V}.rules[0].name", "required"),
     _bad("no addReplicas", {f"{_V}.rules[0].addReplicas": REMOVED}, f"{_V}.rules[0].addReplicas", "required"),
     _bad("no kv shape", {f"{_KV}.layers": REMOVED}, f"{_KV}.layers", "required"),
+    _bad("no name of known demand", {f"{_HOURS}.name": REMOVED}, f"{_HOURS}.name", "required"),
+    _bad("no value of known demand", {f"{_EVENT}.demand": REMOVED}, f"{_EVENT}.demand", "required"),
+    # Known demand
+    _bad("known demand as a number", {f"{_HOURS}.demand": 400}, f"{_HOURS}.demand", "put it in quotes"),
+    _bad("negative known demand", {f"{_HOURS}.demand": "-1"}, f"{_HOURS}.demand", "at least 0"),
+    _bad("hours without an end", {f"{_HOURS}.until": REMOVED}, _HOURS, "from and until must be given together"),
+    _bad("hours without a begin", {f"{_HOURS}.from": REMOVED}, _HOURS, "from and until must be given together"),
+    _bad("an event without an end", {f"{_EVENT}.end": REMOVED}, _EVENT, "start and end must be given together"),
+    _bad(
+        "neither hours nor event",
+        {_HOURS: {"name": "a", "demand": "1", "days": ["Monday"]}},
+        _HOURS,
+        "needs either from and until, or start and end",
+    ),
+    _bad(
+        "hours and event",
+        {f"{_EVENT}.from": "08:00", f"{_EVENT}.until": "09:00"},
+        _EVENT,
+        "needs either from and until, or start and end",
+    ),
+    _bad("an event on a weekday", {f"{_EVENT}.days": ["Monday"]}, _EVENT, "days and timeZone are allowed only with"),
+    _bad("an event in a zone", {f"{_EVENT}.timeZone": "UTC"}, _EVENT, "days and timeZone are allowed only with"),
+    _bad("hours of no length", {f"{_HOURS}.until": "08:00"}, f"{_HOURS}.until", "must not be equal to from"),
+    _bad("an event of no length", {f"{_EVENT}.end": "2026-12-24T19:00:00+01:00"}, f"{_EVENT}.end", "after start"),
+    _bad("a time of day without a zero", {f"{_HOURS}.from": "8:00"}, f"{_HOURS}.from", "must be a time of day"),
+    _bad("hours that begin at 24:00", {f"{_HOURS}.from": "24:00"}, f"{_HOURS}.from", "must be a time of day"),
+    _bad("a time of day as a number", {f"{_HOURS}.until": 18}, f"{_HOURS}.until", "put it in quotes"),
+    _bad("a weekday in short", {f"{_HOURS}.days[0]": "Mon"}, f"{_HOURS}.days[0]", "must be Monday"),
+    _bad("no weekday", {f"{_HOURS}.days": []}, f"{_HOURS}.days", "must have at least 1 entries"),
+    _bad("one weekday twice", {f"{_HOURS}.days[1]": "Monday"}, f"{_HOURS}.days[1]", "must be unique"),
+    _bad("two known demands of one name", {f"{_EVENT}.name": "business-hours"}, f"{_EVENT}.name", "must be unique"),
+    _bad(
+        "unknown time zone",
+        {f"{_HOURS}.timeZone": "Europe/Berln"},
+        f"{_HOURS}.timeZone",
+        "did you mean Europe/Berlin?",
+        on_server=None,
+    ),
+    _bad("no name of a zone", {f"{_HOURS}.timeZone": "UTC+1:00"}, f"{_HOURS}.timeZone", "must be an IANA time zone"),
+    _bad("an event without an offset", {f"{_EVENT}.start": "2026-12-24T18:00:00"}, f"{_EVENT}.start", "RFC 3339"),
+    _bad("an event on no day", {f"{_EVENT}.start": "2026-02-31T18:00:00Z"}, f"{_EVENT}.start", "day of the calendar"),
+    _bad(
+        "too many known demands",
+        {"spec.demand.atLeast": [{**PIPELINE["spec"]["demand"]["atLeast"][1], "name": f"n{i}"} for i in range(17)]},
+        "spec.demand.atLeast",
+        "must have at most 16 entries",
+    ),
     # Types
     _bad("money as a number", {"spec.budget.perHour": 20}, "spec.budget.perHour", "put it in quotes"),
     _bad("ratio as a float", {f"{_V}.passRatio": 0.45}, f"{_V}.passRatio", "put it in quotes"),

@@ -28,7 +28,8 @@ class Aim:
     `planned` is the plan alone, and `wanted` the plan with the floors of rules. `final` is what the pipeline aims for
     without step limits, and `target` what it aims for in this cycle. Each lists every placement. `reasons` has the
     reason for each placement whose target differs from the current replicas. `follows_plan` is false where the current
-    replicas are good enough. `feedback` is the capacity beyond the plan while the measured latency misses the SLA.
+    replicas are good enough. `feedback` is the capacity beyond the plan while the measured latency misses the SLA,
+    and `floors` the replicas that it asks for.
     """
 
     target: Mapping[PlacementKey, int]
@@ -39,6 +40,7 @@ class Aim:
     reasons: Mapping[PlacementKey, ChangeReason]
     follows_plan: bool
     feedback: FeedbackMemory
+    floors: Mapping[StageName, int]
 
 
 def _aim(
@@ -131,6 +133,7 @@ def _aim(
         },
         follows_plan=follows_plan,
         feedback=feedback.memory,
+        floors=measured,
     )
 
 
@@ -380,7 +383,7 @@ def _reasons(
     measured: Mapping[StageName, int],
 ) -> Mapping[PlacementKey, ChangeReason]:
     reasons: dict[PlacementKey, ChangeReason] = {}
-    before = assessment.state.memory.demand
+    before = assessment.state.memory.planned_demand
     rises = before is None or (assessment.demand.demand or 0.0) > before
     falls = before is not None and (assessment.demand.demand or 0.0) < before
     for stage in assessment.spec.stages:
@@ -398,7 +401,7 @@ def _reasons(
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
             elif then > now and key in assessment.on_trial:
                 reasons[key] = ChangeReason.TRIAL
-            elif assessment.demand_missing and now < then <= planned[key]:
+            elif assessment.demand_missing and not assessment.demand.from_floor and now < then <= planned[key]:
                 reasons[key] = ChangeReason.METRICS_LOST
             elif then > now and then > planned[key]:
                 ruled = assessment.rules.floors().get(stage.name, 0) >= measured.get(stage.name, 0)

@@ -7,13 +7,12 @@ from functools import partial
 
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
-from controller.core.assess.demand import DemandState, stabilised_demand
+from controller.core.assess.demand import DemandState, planning_demand
 from controller.core.assess.learning import Learning, learning_floors, probe
 from controller.core.assess.optimizer_input import (
     limited,
     optimizer_demand,
     optimizer_pipeline,
-    rounded_up,
     stages_sla_s,
 )
 from controller.core.assess.rules import RuleResults, evaluate_rules
@@ -26,7 +25,7 @@ from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
-from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput
+from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput, rounded_up
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 
@@ -100,7 +99,7 @@ class Assessment:
 
     @property
     def planned_demand(self) -> float:
-        """Return the demand to plan for, in the pipeline's unit: stabilized, rounded up; 0 if none is known yet."""
+        """Return the demand to plan for, in the pipeline's unit, rounded up; 0 if none is known yet."""
         return _planned(self.demand)
 
     @property
@@ -178,7 +177,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         **state.memory.stages_moved_at_s,
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
-    demand = stabilised_demand(state, now_s, policy.interval_s)
+    demand = planning_demand(state, now_s, policy.interval_s)
     profile, learned = profile_pipeline(
         _profiler_input(state, demand, stages_moved_at_s, now_s),
         state.memory.learned,

@@ -2,14 +2,19 @@
 
 Headroom is the amount by which the load may rise before a new replica is ready. A forecast is held for the user's
 scale-down window. Headroom is held no longer than a replica takes to start, because longer would only add cost.
+
+Demand that is known in advance (`spec.demand.atLeast`) is a floor on the result, and no observation: forecasts and
+windows stay as measured.
 """
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from controller.core.assess.schedule import highest_floor
 from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
 from optimizer.model import StageName
@@ -36,22 +41,24 @@ MOST_MARGIN = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandState:
-    """The demand of a pipeline in its unit: observed, forecast, and stabilized (`demand`).
+    """The demand of a pipeline in its unit: observed, forecast, stabilized, and to plan for.
 
-    `forecast` includes headroom, and is None while the demand is missing. `demand` is None only until the first
-    observation. `loss` is set while the demand is missing. `falls_at_s` is when a demand that is held above the
-    forecast may fall, None where it is not held. `samples` are kept for the next cycle.
+    `forecast` includes headroom, and is None while the demand is missing. `stabilized` is None only until the first
+    observation. `floor` is the entry of `spec.demand.atLeast` that is in force, None: none is. `loss` is set while the
+    demand is missing. `falls_at_s` is when a demand that is held above the forecast may fall, None where it is not
+    held. `samples` are kept for the next cycle.
 
     `idle_since_s` is since when the demand has been observed as 0 without a gap; it is set only for pipelines with
-    `scaling.idleAfter`. `idle` says that this has lasted long enough to scale to zero; `demand` is then 0.
+    `scaling.idleAfter`. `idle` says that this has lasted long enough to scale to zero; `stabilized` is then 0.
 
     `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
     demand query does not report. It is empty otherwise.
     """
 
     observed: Reading
-    demand: float | None
+    stabilized: float | None
     samples: tuple[DemandSample, ...]
+    floor: DemandFloor | None = None
     forecast: float | None = None
     falls_at_s: float | None = None
     loss: MetricsLoss | None = None
@@ -59,9 +66,33 @@ class DemandState:
     idle: bool = False
     no_arrivals_at: tuple[StageName, ...] = ()
 
+    @property
+    def demand(self) -> float | None:
+        """Return the demand to plan for: the stabilized one, but at least the floor. None: neither is known."""
+        return self.stabilized if self.floor is None else max(self.stabilized or 0.0, self.floor.demand)
+
+    @property
+    def from_floor(self) -> bool:
+        """Whether the floor, not the load, determines the demand to plan for."""
+        return self.floor is not None and (self.stabilized is None or self.floor.demand > self.stabilized)
+
+
+def planning_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
+    """Return the demand to plan for, with the values that it is computed from.
+
+    It is the stabilized demand, but at least the highest entry of `spec.demand.atLeast` that is active now or before a
+    replica that is started now is ready. Such an entry above 0 ends idleness.
+    """
+    found = stabilised_demand(state, now_s, interval_s)
+    floor = highest_floor(state.spec.at_least, now_s, now_s + horizon_s(state.spec, interval_s))
+    if floor is None:
+        return found
+    found = replace(found, floor=floor, idle=found.idle and floor.demand <= 0)
+    return replace(found, falls_at_s=None) if found.from_floor else found
+
 
 def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
-    """Return the demand to plan for, D, with the values that it is computed from.
+    """Return the demand by observation, D, as `stabilized`, with the values that it is computed from.
 
     D = clamp(previous D, lowest forecast of the scale-up window, highest forecast of the scale-down window). The same
     is computed for the forecast plus headroom, with a scale-down window of at most the time until a new replica is
@@ -81,7 +112,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     if isinstance(observed, Absence):
         loss = memory.metrics_lost or _loss(memory, state.spec, history, now_s)
         if loss.demand is None:
-            return DemandState(observed=observed, demand=None, samples=earlier, loss=loss)
+            return DemandState(observed=observed, stabilized=None, samples=earlier, loss=loss)
         known = [sample.forecast for sample in earlier if sample.t_s >= now_s - scaling.down.stabilization_s]
         held = DemandSample(
             t_s=now_s, observed=None, forecast=min(loss.demand, max(known, default=loss.demand)), peak=loss.demand
@@ -89,7 +120,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
         idle = _stays_idle(state, observed, loss, now_s)
         return DemandState(
             observed=observed,
-            demand=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
+            stabilized=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
             samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
             loss=loss,
             idle_since_s=memory.idle_since_s if idle else None,
@@ -117,7 +148,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
     return DemandState(
         observed=observed,
         forecast=peak,
-        demand=0.0 if idle else demand,
+        stabilized=0.0 if idle else demand,
         samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
         falls_at_s=None if idle else max(falls_at_s, default=None),
         idle_since_s=idle_since_s,

@@ -1,6 +1,5 @@
 """Makes the optimizer's `Pipeline` and `Pool` from declared and measured values, for the operator and `sluice plan`."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -8,22 +7,12 @@ from typing import Any
 
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, PoolName, ServiceLaw, Sla, Stage
-from profiler.stages import GRAIN, PipelineProfile, PlacementProfile, StageProfile, to_grain
+from profiler.correction import left_to_stages_s
+from profiler.stages import PipelineProfile, PlacementProfile, StageProfile, to_grain
 
 UNMEASURED = ServiceLaw(fixed_s=1e-6)
 """The service law in plans of a stage of which nothing was ever measured: it takes no part of the SLA."""
-NEGLIGIBLE_OVERHEAD = 0.05
-LEAST_SHARE = 0.3
-"""Where the measured overhead leaves a smaller share of the SLA, the SLA is missed at any cost, and the stages are
-planned as without overhead: money spent on them would be wasted."""
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
-
-
-def rounded_up(demand: float) -> float:
-    """Return the demand to plan for: `demand` rounded up to a power of e^GRAIN, by about 1 % at most."""
-    if demand <= 0:
-        return demand
-    return max(demand, math.exp(math.ceil(math.log(demand) / GRAIN - 1e-9) * GRAIN))
 
 
 def optimizer_demand(spec: PipelineSpec, demand: float) -> Demand:
@@ -52,6 +41,7 @@ def optimizer_pipeline(
     Placements without a declared or measured service law get new replicas only with `fallbacks`: nothing says that they
     would save money.
     """
+    overhead_s = None if profile is None else profile.overhead_s
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
         key=spec.key,
@@ -60,7 +50,7 @@ def optimizer_pipeline(
         ),
         demand=optimizer_demand(spec, demand),
         sla=Sla(
-            latency_s=stages_sla_s(spec, profile) * (1 - latency_headroom),
+            latency_s=left_to_stages_s(spec.sla.latency_s, overhead_s) * (1 - latency_headroom),
             percentile=spec.sla.percentile,
         ),
         budget_per_hour=spec.budget_per_hour,
@@ -70,16 +60,8 @@ def optimizer_pipeline(
 
 
 def stages_sla_s(spec: PipelineSpec, profile: PipelineProfile | None) -> float:
-    """Return how much of the SLA (s) the measured time outside the stages leaves to them.
-
-    A measured overhead below `NEGLIGIBLE_OVERHEAD` of the SLA is within the error of the measurement.
-    """
-    sla_s = spec.sla.latency_s
-    overhead_s = 0.0 if profile is None or profile.overhead_s is None else profile.overhead_s
-    if overhead_s < NEGLIGIBLE_OVERHEAD * sla_s:
-        return sla_s
-    share = 1 - overhead_s / sla_s
-    return sla_s if share < LEAST_SHARE else sla_s * to_grain(share)
+    """Return how much of the SLA (s) the measured time outside the stages leaves to them."""
+    return left_to_stages_s(spec.sla.latency_s, None if profile is None else profile.overhead_s)
 
 
 def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:

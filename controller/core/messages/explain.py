@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from controller.core.messages.measured import measured_words
 from controller.core.messages.phrases import (
     count_of,
     demand_words,
@@ -21,9 +22,9 @@ from controller.core.messages.sentences import (
     hold_words,
     latency_of_sla,
     metrics_words,
-    overhead_words,
     planned_words,
     replicas_words,
+    scheduled_words,
     silent_rule,
     spend_of_budget,
 )
@@ -31,8 +32,6 @@ from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.spec import Mode
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence
-
-_NOTABLE = 0.05  # a correction factor closer to 1 than this does not change a plan
 
 
 def reason_sentence(decision: PipelineDecision) -> str:
@@ -70,11 +69,11 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
     observed = reading_words(decision.demand.observed)
     forecast = "-" if decision.demand.forecast is None else number(decision.demand.forecast)
     yield f"{demand_change(decision)} (observed {observed}, forecast {forecast})"
+    if (scheduled := scheduled_words(decision)) is not None:
+        yield scheduled
     if words := metrics_words(decision):
         yield words
     yield latency_of_sla(decision)
-    if words := overhead_words(decision):
-        yield words
     yield spend_of_budget(decision)
     if decision.profile.bottleneck is not None:
         pressure = next(
@@ -85,26 +84,10 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         if rule.floor is not None:
             value = reading_words(rule.reading)
             yield f"rule {rule.name} keeps stage {rule.stage} at {rule.floor} replicas or more (its value: {value})"
-    yield from _corrections(decision)
+    yield from measured_words(decision)
     if decision.plan is not None:
         yield planned_words(decision.plan)
         yield from (step_words(step) for step in decision.plan.steps)
-
-
-def _corrections(decision: PipelineDecision) -> Iterator[str]:
-    """Yield a text for each correction of the model that is large enough to change the plan."""
-    for stage in decision.profile.stages:
-        if abs(stage.latency_factor - 1) >= _NOTABLE:
-            modelled = "" if stage.modelled_p95_s is None else f" (model now: {duration(stage.modelled_p95_s)})"
-            factor = number(stage.latency_factor)
-            yield f"{stage.name}: measured p95 is {factor} × the model's; correction applied{modelled}"
-        for placement in stage.placements:
-            if placement.saturation_rps is not None:
-                most = f"{number(placement.saturation_rps)} items/s"
-                yield (
-                    f"{stage.name} on {placement.pool}: a replica served at most {most}, less than its declared "
-                    "service time allows; correction applied"
-                )
 
 
 def _why_not_more(decision: PipelineDecision) -> Iterator[str]:

@@ -127,8 +127,18 @@ def _source_words(decision: PipelineDecision) -> str:
             if decision.demand.planned is None:
                 return f"{since}; replicas left unchanged"
             margin = f" plus a safety margin of {use.margin - 1:.0%}" if use.margin >= 1.005 else ""
+            if (scheduled := scheduled_words(decision)) is not None:
+                return f"{since}; {scheduled}; no replica is removed"
             last = demand_words(decision.spec, decision.demand.planned / use.margin)
             return f"{since}; planned for the last known {last}{margin}; no replica is removed"
+
+
+def scheduled_words(decision: PipelineDecision) -> str | None:
+    """Return the text about the entry of `demand.atLeast` that determines the planned demand, None where none does."""
+    planned, name = decision.demand.planned, decision.demand.at_least
+    if name is None or planned is None:
+        return None
+    return f"planned for {demand_words(decision.spec, planned)}: demand.atLeast {name}"
 
 
 def silent_rule(rule: RuleState) -> str:
@@ -185,12 +195,6 @@ def latency_of_sla(decision: PipelineDecision) -> str:
     if isinstance(decision.profile.latency_s, Absence):
         return f"p{sla.percentile:g} unknown (SLA {duration(sla.latency_s)})"
     return f"p{sla.percentile:g} {observed_latency(decision)} of {duration(sla.latency_s)}"
-
-
-def overhead_words(decision: PipelineDecision) -> str:
-    """Return the text about the measured time outside the stages, empty where there is none."""
-    overhead_s = decision.profile.overhead_s
-    return f"overhead: {duration(overhead_s)} of the latency are outside the stages" if overhead_s else ""
 
 
 def spend_of_budget(decision: PipelineDecision) -> str:

@@ -34,10 +34,11 @@ _BY_HOLD = (
 
 def summary(decision: PipelineDecision) -> dict[str, str]:
     """Return the texts of the printer columns, by the name of their field in `status.summary`."""
-    plan, planned = decision.plan, decision.demand.planned
+    plan, planned, floor = decision.plan, decision.demand.planned, decision.demand.at_least
+    by = "" if floor is None else f" (atLeast {floor})"
     return {
         "health": health(decision).value,
-        "demand": "-" if planned is None else demand_words(decision.spec, planned),
+        "demand": "-" if planned is None else demand_words(decision.spec, planned) + by,
         "latency": f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
         "bottleneck": decision.profile.bottleneck or "-",
         "limitedBy": "-" if plan is None or plan.limited_by is None else str(plan.limited_by),

@@ -165,7 +165,7 @@ def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, P
         if change <= MOVED:
             return None
         return (0 if out_of_bounds(assessment) else 1), change
-    before, now = assessment.state.memory.demand, assessment.demand.demand
+    before, now = assessment.state.memory.planned_demand, assessment.demand.demand
     moved = 0.0 if before is None or now is None else _difference(before, now)
     return (0 if out_of_bounds(assessment) else 1), max(moved, NEVER)
 

@@ -160,7 +160,8 @@ class PipelineMemory:
 
     It mirrors the document in `status.memory`, one field for each of its parts.
 
-    `demand`: the demand that the last cycle planned for, stabilized.
+    `demand`: the stabilized demand of the last cycle, without the floor.
+    `floor`: the least demand that `spec.demand.atLeast` set in the last cycle, None: none.
     `samples`: observed demand and forecasts for the stabilization windows and the next forecast, oldest first.
     `learned`: what the profiler has learned.
     `rules`: the state of the threshold rules, by stage and name.
@@ -177,6 +178,7 @@ class PipelineMemory:
     """
 
     demand: float | None = None
+    floor: float | None = None
     samples: tuple[DemandSample, ...] = ()
     learned: Learned = field(default_factory=Learned)
     rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
@@ -194,6 +196,7 @@ class PipelineMemory:
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
         _require_load(self.demand, "demand")
+        _require_load(self.floor, "floor")
         _require_load(self.admissible, "admissible")
         for sample in self.samples:
             _require_time(sample.t_s, "samples t_s")
@@ -216,6 +219,11 @@ class PipelineMemory:
             _require_time(rule.holds_since_s, "rules holds_since_s")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
+
+    @property
+    def planned_demand(self) -> float | None:
+        """Return the demand that the last cycle planned for, None if none was known."""
+        return max((load for load in (self.demand, self.floor) if load is not None), default=None)
 
 
 def _require_learned(learned: Learned) -> None:

@@ -133,7 +133,8 @@ class DemandUse:
     """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
     `before` is the planned demand of the last cycle, and `forecast` the forecast of this cycle, None while the demand
-    is missing. `planned` and `before` are None until a demand has been observed. `no_arrivals_at` has the entry stages
+    is missing. `planned` and `before` are None until a demand is known. `at_least` is the name of the entry of
+    `spec.demand.atLeast` that determines `planned`, None where the load does. `no_arrivals_at` has the entry stages
     that show a demand of 0 where the demand query returns no series.
     """
 
@@ -141,6 +142,7 @@ class DemandUse:
     forecast: float | None
     planned: float | None
     before: float | None
+    at_least: str | None = None
     no_arrivals_at: tuple[StageName, ...] = ()
 
 
@@ -152,7 +154,8 @@ class PipelineDecision:
     the replicas of every placement after the changes, `unconstrained` the replicas that the plan and the rules ask for,
     before tolerance and step limits. `admissible` is the load to admit, in the pipeline's unit, None where no limit
     is published. `admitted_meanwhile` is the limit until pending replicas are ready, None where there is none;
-    `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next cycle.
+    `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next cycle. `floors`
+    has the least replicas of stages whose plan is below what the measured latency has shown to be needed.
     """
 
     spec: PipelineSpec
@@ -170,6 +173,7 @@ class PipelineDecision:
     metrics: MetricsUse = field(default_factory=MetricsUse)
     planned: Planned | None = None
     admitted_meanwhile: float | None = None
+    floors: Mapping[StageName, int] = field(default_factory=dict)
 
     @property
     def key(self) -> PipelineKey:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from controller.core.state.schedule import DemandFloor
 from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import Answer, Quantity
 
@@ -184,7 +185,9 @@ class PipelineQueries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """A declared SpeechPipeline. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s` items per second."""
+    """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
+    items per second. `at_least` is the demand that is known in advance.
+    """
 
     key: PipelineKey
     namespace: str
@@ -201,6 +204,7 @@ class PipelineSpec:
     budget_per_hour: float
     scaling: Scaling
     stages: tuple[StageSpec, ...]
+    at_least: tuple[DemandFloor, ...] = ()
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
         """Return the key of every placement, in the order declared."""

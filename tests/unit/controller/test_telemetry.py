@@ -7,6 +7,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from controller.telemetry import Telemetry
 from profiler.samples import Absence, AbsenceReason
+from profiler.stages import Learned
 
 
 def exposed(telemetry: Telemetry) -> list[str]:
@@ -52,6 +53,15 @@ def test_the_demand_to_admit_has_a_series_only_while_there_is_a_limit() -> None:
     assert f"{name} {admissible}" in after(Telemetry(), limited)
     enough = a_snapshot(a_state(demand=10.0, replicas={VAD: 1, ENCODER: 1}))
     assert not [line for line in after(Telemetry(), enough) if line.startswith(name)]
+
+
+def test_the_time_outside_the_stages_has_a_series_once_it_is_known() -> None:
+    name = 'sluice_pipeline_overhead_seconds{namespace="speech",pipeline="captions"}'
+    known = PipelineMemory(learned=Learned(overhead_s=0.042))
+    replicas = {VAD: 1, ENCODER: 1}
+    assert f"{name} 0.042" in after(Telemetry(), a_snapshot(a_state(replicas=replicas, memory=known)))
+    lines = after(Telemetry(), a_snapshot(a_state(replicas=replicas)))
+    assert not [line for line in lines if line.startswith(name)]
 
 
 def test_where_the_metrics_come_from_and_how_old_they_are_can_be_alerted_on() -> None:

@@ -14,6 +14,7 @@ from profiler.stages import Correction, Learned
 VAD, CPU = StageName("vad"), PoolName("cpu")
 MEMORY = PipelineMemory(
     demand=420.0,
+    floor=400.0,
     samples=(
         DemandSample(t_s=1000.0, observed=400.0, forecast=420.0),
         DemandSample(t_s=1015.0, observed=None, forecast=420.0),

@@ -4,14 +4,28 @@ from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, default_pools
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    default_pools,
+    pools,
+)
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.carry_over import FeedbackMemory, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
+from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Declared
 from controller.kube.durable import memory_from
@@ -20,6 +34,7 @@ from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PoolName
 from optimizer.plan import Advice, ReplayCheck
+from profiler.law import BatchTimes
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import Correction, Learned
 
@@ -169,6 +184,76 @@ def test_what_was_learned_of_a_stage_is_in_its_status() -> None:
     (vad,) = status["stages"][0]["placements"]
     assert vad["saturationRate"] == "60"
     assert "saturationRate" not in status["stages"][1]["placements"][0]
+
+
+def test_a_learned_law_is_in_the_status_with_its_error_and_the_start_up_time() -> None:
+    undeclared = replace(a_placement("cpu"), declared=Declared(service=False, cv=False, startup=False))
+    spec = a_spec(a_stage("vad", undeclared), a_stage("encoder", a_placement("gpu", service_s=0.02), after=["vad"]))
+    learned = Learned(
+        batch_times={VAD: BatchTimes(weight=20.0, batch=1.0, time_s=0.023)},
+        startups_s={VAD: 42.0, ENCODER_GPU: 7.0},
+        service_factors={ENCODER_GPU: 1.5},
+        overhead_s=0.042,
+    )
+    state = a_state(spec, replicas={VAD: 1, ENCODER_GPU: 1}, memory=PipelineMemory(learned=learned))
+    status = status_of(a_snapshot(state))
+    vad, encoder = (stage["placements"][0] for stage in status["stages"])
+    law = {"fixedSeconds": "0.023", "perItemSeconds": "0", "cv": "1", "relativeError": "0.0045"}
+    assert vad["serviceTime"] == law
+    assert vad["startupSeconds"] == "42"
+    assert (encoder["serviceTime"]["fixedSeconds"], encoder["serviceTime"]["priorSeconds"]) == ("0.03", "0.02")
+    assert "startupSeconds" not in encoder, "it is declared"
+    assert "relativeError" not in encoder["serviceTime"]
+    assert status["latency"]["overheadSeconds"] == "0.042"
+
+
+def test_what_is_not_known_is_not_in_the_status() -> None:
+    undeclared = replace(a_placement("cpu"), declared=Declared(service=False, cv=False, startup=False))
+    spec = a_spec(a_stage("vad", undeclared))
+    status = status_of(a_snapshot(a_state(spec, replicas={VAD: 1})))
+    (vad,) = status["stages"][0]["placements"]
+    assert not {"fixedSeconds", "perItemSeconds", "cv", "relativeError"} & vad.get("serviceTime", {}).keys()
+    assert "startupSeconds" not in vad
+    assert "overheadSeconds" not in status["latency"]
+
+
+def test_the_status_of_the_largest_pipeline_of_which_all_is_learned_fits_into_etcd() -> None:
+    undeclared = Declared(service=False, cv=False, startup=False)
+    stage_names, pool_names = [f"stage-{i:057}" for i in range(20)], [f"pool-{i:058}" for i in range(8)]
+    placements = [replace(a_placement(pool, bounds=(0, 5)), declared=undeclared) for pool in pool_names]
+    stages = [
+        a_stage(name, *placements, after=stage_names[max(0, index - 1) : index])
+        for index, name in enumerate(stage_names)
+    ]
+    spec = a_spec(*stages, sla_s=20.0)
+    keys = spec.placement_keys()
+    learned = Learned(
+        batch_times={key: BatchTimes(weight=2.0, batch=1.0, time_s=0.023) for key in keys},
+        startups_s=dict.fromkeys(keys, 42.0),
+        throughput_corrections={key: Correction(factor=0.5, smoothed=0.5, learned_at_s=NOW_S) for key in keys},
+        latency_corrections={key[0]: Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S) for key in keys},
+        overhead_s=1.0,
+    )
+    feedback = FeedbackMemory(
+        floors={key[0]: 0.5 for key in keys}, useless_until_s={key[0]: NOW_S + 60 for key in keys}
+    )
+    memory = PipelineMemory(learned=learned, feedback=feedback)
+    state = a_state(spec, replicas=dict.fromkeys(keys, 1), memory=memory)
+    fleet = pools(*(a_pool(name, instances=200, ready=200) for name in pool_names))
+    status = status_of(a_snapshot(state, fleet=fleet))
+    lines = status["memory"]["explanation"]["lines"]
+    assert sum("being measured; not declared" in line for line in lines) == len(keys)
+    # etcd takes 1.5 MiB by default, spec and managed fields included.
+    assert len(json.dumps(status).encode()) < 512 * 1024
+
+
+def test_the_entry_that_determines_the_demand_is_in_the_status() -> None:
+    event = EventFloor(name="concert", demand=400.0, start_s=NOW_S, end_s=NOW_S + 60)
+    state = a_state(replace(a_spec(), at_least=(event,)), demand=10.0, replicas={VAD: 1, ENCODER: 1})
+    status = status_of(a_snapshot(state))
+    assert (status["demand"], status["atLeast"], status["memory"]["floor"]) == ("400", "concert", 400.0)
+    assert status["summary"]["demand"] == "400 requests/s (atLeast concert)"
+    assert "atLeast" not in status_of(a_snapshot(replace(state, demand=500.0)))
 
 
 def test_what_must_last_is_in_the_status() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from controller.resources.fields import duration_s, quantity_bytes
+from controller.resources.fields import clock_s, duration_s, moment_s, quantity_bytes
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,11 @@ def test_durations_are_seconds_in_whole_nanoseconds(text: str, seconds: float) -
 )
 def test_quantities_are_bytes(text: str, size: float) -> None:
     assert quantity_bytes(text) == size
+
+
+def test_times_of_day_are_seconds_since_midnight() -> None:
+    assert [clock_s(text) for text in ("00:00", "08:30", "24:00")] == [0.0, 30600.0, 86400.0]
+
+
+def test_moments_are_seconds_since_the_epoch_whatever_their_offset() -> None:
+    assert moment_s("2026-12-24T18:00:00Z") == moment_s("2026-12-24T19:00:00+01:00") == 1798135200.0

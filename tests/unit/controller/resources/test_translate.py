@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
 
+from controller.core.state.schedule import EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
@@ -17,6 +18,7 @@ from controller.resources.manifests import load_documents
 from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
+from controller.resources.time_zones import time_zone
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import Routing
 from profiler.samples import Answer, Quantity
@@ -106,6 +108,21 @@ def test_the_answer_is_the_whole_one_unless_it_is_given() -> None:
     vad, encoder = spec({"spec.stages[1].metrics": metrics}).stages[:2]
     assert (vad.metrics_model, vad.metrics_answer) == (None, Answer.WHOLE)
     assert (encoder.metrics_model, encoder.metrics_answer) == ("a/b", Answer.FIRST)
+
+
+def test_known_demand_is_in_base_units_with_its_zone_as_offsets() -> None:
+    hours, event = spec().at_least
+    assert isinstance(hours, WeeklyFloor)
+    assert (hours.name, hours.demand, hours.from_s, hours.until_s) == ("business-hours", 400.0, 28800.0, 64800.0)
+    assert (hours.days, hours.zone) == ((0, 4), time_zone("Europe/Berlin"))
+    assert event == EventFloor(name="concert", demand=1000.5, start_s=1798135200.0, end_s=1798151400.0)
+
+
+def test_hours_are_those_of_every_day_in_utc_by_default() -> None:
+    entry = "spec.demand.atLeast[0]"
+    (hours, _) = spec({f"{entry}.days": REMOVED, f"{entry}.timeZone": REMOVED}).at_least
+    assert isinstance(hours, WeeklyFloor)
+    assert (hours.days, hours.zone.name, hours.zone.changes) == ((0, 1, 2, 3, 4, 5, 6), "UTC", ())
 
 
 def test_requests_have_no_chunk() -> None:

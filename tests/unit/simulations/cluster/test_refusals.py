@@ -43,6 +43,11 @@ MANIFESTS = [
         'pipeline.yaml:30: spec.stages[1].rules[0].query: "sum(up)": must be one that the simulated ingress',
     ),
     (
+        QUERY,
+        f"{QUERY}\n    atLeast: [{{name: late, demand: '9', from: '22:00', until: '06:00'}}]",
+        'pipeline.yaml:8: spec.demand.atLeast: [{"name": "late", "demand": "9", "from": "22:00", "until": …: must',
+    ),
+    (
         "kind: Deployment, name: asr-gpu",
         "kind: StatefulSet, name: asr-gpu",
         "pipeline.yaml:33: spec.stages[1].placements[0].target: {",

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from builders import ENCODER, NOW_S, VAD, a_placement, a_scaling, a_spec, a_stage, a_state, a_target, seen
 
-from controller.core.assess.demand import DemandState, horizon_s, stabilised_demand
+from controller.core.assess.demand import DemandState, horizon_s, planning_demand, stabilised_demand
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import TargetState
 from profiler.samples import Absence, AbsenceReason, Reading
 
@@ -338,3 +339,41 @@ def test_what_is_idle_stays_so_while_the_demand_query_has_no_series() -> None:
 def test_what_is_idle_wakes_when_new_demand_could_not_be_seen_for_as_long(reason: AbsenceReason) -> None:
     found = idled(9.0, *[0.0] * 5, *[Absence(reason=reason)] * 40)
     assert idle_cycles(found) == [5, 6, 7, 8, 9], "the source was lost in cycle 6, and idleAfter is four cycles"
+
+
+def floored(demand: Reading, floor: float, *, memory: PipelineMemory | None = None, in_s: float = 0.0) -> DemandState:
+    """Return the demand of a pipeline whose replicas start in 100 s, with an event in `in_s`."""
+    event = EventFloor(name="event", demand=floor, start_s=NOW_S + in_s, end_s=NOW_S + in_s + 1.0)
+    spec = replace(a_spec(a_stage("a", a_placement("cpu", startup_s=100.0))), at_least=(event,))
+    return planning_demand(a_state(spec, demand=demand, memory=memory), NOW_S, 15.0)
+
+
+def test_known_demand_is_a_floor_and_no_observation() -> None:
+    answer = floored(10.0, 400.0)
+    assert (answer.demand, answer.stabilized, answer.forecast) == (400.0, 10.0, 10.0)
+    assert [(sample.observed, sample.forecast, sample.peak) for sample in answer.samples] == [(10.0, 10.0, 10.0)]
+    assert answer.from_floor
+
+
+def test_known_demand_below_the_load_changes_nothing() -> None:
+    answer = floored(500.0, 400.0)
+    assert (answer.demand, answer.from_floor) == (500.0, False)
+
+
+def test_known_demand_counts_from_one_cycle_and_start_up_time_before() -> None:
+    assert floored(10.0, 400.0, in_s=115.0).demand == 400.0
+    assert floored(10.0, 400.0, in_s=115.1).demand == 10.0
+
+
+def test_a_demand_that_known_demand_exceeds_is_not_said_to_fall_soon() -> None:
+    earlier = (DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),)
+    memory = PipelineMemory(demand=50, samples=earlier)
+    assert floored(10.0, 40.0, memory=memory).falls_at_s == NOW_S + 200
+    assert floored(10.0, 60.0, memory=memory).falls_at_s is None
+
+
+def test_known_demand_counts_before_any_observation() -> None:
+    answer = floored(MISSING, 400.0)
+    assert (answer.demand, answer.stabilized) == (400.0, None)
+    assert answer.loss is not None
+    assert answer.loss.demand is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage
 
-from controller.core.assess.optimizer_input import keeping, limited, optimizer_pipeline, rounded_up, stages_sla_s
+from controller.core.assess.optimizer_input import keeping, limited, optimizer_pipeline, stages_sla_s
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Pipeline, Placement, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason
@@ -57,13 +57,6 @@ def test_noise_in_what_was_measured_asks_the_same_question() -> None:
     one = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.25, service_factor=1.4))
     other = optimizer_pipeline(SPEC, 10.0, profile=a_profile(pass_ratio=0.2495, service_factor=1.402))
     assert one == other
-
-
-def test_demand_is_rounded_up_by_less_than_a_hundredth() -> None:
-    for demand in (0.01, 1.0, 60.0, 599.9, 12_345.6):
-        assert demand <= rounded_up(demand) <= demand * 1.0101
-        assert rounded_up(rounded_up(demand)) == rounded_up(demand)
-    assert rounded_up(0.0) == 0.0
 
 
 def a_profile(*, pass_ratio: float, service_factor: float) -> PipelineProfile:

@@ -1,0 +1,67 @@
+"""Which declared least demand is in force: the highest entry of `spec.demand.atLeast` that is active in an interval."""
+
+from collections.abc import Iterator, Sequence
+
+from controller.core.state.schedule import DemandFloor, EventFloor, TimeZone, WeeklyFloor
+
+_DAY_S = 86_400.0
+_FIRST_DAY = 3
+"""The epoch began on a Thursday."""
+
+
+def highest_floor(floors: Sequence[DemandFloor], from_s: float, until_s: float) -> DemandFloor | None:
+    """Return the entry with the highest demand of those active at any time from `from_s` to `until_s`, None: none is.
+
+    Both times are included. Of entries with the same demand, the first one declared is returned.
+    """
+    active = [floor for floor in floors if _is_active(floor, from_s, until_s)]
+    return max(active, key=lambda floor: floor.demand, default=None)
+
+
+def _is_active(floor: DemandFloor, from_s: float, until_s: float) -> bool:
+    if isinstance(floor, EventFloor):
+        return floor.start_s <= until_s and floor.end_s > from_s
+    return any(start_s <= until_s and end_s > from_s for start_s, end_s in _hours(floor, from_s, until_s))
+
+
+def _hours(floor: WeeklyFloor, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+    """Yield start and end of the hours of `floor` on all days that may overlap `from_s` to `until_s`."""
+    # Local time differs from UTC by less than a day, and hours end on the next day at the latest.
+    for day in range(int(from_s // _DAY_S) - 2, int(until_s // _DAY_S) + 2):
+        if (day + _FIRST_DAY) % 7 in floor.days:
+            midnight_s = day * _DAY_S
+            ends_next_day = floor.until_s <= floor.from_s
+            end_s = midnight_s + floor.until_s + (_DAY_S if ends_next_day else 0.0)
+            yield _first(floor.zone, midnight_s + floor.from_s), _last(floor.zone, end_s)
+
+
+def _first(zone: TimeZone, local_s: float) -> float:
+    """Return the first time at which the clocks of `zone` show `local_s` or later.
+
+    `local_s` counts as if local time were UTC. When clocks are set forward, they skip it: the time of the change is
+    returned.
+    """
+    for start_s, end_s, offset_s in _offsets(zone):
+        if max(start_s, local_s - offset_s) < end_s:
+            return max(start_s, local_s - offset_s)
+    raise AssertionError("the last offset has no end")
+
+
+def _last(zone: TimeZone, local_s: float) -> float:
+    """Return the last time until which the clocks of `zone` show less than `local_s`.
+
+    When clocks are set back, they show `local_s` twice: the second time is returned.
+    """
+    return max(
+        min(end_s, local_s - offset_s)
+        for start_s, end_s, offset_s in _offsets(zone)
+        if min(end_s, local_s - offset_s) > start_s
+    )
+
+
+def _offsets(zone: TimeZone) -> Iterator[tuple[float, float, float]]:
+    """Yield start, end and offset of every interval of one offset."""
+    starts = (float("-inf"), *(at_s for at_s, _ in zone.changes))
+    ends = (*(at_s for at_s, _ in zone.changes), float("inf"))
+    offsets = (zone.first_offset_s, *(offset_s for _, offset_s in zone.changes))
+    yield from zip(starts, ends, offsets, strict=True)

@@ -1,0 +1,108 @@
+"""Texts for what measurements have shown: service laws, corrections, time outside the stages, and what follows."""
+
+from collections.abc import Iterator
+
+from controller.core.messages.phrases import count_of, duration, number, timestamp
+from controller.core.state.decision import PipelineDecision
+from controller.core.state.spec import PlacementSpec
+from optimizer.model import ServiceLaw, StageName
+from profiler.correction import left_to_stages_s
+from profiler.law import ENOUGH_WEIGHT, KNOWN, LEAST_WEIGHT
+from profiler.stages import PlacementProfile, StageProfile
+
+_NOTABLE = 0.05  # a correction factor closer to 1 than this does not change a plan
+
+
+def measured_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield the texts about the measurements that the plan follows: the time outside the stages, then each stage's.
+
+    A correction that is too small to change the plan has no text.
+    """
+    yield from _overhead_words(decision)
+    placements = decision.spec.placements()
+    for stage in decision.profile.stages:
+        if abs(stage.latency_factor - 1) >= _NOTABLE:
+            modelled = "" if stage.modelled_p95_s is None else f" (model now: {duration(stage.modelled_p95_s)})"
+            factor = number(stage.latency_factor)
+            yield f"{stage.name}: measured p95 is {factor} × the model's; correction applied{modelled}"
+        used = {own.pool for own in stage.placements if decision.desired.get((stage.name, own.pool))}
+        for placement in stage.placements:
+            key = (stage.name, placement.pool)
+            if not placements[key].declared.service:
+                fallback = bool(used) and placement.pool not in used
+                yield f"{stage.name} on {placement.pool}: {_undeclared_law(placement, fallback=fallback)}"
+            startup_s = decision.memory.learned.startups_s.get(key)
+            yield from _placement_words(stage, placement, placements[key], startup_s)
+        yield from _feedback_words(decision, stage.name)
+
+
+def _overhead_words(decision: PipelineDecision) -> Iterator[str]:
+    overhead_s, sla = decision.profile.overhead_s, decision.spec.sla
+    if not overhead_s:
+        return
+    left_s = left_to_stages_s(sla.latency_s, overhead_s)
+    left = f"{duration(left_s)} of {duration(sla.latency_s)}"
+    if left_s == sla.latency_s:
+        left = f"all of {duration(sla.latency_s)}, because this is within the error of the measurement"
+    yield f"overhead: {duration(overhead_s)} of p{sla.percentile:g} are outside the stages; they are left {left}"
+
+
+def _placement_words(
+    stage: StageProfile, profile: PlacementProfile, spec: PlacementSpec, startup_s: float | None
+) -> Iterator[str]:
+    where = f"{stage.name} on {profile.pool}"
+    corrected = abs(profile.service_factor - 1) >= _NOTABLE
+    if corrected and profile.measured:
+        law = _law_words(profile.service)
+        yield f"{where}: measured {number(profile.service_factor)} × the declared service time: {law}"
+    elif corrected:
+        factor = number(profile.service_factor)
+        yield f"{where}: not measured; planned with {factor} × the declared service time, as on the stage's other pools"
+    if not spec.declared.startup and startup_s is not None:
+        yield f"{where}: replicas start in {duration(startup_s)}, measured; not declared"
+    if profile.saturation_rps is not None:
+        origin = "declared" if spec.declared.service and not corrected else "measured"
+        yield (
+            f"{where}: a replica served at most {number(profile.saturation_rps)} items/s, less than its {origin} "
+            "service time allows; correction applied"
+        )
+
+
+def _undeclared_law(profile: PlacementProfile, *, fallback: bool) -> str:
+    """Return the text about a service time that was not declared: the one measured, or what is missing for that.
+
+    `fallback` says that the stage has replicas, but none on this pool.
+    """
+    times, error = profile.batch_times, profile.relative_error
+    if times is None or error is None:
+        words = "service time not declared and not measured yet"
+        return f"{words}; a fallback only, until a replica there has been measured" if fallback else words
+    law = f"{_law_words(profile.service)} (± {error:.0%})"
+    if profile.known:
+        return f"{law}, measured; not declared"
+    needed = LEAST_WEIGHT if error <= KNOWN else ENOUGH_WEIGHT
+    precise = "" if error <= KNOWN else f", or an error of at most {KNOWN:.0%}"
+    return f"{law}, being measured; not declared; needs {needed:g} measurements{precise}; has {number(times.weight)}"
+
+
+def _law_words(law: ServiceLaw) -> str:
+    fixed, each = duration(law.fixed_s), duration(law.per_item_s)
+    return fixed if law.per_item_s <= 0 else f"{fixed} + {each} per item"
+
+
+def _feedback_words(decision: PipelineDecision, stage: StageName) -> Iterator[str]:
+    """Yield the texts about capacity of `stage` that a measured miss of the SLA has led to, or has not justified."""
+    memory, percentile = decision.memory.feedback, decision.spec.sla.percentile
+    least = decision.floors.get(stage)
+    if least is not None:
+        yield f"{stage}: at least {count_of(least, 'replica')}, because the measured latency exceeded the SLA"
+    if (step := memory.step) is not None and step.stage == stage:
+        yield (
+            f"{stage}: the step to {count_of(step.replicas, 'replica')} at {timestamp(step.at_s)} is kept only if it "
+            f"lowers p{percentile:g}, which was {duration(step.before_s)}"
+        )
+    if (until_s := memory.useless_until_s.get(stage)) is not None:
+        yield (
+            f"{stage}: more replicas did not lower p{percentile:g} and were taken back; no further step before "
+            f"{timestamp(until_s)}"
+        )
