@@ -13,11 +13,13 @@ from controller.core.record import (
     SCHEMA,
     decision_key,
     decision_record,
+    differences,
     recorded_decision_key,
     recorded_inputs,
 )
 from controller.core.state.decision import Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
+from controller.core.state.schedule import EventFloor, TimeZone, WeeklyFloor
 from controller.core.state.spec import Declared
 
 
@@ -57,6 +59,21 @@ def test_a_record_from_before_models_and_answers_is_read(planner: Planner) -> No
         for stage in pipeline["spec"]["stages"]:
             del stage["metrics_model"], stage["metrics_answer"]
     assert recorded_inputs(record) == (snapshot, Policy())
+
+
+def test_a_record_has_known_demand_with_its_time_zone_and_an_old_one_has_none(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    zone = TimeZone(name="Europe/Berlin", first_offset_s=3600.0, changes=((5000.0, 7200.0), (9000.0, 3600.0)))
+    hours = WeeklyFloor(name="hours", demand=40.0, from_s=0.0, until_s=3600.0, days=(0, 4), zone=zone)
+    event = EventFloor(name="event", demand=400.0, start_s=0.0, end_s=1e6)
+    snapshot = a_snapshot(a_state(replace(a_spec(), at_least=(hours, event)), replicas={VAD: 4, ENCODER: 4}))
+    decision = decide(snapshot, Policy())
+    record = json.loads(json.dumps(decision_record(snapshot, decision)))
+    assert recorded_inputs(record)[0] == snapshot
+    assert record["decision"]["pipelines"]["speech/captions"]["at_least"] == "event"
+    assert differences(record, decision) == ()
+    del record["snapshot"]["pipelines"][0]["spec"]["at_least"]
+    assert recorded_inputs(record)[0].pipelines[0].spec.at_least == ()
 
 
 @pytest.mark.parametrize("broken", [{}, {"schema": "v0"}, {"schema": SCHEMA}, {"schema": SCHEMA, "snapshot": 1}])
