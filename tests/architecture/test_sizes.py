@@ -15,6 +15,7 @@ COMPILED = {"compiled", "inlined"}
 """Decorators of kernels: numba passes arrays one by one where a record of them would be slower."""
 
 DOCUMENTS = {
+    "controller.core.state.decision.PipelineDecision": "the entry of a pipeline in a decision record",
     "controller.core.state.spec.PipelineSpec": "the spec of a SpeechPipeline",
     "controller.resources.pipeline_status.PipelineStatus": "the status document of the API",
     "controller.settings.OperatorSettings": "one attribute per flag of `sluice operator`",

@@ -137,8 +137,8 @@ def test_what_a_missed_sla_led_to_is_told() -> None:
         step=FeedbackStep(stage=ENCODER[0], at_s=NOW_S - 60, before_s=0.61, replicas=5),
         useless_until_s={VAD[0]: NOW_S + 1800},
     )
-    known = replace(decision, demand=replace(decision.demand, planned=9.3))
-    assert told(replace(known, memory=replace(decision.memory, feedback=feedback))) == [
+    missed = replace(decision, memory=replace(decision.memory, feedback=feedback), floors={ENCODER[0]: 5})
+    assert told(missed) == [
         "vad: more replicas did not lower p95 and were taken back; no further step before 1970-01-01T03:16:40Z",
         "encoder: at least 5 replicas, because the measured latency exceeded the SLA",
         "encoder: the step to 5 replicas at 1970-01-01T02:45:40Z is kept only if it lowers p95, which was 610 ms",
