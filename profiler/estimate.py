@@ -364,6 +364,7 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.UTILIZATION: _mean,
     Quantity.QUEUE_DEPTH: _total,
     Quantity.SESSIONS: _total,
+    Quantity.SESSION_REFUSALS: _total,
     Quantity.RX_QUEUE_PRESSURE: _worst,
 }
 
