@@ -1,5 +1,8 @@
 """Corrections of the model by measurement: a stage's 95th percentile and a replica's throughput. Pure.
 
+Where the coefficient of variation of the service times is not declared, it is fitted to the percentile first, and the
+correction is of what no variation explains.
+
 Both corrections are learned slowly, and only from samples that can be compared with the model: no replica of the stage
 started or stopped within their window, there were enough items, and the service factor has settled. Latency is
 compared without overload, because a queue near its limit depends on the load of the last minutes, which the model does
@@ -10,12 +13,12 @@ declared.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
-from optimizer.model import LATENCY_FACTORS, Placement, Routing, StageName
+from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, composed_latency_s
 from profiler.samples import Absence, Quantity, sane
 from profiler.stages import (
@@ -40,6 +43,10 @@ OVERHEAD_TIME_CONSTANT_S = 60.0
 added where they help little."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
+CV_TIME_CONSTANT_S = 300.0
+"""Time constant of a fitted coefficient of variation, for the same reason as that of the latency correction."""
+MOST_CV = 2.0
+"""The largest coefficient of variation that is fitted; speech models are below 1."""
 THROUGHPUT_FACTORS = (0.02, 1.0)
 """Bounds of the observed throughput over the one implied by the service time."""
 KEPT_S = 3600.0
@@ -58,6 +65,7 @@ _PERCENTILE = 95.0  # the percentile that servers report, whatever that of the S
 _HIGHEST_UTILIZATION = 0.9
 _SATURATED = 0.95
 _FALLING_BEHIND = 1.05  # arrivals over completions
+_CV_STEP = 0.05
 _SERVICE_SETTLED = 0.1  # how far the newest service factor may be from the smoothed one
 
 
@@ -173,7 +181,8 @@ def _corrected(
     parts: list[_Part] = []
     for profile, placement in zip(stage.placements, running.placements, strict=True):
         law = placement.prior.service if placement.law_declared else profile.service
-        service = law.scaled(to_grain(profile.service_factor))
+        service = replace(law, cv=profile.service.cv) if not placement.cv_declared else law
+        service = service.scaled(to_grain(profile.service_factor))
         part = _Part(
             running=placement,
             profile=profile,
@@ -192,6 +201,15 @@ def _corrected(
         parts.append(replace(part, profile=corrected))
     modelled = _tail(parts, running, load) if cycle.demand_known and running.settled else None
     latency = learned.latency_corrections.get(stage.name)
+    profiles = tuple(
+        _with_cv(
+            part,
+            learned.cvs.get((stage.name, part.profile.pool)),
+            None if modelled is None else modelled.cvs.get(part.profile.pool),
+            cycle,
+        )
+        for part in parts
+    )
     if modelled is not None:
         low, high = LATENCY_FACTORS
         before = 1.0 if latency is None else 1 + (latency.smoothed - 1) * _kept(latency, cycle.now_s)
@@ -201,7 +219,7 @@ def _corrected(
         latency = Correction(factor=max(smoothed, relieved), smoothed=smoothed, learned_at_s=cycle.now_s)
     return replace(
         stage,
-        placements=tuple(part.profile for part in parts),
+        placements=profiles,
         latency_correction=latency,
         latency_factor=believed(latency, cycle.now_s),
         modelled_p95_s=None if modelled is None else modelled.percentile_s,
@@ -213,12 +231,31 @@ def _towards(goal: float, start: float, interval_s: float, time_constant_s: floa
     return goal + (start - goal) * math.exp(-interval_s / time_constant_s)
 
 
+def _with_cv(part: _Part, before: float | None, fitted: float | None, cycle: _Cycle) -> PlacementProfile:
+    """Return the profile of `part` with the coefficient of variation learned `before`, moved towards the `fitted` one.
+
+    Both are None where there is none.
+    """
+    profile = part.profile
+    if part.running.cv_declared or (before is None and fitted is None):
+        return profile
+    cv = profile.service.cv if before is None else before
+    if fitted is not None:
+        cv = _towards(fitted, cv, cycle.interval_s, CV_TIME_CONSTANT_S)
+    return replace(profile, service=replace(profile.service, cv=cv), fitted_cv=cv)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tail:
-    """Measured over modelled 95th percentile (`ratio`), and the modelled one; both are means over all items."""
+    """Measured over modelled 95th percentile (`ratio`), and the modelled one; both are means over all items.
+
+    `cvs` has the coefficients of variation that explain most of the difference, of placements without a declared one;
+    `ratio` is then what they do not explain.
+    """
 
     ratio: float
     percentile_s: float
+    cvs: Mapping[PoolName, float]
 
 
 def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail | None:
@@ -230,6 +267,7 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
     rates = [part.reading(Quantity.ARRIVAL_RATE) for part in serving]
     offered_rps = math.fsum(rate for rate in rates if rate is not None)
     tails: list[tuple[float, float, float]] = []  # items per second, measured over modelled, modelled
+    cvs: dict[PoolName, float] = {}
     for part, rate_rps in zip(serving, rates, strict=True):
         completions_rps = part.reading(Quantity.COMPLETION_RATE)
         p95_s = part.reading(Quantity.LATENCY_P95)
@@ -242,23 +280,56 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
         if batch == 1 and (part.reading(Quantity.UTILIZATION) or 0.0) > _HIGHEST_UTILIZATION:
             return None
         sessions = None if load.sessions is None else load.sessions * rate_rps / offered_rps
-        predicted = _modelled(
-            replace(load, rate_rps=rate_rps, sessions=sessions),
-            part.saturating_at(part.profile.saturation_rps),
-            part.replicas,
-            batch,
-            stage.routing,
-        )
+        predict_with = partial(_modelled_with, part, replace(load, rate_rps=rate_rps, sessions=sessions), stage.routing)
+        cv = part.placement.service.cv
+        predicted = predict_with(cv)
         if predicted is None or predicted.utilization > _HIGHEST_UTILIZATION or predicted.percentile_s <= 0:
             return None
-        tails.append((completions_rps, _ratio(part, p95_s, predicted), predicted.percentile_s))
+        ratio = _ratio(part, p95_s, predicted)
+        if not part.running.cv_declared:
+            ratio, cvs[part.profile.pool] = _fitted_cv(part, p95_s, ratio, cv, predict_with)
+        tails.append((completions_rps, ratio, predicted.percentile_s))
     total_rps = math.fsum(items_rps for items_rps, _, _ in tails)
     if total_rps * stage.window_s < MIN_TAIL_ITEMS:
         return None
     return _Tail(
         ratio=math.fsum(items * ratio for items, ratio, _ in tails) / total_rps,
         percentile_s=math.fsum(items * modelled for items, _, modelled in tails) / total_rps,
+        cvs=cvs,
     )
+
+
+def _fitted_cv(
+    part: _Part, p95_s: float, ratio: float, cv: float, predict_with: Callable[[float], Prediction | None]
+) -> tuple[float, float]:
+    """Return measured over modelled latency at the coefficient of variation that makes it nearest to 1, and the latter.
+
+    `ratio` is measured over modelled at the present `cv`. Latencies grow with the variation, so the grid is searched by
+    halves. The present one stays where no other is nearer.
+    """
+    found = [(ratio, cv)]
+    low, high = 0, round(MOST_CV / _CV_STEP)
+    while low <= high:
+        middle = (low + high) // 2
+        predicted = predict_with(middle * _CV_STEP)
+        if predicted is None or predicted.percentile_s <= 0:
+            high = middle - 1
+            continue
+        other = _ratio(part, p95_s, predicted)
+        found.append((other, middle * _CV_STEP))
+        if other > 1:
+            low = middle + 1
+        else:
+            high = middle - 1
+    return min(found, key=lambda each: abs(math.log(each[0])))
+
+
+def _modelled_with(part: _Part, load: StageLoad, routing: Routing, cv: float) -> Prediction | None:
+    """Return the prediction for `part` with the coefficient of variation `cv` of its service times."""
+    placement = part.saturating_at(part.profile.saturation_rps)
+    if cv != placement.service.cv:
+        placement = replace(placement, service=replace(placement.service, cv=cv))
+    return _modelled(load, placement, part.replicas, part.running.batch, routing)
 
 
 @lru_cache(maxsize=1 << 15)

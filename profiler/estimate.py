@@ -8,6 +8,7 @@ placement makes the stage's reading absent, because the other placements alone w
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
@@ -133,7 +134,8 @@ def _stage_profile(
         ratio = max(before, ratio)
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
-    factors = [learned.service_factors.get((stage.name, placement.pool)) for placement in stage.placements]
+    keys = [(stage.name, placement.pool) for placement in stage.placements]
+    factors = [learned.service_factors.get(key) for key in keys]
     shared = _shared_factor(factors)
     return StageProfile(
         name=stage.name,
@@ -142,10 +144,10 @@ def _stage_profile(
         pass_ratio_measured=measured,
         pressure=pressure(own, pipeline.sla.latency_s),
         placements=tuple(
-            _placement_profile(placement, factor, shared, stage.window_s)
+            _placement_profile(_with_cv(placement, learned.cvs.get(key)), factor, shared, stage.window_s)
             if placement.law_declared
-            else _learned_profile(placement, learned, (stage.name, placement.pool), stage.window_s, interval_s)
-            for placement, factor in zip(stage.placements, factors, strict=True)
+            else _learned_profile(placement, learned, key, stage.window_s, interval_s)
+            for placement, key, factor in zip(stage.placements, keys, factors, strict=True)
         ),
     )
 
@@ -157,6 +159,13 @@ def _shared_factor(factors: Sequence[float | None]) -> float:
     """
     known = [factor for factor in factors if factor is not None]
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if known else 1.0
+
+
+def _with_cv(placement: PlacementInput, cv: float | None) -> PlacementInput:
+    """Return `placement` with the learned coefficient of variation `cv` where none is declared."""
+    if placement.cv_declared or cv is None:
+        return placement
+    return replace(placement, prior=replace(placement.prior, service=replace(placement.prior.service, cv=cv)))
 
 
 def _placement_profile(
@@ -369,6 +378,7 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.UTILIZATION: _mean,
     Quantity.QUEUE_DEPTH: _total,
     Quantity.SESSIONS: _total,
+    Quantity.SESSION_REFUSALS: _total,
     Quantity.RX_QUEUE_PRESSURE: _worst,
 }
 

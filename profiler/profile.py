@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from profiler.correction import with_corrections
 from profiler.estimate import estimate_pipeline
+from profiler.slots import learned_slots
 from profiler.stages import Learned, PipelineInput, PipelineProfile
 
 
@@ -22,7 +23,13 @@ def profile_pipeline(
         for placement in stage.placements
         if placement.startup_s is not None
     }
-    return profile, replace(_learned(profile), startups_s={**learned.startups_s, **startups_s})
+    session_slots, sessions_held = learned_slots(pipeline, learned)
+    return profile, replace(
+        _learned(profile),
+        startups_s={**learned.startups_s, **startups_s},
+        session_slots=session_slots,
+        sessions_held=sessions_held,
+    )
 
 
 def _learned(profile: PipelineProfile) -> Learned:
@@ -46,5 +53,9 @@ def _learned(profile: PipelineProfile) -> Learned:
         },
         overhead_s=profile.overhead_s,
         batch_times={key: placement.batch_times for key, placement in placements if placement.batch_times is not None},
-        cvs={key: placement.service.cv for key, placement in placements if placement.batch_times is not None},
+        cvs={
+            key: placement.service.cv
+            for key, placement in placements
+            if placement.batch_times is not None or placement.fitted_cv is not None
+        },
     )

@@ -84,6 +84,8 @@ class Quantity(Enum):
     """Items waiting, over all pods."""
     SESSIONS = "sessions"
     """Streams that hold a session slot, over all pods."""
+    SESSION_REFUSALS = "sessionRefusals"
+    """Sessions refused because no slot was free, per second, over all pods. Servers need not export it."""
     RX_QUEUE_PRESSURE = "rxQueuePressure"
     """Fill level of the network receive queues, 0–1, of the worst pod."""
 

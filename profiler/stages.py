@@ -32,7 +32,8 @@ def rounded_up(demand: float) -> float:
 class PlacementInput:
     """An observed placement: `replicas` are ready and take batches of up to `batch` items; `prior` is as declared.
 
-    `law_declared` and `cv_declared` say whether service law and variation of `prior` are more than placeholders.
+    `law_declared`, `cv_declared` and `memory_declared` say whether service law, variation and session slots of `prior`
+    are more than placeholders.
     `startup_s` is the start-up time of the ready replicas, None where it is not known.
     """
 
@@ -42,6 +43,7 @@ class PlacementInput:
     samples: PlacementSamples
     law_declared: bool = True
     cv_declared: bool = True
+    memory_declared: bool = True
     startup_s: float | None = None
 
     @property
@@ -110,7 +112,8 @@ class Learned:
     measured has no factor. `latency_corrections` and `throughput_corrections` correct the model; a stage or placement
     that was never compared with the model has none. `overhead_s` is the time of an item that no stage accounts for.
     `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
-    of those without a declared one, and `startups_s` the start-up times.
+    of those without a declared one, `startups_s` the start-up times, and `sessions_held` the most sessions per
+    replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -121,6 +124,8 @@ class Learned:
     batch_times: Mapping[PlacementKey, BatchTimes] = field(default_factory=dict)
     cvs: Mapping[PlacementKey, float] = field(default_factory=dict)
     startups_s: Mapping[PlacementKey, float] = field(default_factory=dict)
+    session_slots: Mapping[PlacementKey, int] = field(default_factory=dict)
+    sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +136,9 @@ class PlacementProfile:
     mean service time, smoothed. `measured` is False while no service time was ever measured here; the factor is then
     that of the stage's other placements. Without a declared law, `service` is fitted to `batch_times`, with
     `relative_error`; `known` is False while the error is too large to plan with fewer replicas, or nothing was
-    measured. `measured_factor` is the newest measured ratio, None without enough traffic. `saturation_rps` is the
-    throughput of one replica under overload, in items per second, None where it is what `service` implies.
+    measured. `fitted_cv` is the coefficient of variation of `service` where it is not declared but was fitted to the
+    latency, smoothed. `measured_factor` is the newest measured ratio, None without enough traffic. `saturation_rps` is
+    the throughput of one replica under overload, in items per second, None where it is what `service` implies.
     `throughput_correction` is the observed over the implied throughput, None where no lower one was observed.
     """
 
@@ -145,6 +151,7 @@ class PlacementProfile:
     known: bool = True
     relative_error: float | None = None
     batch_times: BatchTimes | None = None
+    fitted_cv: float | None = None
     measured_factor: float | None = None
     throughput_correction: Correction | None = None
     saturation_rps: float | None = None

@@ -27,6 +27,7 @@ class Counter(IntEnum):
     SERVICE_S = 5
     """Service times of items: each item counts the time of its batch."""
     LATENCY_S = 6
+    REFUSED_SESSIONS = 7
 
 
 class Level(IntEnum):
@@ -179,6 +180,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
             value=lambda pods: np.minimum(1.0, pods.window.last[:, Level.QUEUED] / pods.queue_limit)
         ),
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
+        Quantity.SESSION_REFUSALS: Expression(value=_rate(Counter.REFUSED_SESSIONS)),
     },
     "triton": {
         Quantity.ARRIVAL_RATE: Expression(value=lambda pods: pods.rate(Counter.COMPLETED) + pods.rate(Counter.REFUSED)),
@@ -193,6 +195,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
+        Quantity.SESSION_REFUSALS: Expression(value=_rate(Counter.REFUSED_SESSIONS)),
     },
     "vllm": {
         Quantity.ARRIVAL_RATE: Expression(value=_vllm_arrivals),
@@ -212,6 +215,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
+        Quantity.SESSION_REFUSALS: Expression(value=_rate(Counter.REFUSED_SESSIONS)),
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
     },
 }

@@ -44,6 +44,7 @@ class Serving:
             counters.busy_s,
             counters.service_s,
             counters.latency_sum_s,
+            counters.refused_sessions,
         ]
         levels = [counters.queued, counters.in_service, counters.sessions]
         self.replicas.record(

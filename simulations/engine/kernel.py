@@ -250,6 +250,14 @@ def attach(c: Constants, s: State, stage: int, session: int, t: float) -> int:
 
 
 @borrowing
+def _count_refusal(c: Constants, s: State, stage: int) -> None:
+    """Count a stream that found no free slot, at one replica of each placement of the stage."""
+    for p in range(c.stage[stage].first, c.stage[stage].last):
+        if s.group[p].n > 0:
+            s.replica[s.members[p, 0]].refused_sessions += 1
+
+
+@borrowing
 def _let_go(c: Constants, s: State, session: int, t: float) -> None:
     """Free the stream's slots. Its pins stay, because chunks may still be in flight."""
     for stage in range(len(c.stage)):
@@ -279,8 +287,9 @@ def _find_slots(c: Constants, s: State, session: int, t: float) -> None:
         if found >= 0:
             s.stream[session].missing -= 1
             s.whole[at.MISSING] -= 1
-        elif found == _FULL and new:
-            refused = True
+        elif found == _FULL:
+            refused = new
+            _count_refusal(c, s, stage)
     if s.stream[session].missing == 0:
         s.stream[session].give_up_s = _INF
     elif refused:  # its first pins
@@ -603,6 +612,14 @@ def _room(c: Constants, s: State, replica: int) -> bool:
     return bool(not own_slot or _load(s, replica, queues) < c.placement[placement].slots)
 
 
+@woven
+def _refuse(c: Constants, s: State, replica: int) -> None:
+    """Count an item that a replica has no room for."""
+    s.replica[replica].refused += 1
+    if s.queue[2 * len(c.stage) + replica].n < c.placement[s.replica[replica].placement].queue_limit:
+        s.replica[replica].refused_sessions += 1
+
+
 @borrowing
 def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen: int) -> int:
     """Return the queue of another replica for an item that `chosen` has refused; -1 if the item is lost."""
@@ -620,7 +637,7 @@ def _try_others(c: Constants, s: State, stage: int, item: int, t: float, chosen:
             c.placement[placement].weight,
         )
     for count in range(1, at.MAX_REFUSALS + 1):
-        s.replica[chosen].refused += 1
+        _refuse(c, s, chosen)
         tried[count - 1] = chosen
         if count == at.MAX_REFUSALS:
             break
@@ -664,7 +681,7 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
                 return -1
         s.replica[chosen].arrived += 1
         if not _room(c, s, chosen):
-            s.replica[chosen].refused += 1
+            _refuse(c, s, chosen)
             _refused(s, item, t)
             return -1
         return int(queues + chosen)

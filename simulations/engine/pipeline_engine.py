@@ -48,8 +48,9 @@ class ReplicaCounters:
 
     `placement` is the index of the replica's placement in `PipelineSpec.placement_keys()`. Times are in seconds.
     `busy_s` has the service time of each batch once, `service_s` once per item of the batch. `latency_sum_s` is waiting
-    plus service. `latency_counts` has shape (replicas, len(LATENCY_BOUNDS_S) + 1). `queued`, `in_service` and
-    `sessions` are current values.
+    plus service. `refused_sessions` counts streams, and items that need a slot of their own, that found no free slot; a
+    stream counts at one replica of each placement. `latency_counts` has shape (replicas, len(LATENCY_BOUNDS_S) + 1).
+    `queued`, `in_service` and `sessions` are current values.
     """
 
     placement: Counts
@@ -60,6 +61,7 @@ class ReplicaCounters:
     busy_s: Floats
     service_s: Floats
     latency_sum_s: Floats
+    refused_sessions: Counts
     latency_counts: Counts
     queued: Counts
     in_service: Counts
@@ -304,6 +306,7 @@ class PipelineEngine:
             busy_s=state.replica["busy_s"][:n].copy(),
             service_s=state.replica["service_s"][:n].copy(),
             latency_sum_s=state.replica["latency_sum_s"][:n].copy(),
+            refused_sessions=state.replica["refused_sessions"][:n].copy(),
             latency_counts=state.latency_counts[:n].copy(),
             queued=state.queue["n"][queues : queues + n].copy(),
             in_service=state.replica["in_service"][:n].copy(),

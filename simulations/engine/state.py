@@ -176,6 +176,7 @@ _REPLICA = np.dtype(
         ("alone_s", np.float64),  # since when a draining one has no sessions
         ("empty_s", np.float64),  # since when it has no items
         ("ended_at_s", np.float64),
+        ("refused_sessions", np.int64),
     ]
 )
 _TURN = np.dtype(

@@ -24,7 +24,7 @@ _KIND = SpeechPipeline.__name__
 def declared(pipeline: PipelineSpec, file: ScenarioFile) -> PipelineSpec:
     """Return `pipeline` as the policies see it: with wrong service times (`profileError`), or without any numbers.
 
-    `hideProfiles` hides service times and start-up times.
+    `hideProfiles` hides service times, start-up times and memory. The routing stays as it follows from the memory.
     """
     stages = tuple(_stage(pipeline, stage, file) for stage in pipeline.stages)
     return pipeline if stages == pipeline.stages else replace(pipeline, stages=stages)
@@ -46,9 +46,9 @@ def _stage(pipeline: PipelineSpec, stage: StageSpec, file: ScenarioFile) -> Stag
 def _hidden(placement: PlacementSpec) -> PlacementSpec:
     return replace(
         placement,
-        prior=replace(placement.prior, service=UNDECLARED_SERVICE),
+        prior=replace(placement.prior, service=UNDECLARED_SERVICE, session_slots=None),
         startup_s=UNDECLARED_STARTUP_S,
-        declared=replace(placement.declared, service=False, cv=False, startup=False),
+        declared=replace(placement.declared, service=False, cv=False, startup=False, memory=False),
         source=None,
         confidence=None,
     )
@@ -77,12 +77,13 @@ def _fields(document: Mapping[str, Any], pipeline: str, file: ScenarioFile) -> M
 
 def _document(stage: Mapping[str, Any], pipeline: str, file: ScenarioFile) -> Mapping[str, Any]:
     if file.hide_profiles:
-        hidden = {"serviceTime", "startup"}
+        hidden = {"serviceTime", "startup", "memory"}
         placements = [
             {name: value for name, value in placement.items() if name not in hidden}
             for placement in stage["placements"]
         ]
-        return {**stage, "placements": placements}
+        routing = {"routing": "Sticky"} if any(placement.get("memory") for placement in stage["placements"]) else {}
+        return {**routing, **stage, "placements": placements}
     factor = _error(pipeline, stage["name"], file)
     if factor == 1:
         return stage

@@ -71,6 +71,7 @@ def healthy(query: str) -> Answer:
         "speech_stage_latency_seconds_sum": 0.7,
         "speech_stage_latency_seconds_count": 10.0,
         "speech_stage_sessions": 8.0,
+        "speech_stage_sessions_refused_total": 0.5,
         "speech_nic_rx_queue_pressure": 0.2,
     }[metric.group()]
     return vector(dict.fromkeys(PODS, 1.5 if "timestamp(" in query else value))
@@ -177,6 +178,7 @@ def test_every_quantity_of_a_placement_is_read(source: MetricSource) -> None:
         Quantity.UTILIZATION: 0.1,
         Quantity.QUEUE_DEPTH: 4.0,
         Quantity.SESSIONS: 32.0,
+        Quantity.SESSION_REFUSALS: 2.0,
         Quantity.RX_QUEUE_PRESSURE: 0.2,
     }
     assert {quantity: samples.of(quantity) for quantity in expected} == pytest.approx(expected)

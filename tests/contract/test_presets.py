@@ -141,6 +141,7 @@ def simulated(server: ModelServer, *, model: str | None = None, answer: Answer =
             Counter.BUSY_S: items * SERVICE_S,
             Counter.SERVICE_S: items * SERVICE_S,
             Counter.LATENCY_S: items * (WAIT_S + SERVICE_S),
+            Counter.REFUSED_SESSIONS: 0,
         }
         buckets = np.zeros(len(LATENCY_BOUNDS_S) + 1)
         buckets[own] = items

@@ -215,7 +215,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         at_most |= trials
         pipeline = limited(pipeline, trials)
         fallback = None if fallback is None else limited(fallback, trials)
-    floors = {} if declared else learning_floors(state, profile, stages_moved_at_s, now_s)
+    floors = learning_floors(state, profile, learned, stages_moved_at_s, now_s)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
@@ -306,6 +306,7 @@ def _profiler_input(
                         samples=state.samples_of(stage.name, placement.pool),
                         law_declared=placement.declared.service,
                         cv_declared=placement.declared.cv,
+                        memory_declared=placement.declared.memory,
                         startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.pool),
                     )
                     for placement in stage.placements

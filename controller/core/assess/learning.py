@@ -1,4 +1,4 @@
-"""Stages whose service law is not known yet: they keep what carries their load, and double it while it does not.
+"""Stages of which not enough is known yet: they keep what carries their load, and double it while it does not.
 
 A placement that was never measured is not used to save money. Where it might, one replica is started there first.
 """
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import PlacementKey, StageSpec
+from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
 from optimizer.model import Pipeline, StageName
 from profiler.samples import Absence, Quantity
-from profiler.stages import PipelineProfile, StageProfile
+from profiler.stages import Learned, PipelineProfile, StageProfile, to_grain
 
 BUSY = 0.9
 """A stage whose replicas are busy for a larger share of the time is short of replicas."""
@@ -25,9 +25,9 @@ WAITING_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """What is not known of the service laws of a pipeline's stages, and what follows from that.
+    """What is not known of a pipeline's stages, and what follows from that.
 
-    `floors` has the least replicas of the stages whose law is not known. `probe` is a placement that was never
+    `floors` has the least replicas of the stages of which not enough is known. `probe` is a placement that was never
     measured, on which one replica may be started for that. `fallback` is the optimizer's input with such placements,
     None where there are none. `stages_moved_at_s` is when replicas of each stage last started or stopped: what is
     measured until a window later is not of the present replicas.
@@ -40,47 +40,69 @@ class Learning:
 
 
 def learning_floors(
-    state: PipelineState, profile: PipelineProfile, stages_moved_at_s: Mapping[StageName, float], now_s: float
+    state: PipelineState,
+    profile: PipelineProfile,
+    learned: Learned,
+    stages_moved_at_s: Mapping[StageName, float],
+    now_s: float,
 ) -> Mapping[StageName, int]:
-    """Return the least replicas of every stage that runs on replicas whose service law is not known.
+    """Return the least replicas of every stage that runs on replicas of which not enough is known.
 
-    It has at least the replicas that it has now, because no other number is known to carry the load. It gets twice as
-    many while it queues, and again when the new ones have been ready for a window of the metrics.
+    Not enough is known without a service law, and while sessions are refused but nothing says how many a replica holds;
+    `learned` is what this cycle has learned. The stage has at least the replicas that it has now, because no other
+    number is known to carry the load. It gets twice as many while it queues or refuses sessions, and again when the new
+    ones have been ready for a window of the metrics.
     """
     floors: dict[StageName, int] = {}
     profiles = {own.name: own for own in profile.stages}
     for stage in state.spec.stages:
         own = profiles[stage.name]
-        if not unknown(stage, own, state):
+        refuses = _refuses(stage, own, state, learned)
+        if not refuses and not unknown(stage, own, state):
             continue
         total = max(1, sum(state.desired(stage.name, placement.pool) for placement in stage.placements))
         settled = stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
-        floors[stage.name] = 2 * total if settled and _queues(own, state.spec.sla.latency_s) else total
+        short = settled and (refuses or _queues(own, state.spec.sla.latency_s))
+        floors[stage.name] = 2 * total if short else total
     return floors
 
 
-def with_learned_startups(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot with measured start-up times where none are declared."""
-    return replace(snapshot, pipelines=tuple(map(_with_startups, snapshot.pipelines)))
+def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with what was learned where nothing is declared: variation, start-up times, session slots.
+
+    Learned service laws are in the profile, which has their error bars.
+    """
+    return replace(snapshot, pipelines=tuple(map(_with_numbers, snapshot.pipelines)))
 
 
-def _with_startups(state: PipelineState) -> PipelineState:
-    learned = state.memory.learned.startups_s
-    if not learned:
+def _with_numbers(state: PipelineState) -> PipelineState:
+    learned = state.memory.learned
+    if not (learned.startups_s or learned.session_slots or learned.cvs):
         return state
     stages = tuple(
         replace(
             stage,
             placements=tuple(
-                placement
-                if placement.declared.startup
-                else replace(placement, startup_s=learned.get((stage.name, placement.pool), placement.startup_s))
-                for placement in stage.placements
+                _learned(placement, (stage.name, placement.pool), learned) for placement in stage.placements
             ),
         )
         for stage in state.spec.stages
     )
     return replace(state, spec=replace(state.spec, stages=stages))
+
+
+def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> PlacementSpec:
+    declared, prior = placement.declared, placement.prior
+    law, slots, startup_s = prior.service, prior.session_slots, placement.startup_s
+    if declared.service and not declared.cv:
+        law = replace(law, cv=to_grain(learned.cvs.get(key, law.cv)))
+    if not declared.memory:
+        slots = learned.session_slots.get(key, slots)
+    if not declared.startup:
+        startup_s = learned.startups_s.get(key, startup_s)
+    if (law, slots, startup_s) == (prior.service, prior.session_slots, placement.startup_s):
+        return placement
+    return replace(placement, prior=replace(prior, service=law, session_slots=slots), startup_s=startup_s)
 
 
 def unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bool:
@@ -111,6 +133,21 @@ def probe(state: PipelineState, profile: PipelineProfile, at_most: Mapping[Place
             if not placement.declared.service and not measured.measured and at_most.get(key, 1) > 0:
                 return key
     return None
+
+
+def _refuses(stage: StageSpec, profile: StageProfile, state: PipelineState, learned: Learned) -> bool:
+    """Return whether replicas refuse sessions of which it is not known how many they hold."""
+    for placement, own in zip(stage.placements, profile.placements, strict=True):
+        refused_rps = own.readings.get(Quantity.SESSION_REFUSALS)
+        if (
+            not placement.declared.memory
+            and (stage.name, placement.pool) not in learned.session_slots
+            and state.desired(stage.name, placement.pool) > 0
+            and isinstance(refused_rps, float | int)
+            and refused_rps > 0
+        ):
+            return True
+    return False
 
 
 def _queues(profile: StageProfile, sla_s: float) -> bool:

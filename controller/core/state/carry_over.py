@@ -6,9 +6,10 @@ from enum import Enum
 
 from controller.core.state.spec import Target
 from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
-from profiler.correction import THROUGHPUT_FACTORS
+from profiler.correction import MOST_CV, THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.samples import ABSURD
+from profiler.slots import MOST_SLOTS
 from profiler.stages import Correction, Learned
 
 FURTHEST_S = 5e10
@@ -237,6 +238,13 @@ def _require_learned(learned: Learned) -> None:
     for key, correction in learned.throughput_corrections.items():
         _require_sane(correction, THROUGHPUT_FACTORS, f"throughput_corrections {key}")
     _require_load(learned.overhead_s, "overhead_s")
+    for placement, cv in learned.cvs.items():
+        require(0 <= cv <= MOST_CV, f"cvs {placement}", cv, f"must be in [0, {MOST_CV:g}]")
+    for key, startup_s in learned.startups_s.items():
+        _require_load(startup_s, f"startups_s {key}")
+    for what, sessions in (("session_slots", learned.session_slots), ("sessions_held", learned.sessions_held)):
+        for key, count in sessions.items():
+            require(1 <= count <= MOST_SLOTS, f"{what} {key}", count, f"must be 1 to {MOST_SLOTS:g}")
 
 
 def _require_load(load: float | None, where: str) -> None:

@@ -62,7 +62,7 @@ def learned_placements(spec: PipelineSpec, learned: Learned) -> dict[PlacementKe
             per_item_s=law.per_item_s,
             cv=cv,
             startup_s=placement.startup_s if declared.startup else learned.startups_s.get(key),
-            session_slots=prior.session_slots,
+            session_slots=prior.session_slots if declared.memory else learned.session_slots.get(key),
             relative_error=error,
         )
     return known

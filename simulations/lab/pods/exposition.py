@@ -113,10 +113,15 @@ class Exposition(ABC):
         self._stage_labels = _labels(pipeline=pipeline, stage=stage)
         self._first_token_share = server.first_token_share
         self._models = (server.model or stage, *server.other_models)
+        self._refused_sessions = 0
 
     @abstractmethod
     def arrived(self, *, refused: bool) -> None:
         """Count one offered item; `refused` says whether the worker refused it."""
+
+    def refused_session(self) -> None:
+        """Count a session, or an item that needs a slot, that was refused because no slot was free."""
+        self._refused_sessions += 1
 
     @abstractmethod
     def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
@@ -129,6 +134,7 @@ class Exposition(ABC):
     def _sessions(self, gauges: Gauges) -> list[str]:
         labels = [self._stage_labels]
         lines = _gauge("speech_stage_sessions", labels, gauges.sessions)
+        lines += _counter("speech_stage_sessions_refused_total", labels, self._refused_sessions)
         if gauges.session_slots is not None:
             lines += _gauge("speech_stage_session_slots", labels, gauges.session_slots)
         return lines

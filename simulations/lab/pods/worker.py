@@ -312,7 +312,10 @@ class StageWorker:
     def _admit(self, session_id: int, now_s: float) -> Status:
         if self._phase >= Phase.CLOSING:
             return Status.DRAINING
-        return self._slots.admit(session_id, now_s, draining=self._phase is Phase.DRAINING)
+        status = self._slots.admit(session_id, now_s, draining=self._phase is Phase.DRAINING)
+        if status is Status.REFUSED_SLOT:
+            self._exposition.refused_session()
+        return status
 
     # -- batching and service
 

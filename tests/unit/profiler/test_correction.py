@@ -9,8 +9,10 @@ import pytest
 from optimizer.latency.stage import StageLoad, predict
 from optimizer.model import LATENCY_FACTORS, Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.correction import (
+    CV_TIME_CONSTANT_S,
     KEPT_S,
     LATENCY_TIME_CONSTANT_S,
+    MOST_CV,
     OVERHEAD_TIME_CONSTANT_S,
     believed,
     with_corrections,
@@ -94,6 +96,8 @@ def corrected(
     replicas: int = 4,
     batch: int = 1,
     service: ServiceLaw = LAW,
+    cv_declared: bool = True,
+    cv: float | None = None,
     **law: Any,
 ) -> StageProfile:
     profiles = placements or (on(CPU),)
@@ -118,6 +122,7 @@ def corrected(
                 replicas=replicas,
                 batch=batch,
                 samples=NO_SAMPLES,
+                cv_declared=cv_declared,
             )
             for profile in profiles
         ),
@@ -130,6 +135,7 @@ def corrected(
         throughput_corrections={}
         if throughput is None
         else {(STAGE, profile.pool): throughput for profile in profiles},
+        cvs={} if cv is None else {(STAGE, profile.pool): cv for profile in profiles},
     )
     profile = PipelineProfile(
         stages=(stage,), bottleneck=None, latency_s=MISSING, latency_source=LatencySource.COMPOSED
@@ -309,6 +315,50 @@ class TestLatencyFactor:
     def test_it_goes_to_what_is_measured_by_the_stated_time_constant(self) -> None:
         slow = on(CPU, slower=2.0)
         assert corrected(slow, interval_s=LATENCY_TIME_CONSTANT_S).latency_factor == pytest.approx(2 - math.exp(-1))
+
+
+def varying(p95_s: float, **readings: Any) -> PlacementProfile:
+    """Four replicas with that percentile, whose services were assumed to vary by a third."""
+    profile = on(CPU, latency_p95=p95_s, **readings)
+    return replace(profile, service=replace(LAW, cv=0.3), prior=replace(LAW, cv=0.3))
+
+
+class TestVariation:
+    def test_one_that_is_not_declared_is_fitted_slowly_and_explains_the_tail(self) -> None:
+        seen = corrected(varying(modelled_s(40.0)), cv_declared=False, interval_s=INTERVAL_S)
+        (placed,) = seen.placements
+        expected = 0.3 + (1.0 - 0.3) * (1 - math.exp(-INTERVAL_S / CV_TIME_CONSTANT_S))
+        assert placed.fitted_cv == placed.service.cv == pytest.approx(expected, abs=0.01)
+        assert seen.latency_factor == pytest.approx(1.0, abs=0.01)
+
+    def test_a_declared_one_stays_and_the_tail_is_corrected(self) -> None:
+        seen = corrected(on(CPU, slower=1.5), interval_s=1e6)
+        assert (seen.placements[0].fitted_cv, seen.placements[0].service.cv) == (None, LAW.cv)
+        assert seen.latency_factor == pytest.approx(1.5)
+
+    def test_what_no_variation_explains_is_corrected(self) -> None:
+        seen = corrected(varying(10.0), cv_declared=False, interval_s=1e9)
+        assert seen.placements[0].fitted_cv == pytest.approx(MOST_CV)
+        assert seen.latency_factor > 1.5
+        fast = corrected(varying(0.02), cv_declared=False, interval_s=1e9)
+        assert fast.placements[0].fitted_cv == pytest.approx(0.0, abs=0.1)
+        assert fast.latency_factor < 0.9
+
+    def test_within_a_bucket_of_the_histogram_it_is_fitted_to_the_mean(self) -> None:
+        p95_s = modelled_s(40.0)
+        bucket = {"latency_p95_floor": 0.1 * p95_s, "latency_p95_ceiling": 9 * p95_s, "latency_mean": mean_s(40.0)}
+        seen = corrected(varying(3 * p95_s, **bucket), cv_declared=False, interval_s=1e9)
+        assert seen.placements[0].fitted_cv == pytest.approx(1.0, abs=0.05)
+
+    def test_a_bucket_without_a_mean_says_nothing_about_it(self) -> None:
+        bucket: dict[str, Reading] = {"latency_p95_floor": 0.001, "latency_p95_ceiling": 9.0}
+        seen = corrected(varying(0.1, **bucket), cv_declared=False, interval_s=1e9)
+        assert seen.placements[0].fitted_cv == pytest.approx(0.3)
+
+    def test_it_stays_while_nothing_can_be_compared(self) -> None:
+        assert corrected(varying(0.1), cv_declared=False, settled=False).placements[0].fitted_cv is None
+        silent = replace(varying(0.1), service=replace(LAW, cv=0.8))
+        assert corrected(silent, cv_declared=False, settled=False, cv=0.8).placements[0].fitted_cv == 0.8
 
 
 OVERLOADED = {"rate_rps": 80.0, "completion_rate": 60.0, "utilization": 1.0, "queue_depth": 500.0, "latency_p95": 5.0}

@@ -25,6 +25,9 @@ MEMORY = PipelineMemory(
         latency_corrections={VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=990.0)},
         throughput_corrections={(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=995.0)},
         overhead_s=0.02,
+        cvs={(VAD, CPU): 0.45},
+        session_slots={(VAD, CPU): 128},
+        sessions_held={(VAD, CPU): 128},
     ),
     rules={
         (VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0),
@@ -91,13 +94,17 @@ def of_the_last_release(memory: PipelineMemory) -> dict[str, Any]:
     document = memory_document(memory)
     document.update(document.pop("learned"))
     del document["overhead_s"], document["feedback"], document["stages_moved_at_s"]
+    del document["cvs"], document["session_slots"], document["sessions_held"]
     return {**document, "moved_at_s": 900.0}
 
 
 def test_a_document_of_the_last_release_is_read_with_all_that_was_learned() -> None:
     read = memory_from(through_the_api_server(of_the_last_release(MEMORY)))
     assert read == replace(
-        MEMORY, learned=replace(MEMORY.learned, overhead_s=None), feedback=FeedbackMemory(), stages_moved_at_s={}
+        MEMORY,
+        learned=replace(MEMORY.learned, overhead_s=None, cvs={}, session_slots={}, sessions_held={}),
+        feedback=FeedbackMemory(),
+        stages_moved_at_s={},
     )
 
 

@@ -47,7 +47,7 @@ def test_the_answers_of_a_server_have_formulas_of_their_own_only_where_they_diff
 def test_all_quantities_of_a_server_are_of_one_model_but_those_of_the_speech_metrics(name: str) -> None:
     formulas = load_presets()[name].formulas
     of_the_pod = {quantity for quantity, formula in formulas.items() if not formula.per_model}
-    assert of_the_pod == {Quantity.SESSIONS, Quantity.RX_QUEUE_PRESSURE}
+    assert of_the_pod == {Quantity.SESSIONS, Quantity.SESSION_REFUSALS, Quantity.RX_QUEUE_PRESSURE}
 
 
 def test_a_model_label_that_some_clauses_lack_is_refused() -> None:

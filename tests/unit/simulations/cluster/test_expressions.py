@@ -18,7 +18,8 @@ BOUNDS_S = np.array([0.05, 0.1, 0.2])
 
 
 def pods() -> PodSamples:
-    """One pod, 60 s: 20 items/s in batches of 4 that take 0.1 s each; 2 wait, 4 run, 50 sessions; 1 item/s refused."""
+    """One pod, 60 s: 20 items/s in batches of 4 that take 0.1 s each; 2 wait, 4 run, 50 sessions; 1 item/s and
+    0.5 sessions/s refused."""
     made = ScrapeHistory(keep_s=100.0, counters=len(Counter) + 4, levels=len(Level))
     for t_s in range(91):
         counters = {
@@ -29,6 +30,7 @@ def pods() -> PodSamples:
             Counter.BUSY_S: 0.5 * t_s,
             Counter.SERVICE_S: 2.0 * t_s,
             Counter.LATENCY_S: 3.0 * t_s,
+            Counter.REFUSED_SESSIONS: 0.5 * t_s,
         }
         buckets = [0.0, 10.0 * t_s, 10.0 * t_s, 0.0]
         levels = {Level.QUEUED: 2.0, Level.IN_SERVICE: 4.0, Level.SESSIONS: 50.0}
@@ -71,6 +73,9 @@ WORKED = [
     ("generic", Quantity.UTILIZATION, 0.25),
     ("generic", Quantity.QUEUE_DEPTH, 2.0),
     ("generic", Quantity.SESSIONS, 50.0),
+    ("generic", Quantity.SESSION_REFUSALS, 0.5),
+    ("triton", Quantity.SESSION_REFUSALS, 0.5),
+    ("vllm", Quantity.SESSION_REFUSALS, 0.5),
     ("generic", Quantity.RX_QUEUE_PRESSURE, 0.2),
     ("triton", Quantity.ARRIVAL_RATE, 21.0),
     ("triton", Quantity.SERVICE_TIME, 0.1),

@@ -242,6 +242,7 @@ def test_streams_beyond_the_slots_are_refused_and_free_ones_are_given_to_later_s
 
     ingress = engine.ingress()
     assert ingress.refused == 85, "the third stream's, from 0.5 s to 9 s"
+    assert engine.counters().refused_sessions.tolist() == [1]
     assert (ingress.lost, ingress.served) == (0, ingress.offered - 85 - ingress.in_flight)
     conserved(engine)
 
@@ -326,6 +327,16 @@ def test_a_request_holds_a_slot_of_its_own_while_it_is_in_a_stage_with_memory() 
     engine.advance(9.0)
 
     assert (engine.ingress().served, engine.ingress().lost) == (3, 1)
+    assert engine.counters().refused_sessions.tolist() == [1]
+
+
+def test_an_item_that_a_full_queue_refuses_is_no_refused_session() -> None:
+    stage = a_stage("asr", a_placement(fixed_s=1.0, session_slots=9), queue_limit=1)
+    engine = an_engine(a_pipeline(stage), requests([0.0, 0.1, 0.2]), {("asr", "cpu"): 1}, duration_s=9.0)
+    engine.advance(9.0)
+
+    counters = engine.counters()
+    assert (counters.refused.tolist(), counters.refused_sessions.tolist()) == ([1], [0])
 
 
 def test_what_is_not_admissible_is_shed() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import Declared, PipelineSpec
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
+from optimizer.model import Routing
 from simulations.scenario.declared import declared, declared_document, declared_patch
 from simulations.scenario.scenario import ScenarioFile, load_scenario
 
@@ -113,6 +114,18 @@ def test_a_patch_declares_as_the_whole_document_does() -> None:
 def test_without_profiles_the_policies_see_no_numbers_and_the_lab_declares_none() -> None:
     hidden = a_file().model_copy(update={"hide_profiles": True})
     seen = declared(spec(the_document()), hidden)
-    assert not any(placement.declared.service or placement.declared.startup for placement in seen.placements().values())
+    for placement in seen.placements().values():
+        assert placement.declared == Declared(service=False, cv=False, startup=False, memory=False)
+        assert placement.prior.session_slots is None
     applied = declared_document(the_document(), hidden)
     assert spec(applied) == seen
+
+
+def test_hidden_memory_changes_no_routing() -> None:
+    hidden = a_file().model_copy(update={"hide_profiles": True})
+    seen, true = declared(spec(the_document()), hidden), spec(the_document())
+    assert [stage.routing for stage in seen.stages] == [stage.routing for stage in true.stages]
+    assert Routing.STICKY in [stage.routing for stage in seen.stages]
+    own = the_document()
+    own["spec"]["stages"][2]["routing"] = "RoundRobin"
+    assert spec(declared_document(own, hidden)).stages[2].routing is Routing.ROUND_ROBIN

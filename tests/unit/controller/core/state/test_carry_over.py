@@ -1,12 +1,13 @@
 """The state of a cycle for the next one: what no cycle writes is refused by the name of its field."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controller.core.state.carry_over import FURTHEST_S, FeedbackMemory, FeedbackStep, PipelineMemory
-from optimizer.model import InvalidProblem, StageName
+from optimizer.model import InvalidProblem, PoolName, StageName
 from profiler.stages import Learned
 
 VAD = StageName("vad")
@@ -53,3 +54,27 @@ def test_overhead_that_no_cycle_measures_is_refused(overhead_s: float) -> None:
 def test_a_stage_cannot_have_moved_at_no_time() -> None:
     with pytest.raises(InvalidProblem, match="stages_moved_at_s vad"):
         PipelineMemory(stages_moved_at_s={VAD: 1e18})
+
+
+KEY = (StageName("asr"), PoolName("gpu"))
+
+
+def test_learned_numbers_of_a_cycle_are_kept() -> None:
+    learned = Learned(cvs={KEY: 2.0}, startups_s={KEY: 0.0}, session_slots={KEY: 1}, sessions_held={KEY: 9})
+    assert PipelineMemory(learned=learned).learned == learned
+
+
+@pytest.mark.parametrize(
+    ("learned", "field"),
+    [
+        (Learned(cvs={KEY: -0.1}), "cvs"),
+        (Learned(cvs={KEY: 2.1}), "cvs"),
+        (Learned(startups_s={KEY: math.nan}), "startups_s"),
+        (Learned(session_slots={KEY: 0}), "session_slots"),
+        (Learned(session_slots={KEY: 2_000_000_000}), "session_slots"),
+        (Learned(sessions_held={KEY: -1}), "sessions_held"),
+    ],
+)
+def test_learned_numbers_that_nothing_can_have_measured_are_refused(learned: Learned, field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        PipelineMemory(learned=learned)

@@ -157,3 +157,9 @@ def edited(change: dict[str, Any]) -> Json:
 def test_a_document_of_another_form_is_refused_with_the_place(document: Json, where: str) -> None:
     with pytest.raises(InvalidRecord, match=where):
         read_learned(document)
+
+
+def test_learned_slots_are_known_where_memory_is_not_declared() -> None:
+    slots = Learned(session_slots={(ASR, GPU): 12})
+    assert learned_placements(spec_of(bare("gpu", Declared(memory=False))), slots)[ASR, GPU].session_slots == 12
+    assert learned_placements(spec_of(bare("gpu", Declared())), slots)[ASR, GPU].session_slots is None

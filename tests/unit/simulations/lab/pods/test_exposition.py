@@ -100,6 +100,7 @@ def test_a_stage_without_slots_shows_no_limit_and_its_batches_as_cache(preset: P
     gauges = Gauges(queued=0, queue_limit=12, in_service=4, batch_slots=2, batch_max=8, sessions=0, session_slots=None)
     seen = values(preset, gauges)
     assert "speech_stage_session_slots" not in seen
+    assert seen["speech_stage_sessions_refused_total"] == 0
     assert seen.get("vllm:kv_cache_usage_perc", 0.25) == 0.25
 
 

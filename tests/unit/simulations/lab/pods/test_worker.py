@@ -149,6 +149,7 @@ def test_a_session_takes_a_slot_with_its_first_item_and_gives_it_back_at_its_end
         assert await client.send(3, 3) is Status.REFUSED_SLOT
         assert await client.open_session(3) is Status.REFUSED_SLOT
         assert worker.gauges().sessions == 2
+        assert 'speech_stage_sessions_refused_total{pipeline="captions",stage="encoder"} 2' in await scrape(worker)
         client.end_session(1)
         assert await client.send(4, 3) is Status.OK
 
