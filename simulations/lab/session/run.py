@@ -94,7 +94,14 @@ def run(
             for path in scenario.manifests
             for document in load_documents(path)
         ]
-        cluster.apply(documents, pipelines, pools, speed_spread=scenario.file.speed_spread)
+        cluster.apply(
+            documents,
+            pipelines,
+            pools,
+            speed_spread=scenario.file.speed_spread,
+            first_token=scenario.file.first_token,
+            other_models=scenario.file.other_models,
+        )
         yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
 
 
