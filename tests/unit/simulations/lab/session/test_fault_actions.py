@@ -250,7 +250,7 @@ def test_a_roll_out_changes_the_pod_template_of_every_deployment_of_the_stage(
         def patch_namespaced_deployment(self, name: str, namespace: str, body: dict[str, Any], **_: object) -> None:
             patched.append((namespace, name, body["spec"]))
 
-    monkeypatch.setattr(fault_actions.client, "AppsV1Api", Apps)
+    monkeypatch.setattr("kubernetes.client.AppsV1Api", Apps)
     loaded = scenario(tmp_path, "{at: 1m, rollOut: decoder}")
     (begin,) = actions(loaded, Lab())
     begin.do()
