@@ -24,7 +24,7 @@ from world import NAMESPACE, VERSION, WRAPPER, World
 from controller.kube.gateway import PIPELINES
 from simulations.lab.cluster.cluster import OPERATOR
 from simulations.lab.host.binaries import ensure
-from simulations.lab.session.report import LiveRun, item_scores, lab_result
+from simulations.lab.session.report import LiveRun, item_scores
 from simulations.lab.session.run import Options
 from simulations.lab.session.run import run as run_on_a_lab
 from simulations.lab.session.view import Moment
@@ -41,7 +41,6 @@ LAST_WINDOWS = 3
 """The windows at the end of a run, or before its load falls, that must be met."""
 _SERIES = f'namespace="{NAMESPACE}", pipeline="{NAME}"'
 _EPSILON = 1e-6
-_ATTEMPTS = 2
 
 
 # -- the manifests
@@ -139,7 +138,7 @@ class Property:
 
 @dataclass(slots=True)
 class Told:
-    """The view of a run: keeps all conditions and holds that the statuses of the pipeline had during it."""
+    """The view of a run: keeps the statuses of the pipeline, with their times."""
 
     statuses: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
     _custom: Any = None
@@ -168,15 +167,6 @@ class Told:
             return
         self.statuses.append((moment.seen.t_s, resource.get("status", {})))
 
-    def of(self, kind: str) -> list[tuple[float, dict[str, Any]]]:
-        """Return the conditions of a kind, each with its time."""
-        return [
-            (at_s, condition)
-            for at_s, status in self.statuses
-            for condition in status.get("conditions", [])
-            if condition["type"] == kind
-        ]
-
     def first(self, *words: str, since_s: float = 0.0) -> float | None:
         """Return the time of the first status with all `words` in it, None without one."""
         found = (at_s for at_s, status in self.statuses if at_s >= since_s and all(w in str(status) for w in words))
@@ -190,7 +180,6 @@ class Lived:
     live: LiveRun
     told: Told
     windows: tuple[Window, ...]
-    decided: Sequence[Any]
 
     def desired(self, name: str) -> list[tuple[float, int]]:
         """Return the desired replicas of a stage over time."""
@@ -203,25 +192,17 @@ class Lived:
 
 
 def lived(world: World, subject: Property) -> Lived:
-    """Run the scenario of a row; again if the load generator was late."""
+    """Run the scenario of a row."""
     folder = world.folder / "runs"
-    for attempt in range(_ATTEMPTS):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        scenario = load_scenario(_written(folder, subject))
-        told = Told()
-        program = OPERATOR if world.broken is None else (str(WRAPPER), "--break", world.broken, "--")
-        options = Options(seed=1, interval_s=1.0, operator_program=program)
-        with run_on_a_lab(scenario, options, folder / "lab", ensure(_say), told) as (live, _):
-            result = lab_result(live)
-            (score,) = item_scores(live).values()
-        if live.generator_lag_p99_s <= _LATE_S or attempt:
-            break
-    return Lived(live=live, told=told, windows=score.windows, decided=result.decisions)
-
-
-_LATE_S = 0.05
-"""The lag of the load generator (p99) above which a run is repeated: the machine is busy, and windows are long."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    scenario = load_scenario(_written(folder, subject))
+    told = Told()
+    program = OPERATOR if world.broken is None else (str(WRAPPER), "--break", world.broken, "--")
+    options = Options(seed=1, interval_s=1.0, operator_program=program)
+    with run_on_a_lab(scenario, options, folder / "lab", ensure(_say), told) as (live, _):
+        (score,) = item_scores(live).values()
+    return Lived(live=live, told=told, windows=score.windows)
 
 
 def _say(line: str) -> None:
