@@ -27,6 +27,8 @@ class AbsenceReason(Enum):
     """The server does not export this quantity, or the query cannot be evaluated."""
     NO_TRAFFIC = "NoTraffic"
     """A ratio per item, but there were no items in the window."""
+    WINDOW_TOO_SHORT = "WindowTooShort"
+    """There is no value over a window that is shorter than two scrape intervals."""
     AMBIGUOUS = "Ambiguous"
     """A pod reports several models, and `metrics.model` selects none of them."""
 

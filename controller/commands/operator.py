@@ -79,11 +79,12 @@ class _Stop:
 
 
 def operating_policy(settings: OperatorSettings) -> Policy:
-    """Return the policy of the decisions: interval, fleet budget and composition from `settings`."""
+    """Return the policy of the decisions: intervals, fleet budget and composition from `settings`."""
     from optimizer.model import Composition
 
     return Policy(
         interval_s=settings.interval_s,
+        scrape_interval_s=duration_s(settings.scrape_interval),
         budget_per_hour=None if settings.fleet_budget is None else float(settings.fleet_budget),
         composition=Composition.RSS if settings.composition == "rss" else Composition.SUM,
     )

@@ -6,6 +6,7 @@ from controller.core.answer import pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess
 from controller.core.assess.availability import find_availability
 from controller.core.assess.learning import with_learned_numbers
+from controller.core.assess.windows import with_short_windows_named
 from controller.core.plan.fleet import plan_fleet, with_missing_pools
 from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns
 from controller.core.state.decision import Decision
@@ -15,7 +16,7 @@ from controller.core.state.snapshot import Snapshot
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return the decision for `snapshot` under `policy`. The same input gives the same decision."""
-    snapshot = with_learned_numbers(snapshot)
+    snapshot = with_short_windows_named(with_learned_numbers(snapshot), policy.scrape_interval_s)
     availability = find_availability(snapshot)
     assessments = tuple(assess(state, snapshot, availability, policy) for state in snapshot.pipelines)
     world = with_missing_pools(snapshot)

@@ -19,6 +19,7 @@ from simulations.cluster.serving import OFFERED, Serving
 from simulations.engine.state import DEFAULT_QUEUE_LIMIT, LATENCY_BOUNDS_S
 from simulations.policies.autoscaler import IngressReading, ReplicaReading
 from simulations.results.histogram import TRITON_SUMMARY_S
+from simulations.scenario.scenario import ScenarioFile, of_stage
 
 _BOUNDS_S = np.array(LATENCY_BOUNDS_S)
 _RATES = (Counter.ARRIVED, Counter.COMPLETED, Counter.BUSY_S)
@@ -30,9 +31,19 @@ class SimulatedMetrics:
     """The results of metrics queries at `now_s`. Most are computed on first use, but always as of `now_s`."""
 
     def __init__(
-        self, servings: Mapping[PipelineKey, Serving], disturbances: MetricFaults, *, now_s: float, grace_s: float
+        self,
+        servings: Mapping[PipelineKey, Serving],
+        disturbances: MetricFaults,
+        *,
+        now_s: float,
+        grace_s: float,
+        file: ScenarioFile,
     ) -> None:
-        """Take the scrapes up to `now_s`. A pod is expected to report once it has been ready for `grace_s` seconds."""
+        """Take the scrapes up to `now_s`. A pod is expected to report once it has been ready for `grace_s` seconds.
+
+        `file` says which models the servers have, and when the first token of an answer leaves.
+        """
+        self._file = file
         self._now_s = now_s
         self._grace_s = grace_s
         self._scraped = {key: _Scraped(serving, now_s) for key, serving in servings.items()}
@@ -88,6 +99,8 @@ class SimulatedMetrics:
                 bounds_s=_BOUNDS_S,
                 concurrency=prior.concurrency,
                 queue_limit=DEFAULT_QUEUE_LIMIT if stage.queue_limit is None else stage.queue_limit,
+                first_token_share=of_stage(self._file.first_token, pipeline.key, stage.name, 1.0),
+                other_models=of_stage(self._file.other_models, pipeline.key, stage.name, ()),
             )
             readings = placement_readings(stage, placement, names, pods, hidden)
             noise = self._disturbances.noise(pipeline.key, f"{stage.name} {placement.pool}", self._now_s)

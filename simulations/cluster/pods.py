@@ -43,6 +43,8 @@ class Pod:
     ready_s: float | None = None
     number: int | None = None
     leaving: bool = False
+    outdated: bool = False
+    """Whether a roll-out has yet to replace it."""
     gone: bool = False
     deletion_cost: int = 0
 
@@ -71,6 +73,10 @@ class Workload:
     def staying(self) -> list[Pod]:
         """Return the pods that are not terminating."""
         return [pod for pod in self.pods if not pod.leaving]
+
+    def surge(self) -> int:
+        """Return the number of pods that a roll-out may add to the desired ones: 1 while there are outdated pods."""
+        return int(any(pod.outdated for pod in self.staying()))
 
     def target_state(self, pool: NodePool) -> TargetState:
         """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds."""
@@ -180,6 +186,15 @@ class Workloads:
 
     # -- faults
 
+    def roll_out(self, workload: Workload, now_s: float) -> None:
+        """Replace all pods of a Deployment with `maxSurge` 1 and `maxUnavailable` 0.
+
+        One new pod is created beside the desired ones; an old pod goes as soon as a new one is ready.
+        """
+        for pod in workload.staying():
+            pod.outdated = True
+        self._reconcile(workload, now_s)
+
     def remove_nodes(self, pool: NodePool, indexes: Iterable[int], now_s: float) -> None:
         """Remove nodes with their pods. A node is ready again after as many `restore_nodes`."""
         pool.reclaimed.update(indexes)
@@ -206,9 +221,11 @@ class Workloads:
 
     def _reconcile(self, workload: Workload, now_s: float) -> None:
         staying = workload.staying()
-        for pod in _first_to_go(staying, now_s)[: max(0, len(staying) - workload.desired)]:
+        keep = workload.desired + workload.surge()
+        for pod in _first_to_go(staying, now_s)[: max(0, len(staying) - keep)]:
             self._let_go(pod)
-        missing = workload.desired - len(workload.staying())
+        self._replace(workload, now_s)
+        missing = workload.desired + workload.surge() - len(workload.staying())
         for position in range(missing):
             self._made += 1
             name = f"{workload.placement.target.name}-sim-{self._made:05d}"
@@ -216,6 +233,17 @@ class Workloads:
             tie = zlib.crc32(f"{self._seed}/{name}".encode())
             workload.pods.append(Pod(name=name, workload=workload, created_s=created_s, tie=tie))
         self._fill(self.pools[workload.key[1]], now_s)
+
+    def _replace(self, workload: Workload, now_s: float) -> None:
+        """Let outdated pods go: those that are not ready, and ready ones as far as enough pods are ready without."""
+        outdated = [pod for pod in workload.staying() if pod.outdated]
+        spare = sum(pod.ready_s is not None for pod in workload.staying()) - workload.desired
+        for pod in _first_to_go(outdated, now_s):
+            if pod.ready_s is None:
+                self._let_go(pod)
+            elif spare > 0:
+                spare -= 1
+                self._let_go(pod)
 
     def _let_go(self, pod: Pod) -> None:
         if pod.ready_s is None:
@@ -273,6 +301,8 @@ class Workloads:
             pod.ready_s = now_s
             self.changes += 1
             self._servers.begin(pod)
+            if pod.workload.surge():
+                self._reconcile(pod.workload, now_s)
 
 
 @lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments

@@ -155,6 +155,7 @@ class SimulatedCluster:
             self._disturbances,
             now_s=self.now_s,
             grace_s=REPORTING_VISITS * duration_s(self._file.scrape_interval),
+            file=self._file,
         )
         return DetailedSnapshot(
             now_s=self.now_s,
@@ -315,6 +316,11 @@ class SimulatedCluster:
             case "slowStage":
                 assert fault.slow_stage is not None
                 self._slow_down(fault.slow_stage.stage, fault.slow_stage.factor**by)
+            case "rollOut":
+                assert fault.roll_out is not None
+                for (key, (stage, _)), workload in self._workloads.workloads.items():
+                    if fault.roll_out in {stage, f"{key}/{stage}"}:
+                        self._workloads.roll_out(workload, self.now_s)
             case "spike" | "set":
                 pass  # spikes are in the schedules, `set` faults in `changes`
 

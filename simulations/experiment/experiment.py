@@ -21,6 +21,7 @@ from controller.core.messages.explain import reason_sentence
 from controller.core.record import decision_key
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
+from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
@@ -107,10 +108,13 @@ def run_one(
         scenario, seed=seed, interval_s=autoscaler.interval_s, window_s=autoscaler.metrics_window_s, schedules=loads
     )
     log = _DecisionLog()
+    policy_of_cycle = Policy(
+        interval_s=autoscaler.interval_s, scrape_interval_s=duration_s(scenario.file.scrape_interval)
+    )
     due_s = cluster.now_s
     while due_s < cluster.duration_s:
         cluster.advance(due_s)
-        decision = autoscaler(cluster.snapshot(), Policy(interval_s=autoscaler.interval_s))
+        decision = autoscaler(cluster.snapshot(), policy_of_cycle)
         cluster.apply(decision)
         log.add(decision)
         due_s += autoscaler.interval_s

@@ -52,6 +52,8 @@ def fault_words(fault: Fault) -> str:
     """Return the effect of a fault in words."""
     if fault.slow_start is not None:
         return f"new replicas on {fault.slow_start.pool} take {fault.slow_start.factor:g} times as long to start"
+    if fault.roll_out is not None:
+        return f"the pods of {fault.roll_out} are replaced, one at a time"
     if fault.slow_stage is not None:
         return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
     if fault.spot_reclaim is not None:

@@ -16,7 +16,7 @@ from controller.core.state.spec import (
 )
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
-from simulations.scenario.scenario import ScenarioFile
+from simulations.scenario.scenario import ScenarioFile, of_stage
 
 _KIND = SpeechPipeline.__name__
 
@@ -105,5 +105,4 @@ def _scaled(duration: str, factor: float) -> str:
 
 
 def _error(pipeline: str, stage: str, file: ScenarioFile) -> float:
-    errors = file.profile_error or {}
-    return errors.get(f"{pipeline}/{stage}", errors.get(stage, 1.0))
+    return of_stage(file.profile_error, pipeline, stage, 1.0)

@@ -26,6 +26,7 @@ from simulations.scenario.patches import merged, undo
 from simulations.scenario.traces import Column, InvalidTrace, read_trace
 
 EVERYTHING = "*"
+Value = TypeVar("Value")
 MAX_NUMBER = 1_000_000
 MAX_WINDOWS = 100_000
 
@@ -92,11 +93,34 @@ def _profiles(value: Any) -> dict[str, float]:
     return factors
 
 
+def _first_tokens(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError('must map stages to shares of the service time, such as {decoder: "0.2"}')
+    shares = {str(name): _number(share) for name, share in value.items()}
+    for name, share in shares.items():
+        if not 0 < share <= 1:
+            raise ValueError(f"{name}: must be above 0 and at most 1")
+    return shares
+
+
+def _models(value: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must map stages to names of models, such as {encoder: [preprocess]}")
+    for name, models in value.items():
+        if not isinstance(models, list) or not models or not all(isinstance(one, str) and one for one in models):
+            raise ValueError(f"{name}: must be a list of names of models")
+        if len(set(models)) < len(models):
+            raise ValueError(f"{name}: must name each model once")
+    return {str(name): tuple(models) for name, models in value.items()}
+
+
 Number = Annotated[float, PlainValidator(_number)]
 PositiveNumber = Annotated[float, _number_that(lambda number: number > 0, "must be above 0")]
 Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at most 1")]
 Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1")]
 Profiles = Annotated[dict[str, float], PlainValidator(_profiles)]
+FirstTokens = Annotated[dict[str, float], PlainValidator(_first_tokens)]
+Models = Annotated[dict[str, tuple[str, ...]], PlainValidator(_models)]
 PipelineName = Annotated[str, PlainValidator(_pipeline)]
 PipelineNames = Annotated[str, PlainValidator(_pipelines)]
 Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
@@ -188,9 +212,10 @@ FaultKind = Literal[
     "slowStart",
     "slowStage",
     "spotReclaim",
+    "rollOut",
     "set",
 ]
-_AT_ONCE = ("set", "spotReclaim")
+_AT_ONCE = ("set", "spotReclaim", "rollOut")
 
 
 def _kinds(fault: Any) -> list[str]:
@@ -207,6 +232,11 @@ def _one_kind(fault: Any) -> Iterator[Breach]:
     if len(kinds) != 1:
         known = ", ".join(alias for alias in fault.field_names() if alias not in {"at", "for"})
         yield Breach(path=(), rule=f"must have exactly one of {known}, not {' and '.join(kinds) or 'none'}")
+
+
+def _roll_out_with_end(fault: Any) -> Iterator[Breach]:
+    if _given(fault, "roll_out") and _given(fault, "for_"):
+        yield Breach(path=("for",), rule="must be absent: a roll-out ends when every pod has been replaced")
 
 
 class Fault(Part):
@@ -226,10 +256,16 @@ class Fault(Part):
     slow_start: SlowStart | None = None
     slow_stage: SlowStage | None = None
     spot_reclaim: SpotReclaim | None = None
+    roll_out: str | None = None
+    """The Deployments of a stage (NAME or PIPELINE/NAME) replace their pods, one at a time: an old pod stays until the
+    new one is ready (`maxSurge` 1, `maxUnavailable` 0)."""
     set_: Patches | None = Field(default=None, alias="set")
     """Merge patches by KIND/[NAMESPACE/]NAME; with `for`, undone at its end."""
 
-    constraints = (Constraint(find=_one_kind, cel=None, rule=""),)
+    constraints = (
+        Constraint(find=_one_kind, cel=None, rule=""),
+        Constraint(find=_roll_out_with_end, cel=None, rule=""),
+    )
 
     @property
     def kind(self) -> FaultKind:
@@ -239,7 +275,7 @@ class Fault(Part):
 
     @property
     def interval(self) -> Interval:
-        """Return when the fault is active; `set` and `spotReclaim` without `for` end when they begin."""
+        """Return when the fault is active; those at once (`_AT_ONCE`) end when they begin if they have no `for`."""
         at_s = duration_s(self.at)
         if self.for_ is not None:
             return Interval(from_s=at_s, until_s=at_s + duration_s(self.for_))
@@ -306,6 +342,10 @@ class ScenarioFile(Part):
     """The time between two scrapes of the metrics."""
     sheds: bool = True
     """Whether the ingress obeys `status.admissible`."""
+    first_token: FirstTokens | None = None
+    """By stage (NAME or PIPELINE/NAME): the first token of an answer leaves after this share of the service time."""
+    other_models: Models | None = None
+    """By stage (NAME or PIPELINE/NAME): further models on its servers, which every item passes too."""
     policies: Annotated[list[str], ListSet()] = Field(default=["sluice"], min_length=1)
     what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
 
@@ -342,6 +382,12 @@ class ScenarioFile(Part):
         """Return whether a refused or shed stream of the pipeline (namespace/name) tries again."""
         sessions = [load.session for load in self.load if load.pipeline == pipeline]
         return all(session is None or session.reconnect != "never" for session in sessions)
+
+
+def of_stage(values: Mapping[str, Value] | None, pipeline: str, stage: str, default: Value) -> Value:
+    """Return the value of a stage in `values` by PIPELINE/NAME or NAME; `pipeline` is namespace/name."""
+    values = values or {}
+    return values.get(f"{pipeline}/{stage}", values.get(stage, default))
 
 
 class InvalidScenario(ValueError):
@@ -650,14 +696,22 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
             yield _unknown(where, fault.pool, pools, "pool in the manifests")
         if fault.pipeline not in {None, EVERYTHING, *pipelines}:
             yield _unknown(where, fault.pipeline, pipelines, "pipeline in the manifests")
-        if fault.slow_stage is not None and fault.slow_stage.stage not in stages:
-            yield _unknown(where, fault.slow_stage.stage, stages, "stage in the manifests")
+        stage = fault.roll_out if fault.slow_stage is None else fault.slow_stage.stage
+        if stage is not None and stage not in stages:
+            yield _unknown(where, stage, stages, "stage in the manifests")
         for name in fault.set_ or ():
             if name not in resources:
                 yield _unknown((*where, name), name, resources, "resource in the manifests")
-    for name in scenario.file.profile_error or ():
-        if name not in stages:
-            yield _unknown(("profileError", name), name, stages, "stage in the manifests")
+    of_stages = {
+        "profileError": scenario.file.profile_error,
+        "firstToken": scenario.file.first_token,
+        "otherModels": scenario.file.other_models,
+    }
+    for field, by_stage in of_stages.items():
+        for name in by_stage or ():
+            if name not in stages:
+                yield _unknown((field, name), name, stages, "stage in the manifests")
+    yield from _unlike_presets(scenario)
     reconnects: dict[str, str] = {}
     for index, load in enumerate(scenario.file.load):
         if load.session is not None and reconnects.setdefault(load.pipeline, load.session.reconnect) != (
@@ -669,6 +723,19 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         for name in what_if.set_ or ():
             if name not in resources:
                 yield _unknown(("whatIf", index, "set", name), name, resources, "resource in the manifests")
+
+
+def _unlike_presets(scenario: Scenario) -> Iterator[Breach]:
+    """Yield stages with `firstToken` or `otherModels` whose preset does not show it."""
+    shows = {"firstToken": {"vllm"}, "otherModels": {"triton", "vllm"}}
+    given = {"firstToken": scenario.file.first_token, "otherModels": scenario.file.other_models}
+    for pipeline in scenario.pipelines:
+        for stage in pipeline.spec.stages:
+            for field, presets in shows.items():
+                for name in (stage.name, f"{pipeline_key(pipeline)}/{stage.name}"):
+                    if name in (given[field] or ()) and stage.metrics.preset not in presets:
+                        rule = f"the stage must have metrics.preset {' or '.join(sorted(presets))}"
+                        yield Breach(path=(field, name), rule=f"{rule}, not {stage.metrics.preset}")
 
 
 def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) -> Iterator[Breach]:

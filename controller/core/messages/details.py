@@ -37,6 +37,15 @@ def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str
     return f"{quantity.value} on {pool}: {absence.reason.value} {absence.detail}".rstrip()
 
 
+def window_too_short(field: str, window_s: float, scrape_interval_s: float, absence: Absence) -> str:
+    """Return the text about a reading that is absent because the window of `field` is too short for the scrapes."""
+    found = f"{absence.reason.value} {absence.detail}".rstrip()
+    return (
+        f"{field}: {duration(window_s)}: must be at least two scrape intervals (--scrape-interval "
+        f"{duration(scrape_interval_s)}), better four; {found}"
+    )
+
+
 def invalid_demand(value: float) -> str:
     """Return the text about a demand that cannot be used because of its value."""
     return f"demand.query returned {value!r}: must be from 0 to {ABSURD:g}"

@@ -10,6 +10,7 @@ class Policy:
     """Settings of the cycle, the same for all pipelines.
 
     `interval_s`: the time between cycles.
+    `scrape_interval_s`: the time between two scrapes of a pod, None where it is not known. Windows must have two.
     `budget_per_hour`: the cap of the fleet; None: only the pipelines have budgets.
     `composition`: how the latencies of the stages make up the latency of a pipeline.
     `latency_headroom`: the share of the SLA that plans leave free for model errors. Current replicas may use it.
@@ -20,6 +21,7 @@ class Policy:
     """
 
     interval_s: float = 15.0
+    scrape_interval_s: float | None = None
     budget_per_hour: float | None = None
     composition: Composition = Composition.RSS
     latency_headroom: float = 0.1

@@ -6,7 +6,7 @@ The node agent runs the pods. The operator has its own ServiceAccount. `simulati
 import http
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ _OPERATOR_POD = "sluice-0"
 _ESTABLISHED_S = 20.0
 _POLL_S = 0.05
 _TIMEOUT_S = (3, 10)
+
+OPERATOR = ("-m", "controller", "operator")
+"""The arguments of Python that start the operator."""
 
 
 class LabCluster(Service):
@@ -116,12 +119,14 @@ class LabCluster(Service):
         pools: Iterable[PoolSpec],
         *,
         speed_spread: float = 0.0,
+        first_token: Mapping[str, float] | None = None,
+        other_models: Mapping[str, tuple[str, ...]] | None = None,
     ) -> None:
         """Create the nodes of the pools, the Deployments that the pipelines target, and the resources themselves.
 
         `documents` are the resources as users write them; `pipelines` and `pools` are the specs of the same resources,
-        but with the service times of the workers, which the documents may declare otherwise. `speed_spread` is as in
-        `WorkerSpec`. Objects that exist already stay as they are.
+        but with the service times of the workers, which the documents may declare otherwise. `speed_spread`,
+        `first_token` and `other_models` are as in a scenario file. Objects that exist already stay as they are.
 
         Raises:
             UnsupportedManifest: the manifests need a feature that the lab does not have.
@@ -135,7 +140,14 @@ class LabCluster(Service):
             for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
                 with tolerated(CONFLICT):
                     core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
-            for manifest in deployments(pipelines, of_pool, seed=self._seed, speed_spread=speed_spread):
+            for manifest in deployments(
+                pipelines,
+                of_pool,
+                seed=self._seed,
+                speed_spread=speed_spread,
+                first_token=first_token or {},
+                other_models=other_models or {},
+            ):
                 with tolerated(CONFLICT):
                     client.AppsV1Api(api).create_namespaced_deployment(
                         manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S
@@ -162,19 +174,21 @@ class LabCluster(Service):
         if answer.status != http.HTTPStatus.NO_CONTENT:
             raise ProcessError(f"the agent refused {path}: {answer.data.decode(errors='replace').strip()}")
 
-    def start_operator(self, *, interval_s: float, metrics: str = "prometheus") -> None:
+    def start_operator(
+        self, *, interval_s: float, metrics: str = "prometheus", program: Sequence[str] = OPERATOR
+    ) -> None:
         """Start the operator under its own ServiceAccount, with the metrics proxy as its Prometheus.
 
         `interval_s` is the time between its cycles. `metrics` names its metrics sources, as the option `--metrics`
-        does; direct scrapes include the ingress.
+        does; direct scrapes include the ingress. `program` are the arguments of Python before the operator's flags.
         """
         kubeconfig = self.folder / "operator.kubeconfig"
         self._control_plane.service_account_kubeconfig(
             _OPERATOR_NAMESPACE, _OPERATOR_ACCOUNT, kubeconfig, pod=_OPERATOR_POD
         )
-        self._processes.start_module(
+        self._processes.start_program(
             "operator",
-            "controller",
+            program,
             {
                 "kubeconfig": kubeconfig,
                 "metrics": metrics,
@@ -186,7 +200,6 @@ class LabCluster(Service):
                 "pod-name": _OPERATOR_POD,
                 "log-format": "json",
             },
-            "operator",
         )
 
 

@@ -3,6 +3,7 @@
 import math
 import zlib
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, get_args
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec, Target
@@ -11,8 +12,10 @@ from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer, Preset
 from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
+from simulations.scenario.scenario import of_stage
 
 _DEFAULT_QUEUE_LIMIT = 512
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class UnsupportedManifest(ValueError):
@@ -42,11 +45,18 @@ def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
 
 
 def worker_spec(
-    pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, *, seed: int, speed_spread: float = 0.0
+    pipeline: PipelineSpec,
+    stage: StageSpec,
+    placement: PlacementSpec,
+    *,
+    seed: int,
+    speed_spread: float = 0.0,
+    first_token: Mapping[str, float] = _NONE,
+    other_models: Mapping[str, tuple[str, ...]] = _NONE,
 ) -> WorkerSpec:
     """Return the specification of a stage worker of `placement`: its service time, limits and start-up time.
 
-    `speed_spread` is as in `WorkerSpec`.
+    `speed_spread` is as in `WorkerSpec`; `first_token` and `other_models` are as in `ScenarioFile`.
 
     A cv or start-up time that is not declared is the placeholder of the spec.
 
@@ -82,16 +92,27 @@ def worker_spec(
         speed_spread=speed_spread,
         # Each placement draws its own service times, the same in every run with the same seed.
         seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.pool}".encode()),
-        server=ModelServer(preset=preset, model=stage.metrics_model),
+        server=ModelServer(
+            preset=preset,
+            model=stage.metrics_model,
+            first_token_share=of_stage(first_token, pipeline.key, stage.name, 1.0),
+            other_models=of_stage(other_models, pipeline.key, stage.name, ()),
+        ),
     )
 
 
 def deployments(
-    pipelines: Iterable[PipelineSpec], nodes: Mapping[PoolName, PoolNodes], *, seed: int, speed_spread: float = 0.0
+    pipelines: Iterable[PipelineSpec],
+    nodes: Mapping[PoolName, PoolNodes],
+    *,
+    seed: int,
+    speed_spread: float = 0.0,
+    first_token: Mapping[str, float] = _NONE,
+    other_models: Mapping[str, tuple[str, ...]] = _NONE,
 ) -> list[dict[str, Any]]:
     """Return the manifest of one Deployment per placement, with the minimum of replicas.
 
-    `seed` is for service times. `speed_spread` is as in `WorkerSpec`.
+    `seed` is for service times. `speed_spread`, `first_token` and `other_models` are as in `worker_spec`.
 
     Raises:
         UnsupportedManifest: a target is not a Deployment of apps/v1, or two pipelines name it; a pool has no manifest;
@@ -119,7 +140,15 @@ def deployments(
                         f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be "
                         "among the manifests; the lab creates its nodes"
                     )
-                worker = worker_spec(pipeline, stage, placement, seed=seed, speed_spread=speed_spread)
+                worker = worker_spec(
+                    pipeline,
+                    stage,
+                    placement,
+                    seed=seed,
+                    speed_spread=speed_spread,
+                    first_token=first_token,
+                    other_models=other_models,
+                )
                 manifests.append(_deployment(pipeline, placement, worker, nodes[placement.pool]))
     return manifests
 

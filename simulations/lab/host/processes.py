@@ -102,10 +102,14 @@ class Processes:
         """Start `command`, whose first item is the path of a program; its log is `<name>.log`."""
         return _starter.submit(self._start, name, command).result()
 
-    def start_module(self, name: str, module: str, flags: Mapping[str, object], *commands: str) -> Child:
-        """Start `python -m MODULE COMMAND… --FLAG VALUE…`."""
+    def start_module(self, name: str, module: str, flags: Mapping[str, object]) -> Child:
+        """Start `python -m MODULE --FLAG VALUE…`."""
+        return self.start_program(name, ["-m", module], flags)
+
+    def start_program(self, name: str, program: Sequence[str], flags: Mapping[str, object]) -> Child:
+        """Start `python PROGRAM… --FLAG VALUE…`."""
         arguments = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-        return self.start(name, [sys.executable, "-m", module, *commands, *arguments])
+        return self.start(name, [sys.executable, *program, *arguments])
 
     def _start(self, name: str, command: Sequence[str | Path]) -> Child:
         self._folder.mkdir(parents=True, exist_ok=True)

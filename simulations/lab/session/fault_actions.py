@@ -21,6 +21,7 @@ from simulations.scenario.patches import undo
 from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
 
 _PLURALS = {"ComputePool": "computepools", "SpeechPipeline": "speechpipelines"}
+_ROLLED_OUT = "lab.sluice.dev/rolled-out"
 _TIMEOUT_S = (3, 10)
 
 FaultSwitch = Callable[[bool], None]
@@ -81,6 +82,8 @@ def _of_fault(
             return
         case "poolUnavailable" | "poolLost":
             yield from _begins_and_ends(fault, *_pool_fault(fault, cluster))
+        case "rollOut":
+            yield _roll_out(fault, cluster, pipelines)
         case "slowStart" | "slowStage":
             yield from _begins_and_ends(fault, *_slowness(fault, cluster, pipelines))
         case _:
@@ -131,6 +134,27 @@ def _slowness(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, 
             cluster.slow_down(path, factor if begins else 1 / factor)
 
     return change, *words
+
+
+def _roll_out(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> FaultAction:
+    targets = [
+        (pipeline.namespace, placement.target.name)
+        for pipeline in pipelines
+        for stage in pipeline.stages
+        for placement in stage.placements
+        if fault.roll_out in {stage.name, f"{pipeline.key}/{stage.name}"}
+    ]
+    template = {"metadata": {"annotations": {_ROLLED_OUT: f"{fault.interval.from_s:g}"}}}
+    surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+    def begin() -> None:
+        with cluster.admin() as api:
+            for namespace, name in targets:
+                client.AppsV1Api(api).patch_namespaced_deployment(
+                    name, namespace, {"spec": {"strategy": surge, "template": template}}, _request_timeout=_TIMEOUT_S
+                )
+
+    return FaultAction(at_s=fault.interval.from_s, words=f"the pods of {fault.roll_out} are replaced", do=begin)
 
 
 def _reclaims(index: int, fault: Fault, cluster: LabCluster, seed: int) -> Iterator[FaultAction]:

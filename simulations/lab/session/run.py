@@ -15,7 +15,7 @@ from controller.resources.fields import duration_s
 from controller.resources.manifests import load_documents
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
-from simulations.lab.cluster.cluster import LabCluster
+from simulations.lab.cluster.cluster import OPERATOR, LabCluster
 from simulations.lab.cluster.deployments import deployments, pool_nodes
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, Child, Processes, free_ports
@@ -48,12 +48,14 @@ class Options:
     """The options of a run: `scale` is the share of the sessions to keep; without `operator` nothing scales.
 
     `seed` is the seed of load, faults and service times. `interval_s` is the time between the operator's cycles.
+    `operator_program` is as in `LabCluster.start_operator`.
     """
 
     seed: int
     scale: float = 1.0
     operator: bool = True
     interval_s: float = 2.0
+    operator_program: tuple[str, ...] = OPERATOR
 
 
 def check(scenario: Scenario, *, seed: int) -> None:
@@ -94,7 +96,14 @@ def run(
             for path in scenario.manifests
             for document in load_documents(path)
         ]
-        cluster.apply(documents, pipelines, pools, speed_spread=scenario.file.speed_spread)
+        cluster.apply(
+            documents,
+            pipelines,
+            pools,
+            speed_spread=scenario.file.speed_spread,
+            first_token=scenario.file.first_token,
+            other_models=scenario.file.other_models,
+        )
         yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
 
 
@@ -137,7 +146,9 @@ class _Run:
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
         ):
             if self._options.operator:
-                self._cluster.start_operator(interval_s=self._options.interval_s)
+                self._cluster.start_operator(
+                    interval_s=self._options.interval_s, program=self._options.operator_program
+                )
                 self._wait_for_every_stage(observer)
             self._view.say(f"replaying {self._scenario.file.name}: {self._scenario.file.duration}")
             start_s = time.monotonic() + _LEAD_S

@@ -89,6 +89,19 @@ def _no_status() -> None:
     Reporter._write = lambda *_: True  # type: ignore[method-assign]
 
 
+def _declared_only() -> None:
+    """Plan with the declared service times alone: what is measured neither corrects them nor adds capacity."""
+    from controller.core.act import targets
+    from controller.core.act.feedback import Feedback
+    from controller.core.state.carry_over import FeedbackMemory
+    from profiler import profile
+
+    deaf: Any = targets
+    deaf.close_loop = lambda *_, **__: Feedback(memory=FeedbackMemory())
+    unmeasured: Any = profile
+    unmeasured.with_corrections = lambda estimated, *_, **__: estimated
+
+
 GUARDS: dict[str, Callable[[], None]] = {
     "never-down": _missing_is_zero,
     "caps": _no_budget,
@@ -98,6 +111,7 @@ GUARDS: dict[str, Callable[[], None]] = {
     "others": _fail_on_invalid,
     "recovery": _slow_after_failure,
     "reason": _no_status,
+    "sla-met": _declared_only,
 }
 
 PROOFS: dict[str, str] = {
@@ -109,6 +123,7 @@ PROOFS: dict[str, str] = {
     "others": "API: down",
     "recovery": "API: down",
     "reason": "Prometheus: empty",
+    "sla-met": "one stage 0.2",
 }
 """The row that shows the missing guard."""
 

@@ -28,6 +28,7 @@ from fault_proxy import (
 )
 from kubernetes import client
 from prometheus_faults import clock_ahead, duplicated, empty, not_a_number, partial, stale
+from run_rows import RUN_ROWS
 from story import (
     LOOK_S,
     Column,
@@ -792,4 +793,5 @@ ROWS: tuple[Row, ...] = (
     Row(name="target: deleted, recreated", run=target_deleted),
     Row(name="target: paused", run=paused_meanwhile),
     Row(name="target: rolled out", run=rolled_out),
+    *RUN_ROWS,
 )

@@ -37,6 +37,7 @@ class Column(Enum):
     OTHERS = "faults are isolated per resource"
     RECOVERY = "recovery within 2 cycles"
     REASON = "the reason is in the status"
+    SERVED = "the SLA is met in the end"
 
 
 Verdict = Literal["held", "violated", "n/a"]

@@ -391,7 +391,7 @@ class World:
     def __init__(self, folder: Path, binaries: Binaries, pace: Pace = QUICK, *, broken: str | None = None) -> None:
         """`broken` is the guard to remove from all operators."""
         self.folder = folder
-        self._broken = broken
+        self.broken = broken
         self.pace = pace
         self.cluster = LabCluster(folder, binaries, scrape_interval_s=pace.scrape_s)
         self._exit = contextlib.ExitStack()
@@ -411,7 +411,7 @@ class World:
             self.offered = self.exporter.offered
             self.offered.update(self.BASE)
             self.install()
-            if self._broken == "one-writer":
+            if self.broken == "one-writer":
                 self._accept_every_writer()
             self.recorder = enter(Recorder(self.cluster.kubeconfig))
         except BaseException:
@@ -656,7 +656,7 @@ class World:
             "lease-duration": f"{self.pace.lease_s:g}s",
             **{name.replace("_", "-"): value for name, value in flags.items()},
         }
-        changes = [*wrapped, *(["--break", self._broken] if self._broken else [])]
+        changes = [*wrapped, *(["--break", self.broken] if self.broken else [])]
         program = [str(WRAPPER), *changes, "--"] if changes else ["-m", "controller", "operator"]
         arguments = [text for name, value in settings.items() for text in (f"--{name}", value)]
         return self.processes.start(label, [*before, sys.executable, *program, *arguments])

@@ -53,6 +53,7 @@ def test_the_settings_of_decisions_become_a_policy_that_a_record_keeps(
     setting: str, composition: Composition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_PROMETHEUS_URL", "http://prometheus:9090")
-    policy = operating_policy(load_settings({"composition": setting, "fleet_budget": "40", "interval": "30s"}))
-    assert policy == Policy(interval_s=30.0, budget_per_hour=40.0, composition=composition)
+    flags: dict[str, object] = {"fleet_budget": "40", "interval": "30s", "scrape_interval": "20s"}
+    policy = operating_policy(load_settings({"composition": setting, **flags}))
+    assert policy == Policy(interval_s=30.0, scrape_interval_s=20.0, budget_per_hour=40.0, composition=composition)
     assert decode(Policy, encode(policy)) == policy

@@ -264,3 +264,49 @@ def test_a_run_begins_with_a_replica_of_every_stage_where_there_are_instances() 
         ("encoder", "cpu"): 0,
         ("encoder", "gpu"): 1,
     }
+
+
+def rolled_out(replicas: int, *, cpu: int) -> World:
+    """Return a world with ready replicas whose roll-out begins."""
+    world = World(cpu=cpu)
+    world.cluster.start_at_once(world.asr, replicas, 0.0)
+    world.pass_until(100.0)
+    world.cluster.roll_out(world.cluster.workloads[world.asr], world.now_s)
+    return world
+
+
+def test_a_roll_out_replaces_one_pod_at_a_time_and_keeps_as_many_ready() -> None:
+    world = rolled_out(3, cpu=10)
+    old = {pod.name for pod in world.pods if pod.outdated}
+    step_s = STARTUP_S + BINDING_S
+
+    assert world.state() == (3, 4, 3, 0, 0)
+    for replaced in (1, 2):
+        world.pass_until(100.0 + replaced * step_s + 0.01)
+        assert world.state() == (3, 4, 3, replaced, 0)
+    world.pass_until(1000.0)
+    assert world.state() == (3, 3, 3, 3, 0)
+    assert {pod.name for pod in world.servers.drained} == old
+
+
+def test_on_a_full_pool_the_pod_of_a_roll_out_is_pending_until_there_is_room() -> None:
+    world = rolled_out(4, cpu=2)
+    world.pass_until(500.0)
+    assert world.state() == (4, 5, 4, 0, 1)
+    assert not world.servers.drained
+
+    world.scale(3)
+    world.cluster.ended(world.servers.drained[-1], world.now_s)
+    world.pass_until(500.0 + STARTUP_S + 1)
+    assert world.state() == (3, 4, 3, 1, 1)
+
+
+def test_a_scale_up_during_a_roll_out_ends_with_the_desired_pods_all_new() -> None:
+    world = rolled_out(2, cpu=10)
+    old = {pod.name for pod in world.pods if pod.outdated}
+    world.pass_until(105.0)
+    world.scale(4)
+    world.pass_until(1000.0)
+
+    assert world.state() == (4, 4, 4, 2, 0)
+    assert {pod.name for pod in world.servers.drained} == old

@@ -277,6 +277,37 @@ def test_overhead_is_in_the_latency_from_end_to_end_and_in_that_of_no_stage(tmp_
     )
 
 
+def test_a_roll_out_replaces_the_pods_of_its_stage_alone(tmp_path: Path) -> None:
+    world = World(tmp_path, faults="[{at: 40s, rollOut: asr}]")
+
+    def names(t_s: float, place: tuple[str, str]) -> set[str]:
+        return {pod.name for pod in world.target(t_s, place).serving}
+
+    vad, asr = names(39.0, VAD_CPU), names(39.0, ASR_GPU)
+    assert names(110.0, VAD_CPU) == vad
+    assert names(110.0, ASR_GPU).isdisjoint(asr)
+    assert len(names(110.0, ASR_GPU)) == len(asr) > 0
+
+
+def test_a_first_token_leaves_early(tmp_path: Path) -> None:
+    vllm = PIPELINE.replace("asr\n      metrics: {window", "asr\n      metrics: {preset: vllm, answer: First, window")
+    whole = World(tmp_path / "a", pipeline=vllm)
+    early = World(tmp_path / "b", pipeline=vllm, properties='firstToken: {asr: "0.2"}')
+
+    assert early.number(60.0, ASR_GPU, Quantity.LATENCY_MEAN) < 0.5 * whole.number(60.0, ASR_GPU, Quantity.LATENCY_MEAN)
+
+
+def test_further_models_make_a_stage_ambiguous_unless_it_selects_its_own(tmp_path: Path) -> None:
+    several = PIPELINE.replace("asr\n      metrics: {window", "asr\n      metrics: {preset: triton, window")
+    chosen = several.replace("preset: triton", "preset: triton, model: asr")
+    models = "otherModels: {asr: [preprocess]}"
+    blind = World(tmp_path / "a", pipeline=several, properties=models)
+    sees, alone = World(tmp_path / "b", pipeline=chosen, properties=models), World(tmp_path / "c", pipeline=several)
+
+    assert reason(blind.reading(60.0, ASR_GPU, Quantity.ARRIVAL_RATE)) is AbsenceReason.AMBIGUOUS
+    assert sees.number(60.0, ASR_GPU, Quantity.ARRIVAL_RATE) == alone.number(60.0, ASR_GPU, Quantity.ARRIVAL_RATE)
+
+
 def test_declared_service_times_may_be_wrong_while_the_servers_are_as_they_are(tmp_path: Path) -> None:
     plain = World(tmp_path / "a")
     wrong = World(tmp_path / "b", properties='profileError: {asr: "0.2"}')

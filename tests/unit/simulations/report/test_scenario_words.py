@@ -48,6 +48,7 @@ def test_the_contract_scenario_in_words() -> None:
         ({"metricsNoisy": {"cv": "0.3"}}, "metrics are noisy (coefficient of variation 0.3)"),
         ({"spike": {"pipeline": "a/b", "factor": 3}}, "the load of a/b is multiplied by 3"),
         ({"slowStart": {"pool": "gpu", "factor": 2}}, "new replicas on gpu take 2 times as long to start"),
+        ({"rollOut": "lm"}, "the pods of lm are replaced, one at a time"),
         ({"slowStage": {"stage": "lm", "factor": "1.5"}}, "batches of lm take 1.5 times as long"),
         ({"spotReclaim": {"pool": "gpu", "share": "0.5"}}, "50.0 % of the nodes of gpu are reclaimed"),
         (

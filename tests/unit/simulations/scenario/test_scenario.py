@@ -9,7 +9,14 @@ import pytest
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec
 from simulations.results.scoring import Clock, Interval
-from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario, resource_changes, with_what_if
+from simulations.scenario.scenario import (
+    InvalidScenario,
+    Scenario,
+    load_scenario,
+    of_stage,
+    resource_changes,
+    with_what_if,
+)
 
 CONTRACT = Path(__file__).parents[3] / "contract"
 DEMO = Path(__file__).parents[4] / "simulations" / "scenarios" / "demo"
@@ -131,6 +138,29 @@ def test_a_patch_may_remove_a_field(scenario: Path) -> None:
     }
 
 
+def test_a_roll_out_happens_at_once_and_ends_on_its_own(scenario: Path) -> None:
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, rollOut: decoder}}\n")
+    (fault,) = load_scenario(scenario).file.faults
+    assert (fault.kind, fault.roll_out, fault.interval) == ("rollOut", "decoder", Interval(from_s=60, until_s=60))
+
+    scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 1m, for: 30s, rollOut: decoder}}\n")
+    with pytest.raises(InvalidScenario, match=r'faults\[0\].for: "30s": must be absent: a roll-out ends when'):
+        load_scenario(scenario)
+
+
+def test_a_stage_may_answer_in_several_tokens_and_have_further_models_beside_its_own(scenario: Path) -> None:
+    manifest = scenario.parent / "live-captions.yaml"
+    manifest.write_text(manifest.read_text().replace("preset: triton", "preset: vllm"))
+    models = "otherModels: {speech/live-captions/decoder: [draft, guard]}"
+    scenario.write_text(f'{SCENARIO}firstToken: {{decoder: "0.2"}}\n{models}\n')
+
+    file = load_scenario(scenario).file
+    assert of_stage(file.first_token, "speech/live-captions", "decoder", 1.0) == 0.2
+    assert of_stage(file.first_token, "speech/live-captions", "encoder", 1.0) == 1.0
+    assert of_stage(file.other_models, "speech/live-captions", "decoder", ()) == ("draft", "guard")
+    assert of_stage(file.other_models, "speech/others", "decoder", ()) == ()
+
+
 def test_a_fault_without_an_end_lasts_unless_it_happens_at_once(scenario: Path) -> None:
     lasting, at_once = FAULTS[0][0], FAULTS[-2][0]
     scenario.write_text(f"{SCENARIO}faults:\n  - {{at: 60s, {lasting}}}\n  - {{at: 60s, {at_once}}}\n")
@@ -171,6 +201,17 @@ MISTAKES = [
     ("name: test", "name: test\nfaults: [{at: 1m, poolLost: gpx}]", "no such pool in the manifests; did you mean gpu?"),
     ("name: test", "name: test\nfaults: [{at: 1m, metricsLost: all}]", 'must be "*" or name a pipeline'),
     ("name: test", "name: test\nfaults: [{at: 1m, metricsLost: a/b}]", "no such pipeline in the manifests"),
+    ("name: test", "name: test\nfaults: [{at: 1m, rollOut: decodr}]", "no such stage in the manifests; did you mean"),
+    ("name: test", "name: test\nfirstToken: {decodr: '0.2'}", "no such stage in the manifests; did you mean decoder?"),
+    ("name: test", "name: test\nfirstToken: {decoder: '0'}", "decoder: must be above 0 and at most 1"),
+    ("name: test", "name: test\nfirstToken: {decoder: '2'}", "decoder: must be above 0 and at most 1"),
+    ("name: test", "name: test\nfirstToken: {}", "must map stages to shares of the service time"),
+    ("name: test", "name: test\nfirstToken: {decoder: '0.2'}", "the stage must have metrics.preset vllm, not triton"),
+    ("name: test", "name: test\notherModels: {vad: [a]}", "must have metrics.preset triton or vllm, not generic"),
+    ("name: test", "name: test\notherModels: {decodr: [a]}", "no such stage in the manifests; did you mean decoder?"),
+    ("name: test", "name: test\notherModels: {decoder: a}", "decoder: must be a list of names of models"),
+    ("name: test", "name: test\notherModels: {decoder: [a, a]}", "decoder: must name each model once"),
+    ("name: test", "name: test\notherModels: []", "must map stages to names of models"),
     (
         "name: test",
         "name: test\nfaults: [{at: 1m, slowStage: {stage: x, factor: 2}}]",

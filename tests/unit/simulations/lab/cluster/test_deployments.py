@@ -37,6 +37,21 @@ def test_workers_know_how_unequal_they_are() -> None:
     assert [worker(manifest).speed_spread for manifest in made(stage, speed_spread=0.2)] == [0.2]
 
 
+def test_workers_show_the_tokens_and_the_models_of_the_scenario() -> None:
+    stages = [replace(a_stage(name, a_placement("cpu")), preset="vllm") for name in ("asr", "lm")]
+    manifests = deployments(
+        [a_spec(*stages)],
+        pool_nodes(POOLS),
+        seed=1,
+        first_token={"lm": 0.2},
+        other_models={"speech/captions/lm": ("draft",)},
+    )
+
+    asr, lm = (worker(manifest).server for manifest in manifests)
+    assert (asr.first_token_share, asr.other_models) == (1.0, ())
+    assert (lm.first_token_share, lm.other_models) == (0.2, ("draft",))
+
+
 def test_every_placement_has_a_deployment_with_its_least_replicas_on_the_nodes_of_its_pool() -> None:
     first, second = made(
         a_stage("asr", a_placement("cpu", bounds=(2, 9), per_instance=4), a_placement("gpu", bounds=(0, 9)))

@@ -239,6 +239,32 @@ def test_the_queries_of_a_pipeline_are_demand_latency_and_those_of_its_rules() -
     assert cast("Loss", loss).queries == {"offered", "a_query"}
 
 
+def test_a_roll_out_changes_the_pod_template_of_every_deployment_of_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched: list[tuple[str, str, dict[str, Any]]] = []
+
+    class Apps:
+        def __init__(self, _: object) -> None: ...
+
+        def patch_namespaced_deployment(self, name: str, namespace: str, body: dict[str, Any], **_: object) -> None:
+            patched.append((namespace, name, body["spec"]))
+
+    monkeypatch.setattr("kubernetes.client.AppsV1Api", Apps)
+    loaded = scenario(tmp_path, "{at: 1m, rollOut: decoder}")
+    (begin,) = actions(loaded, Lab())
+    begin.do()
+
+    (decoder,) = (stage for stage in pipeline_spec(loaded.pipelines[0]).stages if stage.name == "decoder")
+    assert begin.at_s == 60
+    assert {(namespace, name) for namespace, name, _ in patched} == {
+        ("speech", placement.target.name) for placement in decoder.placements
+    }
+    for _, _, spec in patched:
+        assert spec["template"] == {"metadata": {"annotations": {"lab.sluice.dev/rolled-out": "60"}}}
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
 def test_set_patches_the_resource_and_with_for_brings_back_what_was(tmp_path: Path, custom: Custom) -> None:
     line = '{at: 1m, for: 30s, set: {"ComputePool/gpu": {spec: {price: {perHour: "1.6"}, capacity: {instances: 2}}}}}'
     begin, end = actions(scenario(tmp_path, line), Lab())

@@ -83,11 +83,10 @@ class Cluster:
         documents: Iterable[Mapping[str, Any]],
         pipelines: tuple[PipelineSpec, ...],
         pools: tuple[PoolSpec, ...],
-        *,
-        speed_spread: float,
+        **properties: object,
     ) -> None:
         del pools
-        raise Applied(list(documents), pipelines, speed_spread, self.scrape_interval_s)
+        raise Applied(list(documents), pipelines, properties, self.scrape_interval_s)
 
 
 def demo(folder: Path, *lines: str) -> Scenario:
@@ -109,14 +108,15 @@ def test_the_cluster_gets_the_declared_resources_and_workers_with_the_true_servi
         runs.run(scenario, Options(seed=1), tmp_path, cast("Binaries", None), view),
     ):
         pass
-    documents, pipelines, speed_spread, scrape_interval_s = applied.value.args
+    documents, pipelines, properties, scrape_interval_s = applied.value.args
 
     (declared,) = (document for document in documents if document["kind"] == "SpeechPipeline")
     (true,) = scenario.documents["SpeechPipeline/speech/captions"]["spec"]["stages"][0]["placements"]
     (placement,) = declared["spec"]["stages"][0]["placements"]
     assert (true["serviceTime"]["fixed"], placement["serviceTime"]["fixed"]) == ("4ms", "2000us")
     assert pipelines[0].stages[0].placements[0].prior.service.fixed_s == 0.004
-    assert (speed_spread, scrape_interval_s) == (0.2, 30)
+    assert properties == {"speed_spread": 0.2, "first_token": None, "other_models": None}
+    assert scrape_interval_s == 30
 
 
 def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, scenario: Scenario) -> tuple[IngressConfig, GeneratorConfig]:
