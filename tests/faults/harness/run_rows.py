@@ -368,7 +368,7 @@ RUN_ROWS: tuple[Row, ...] = (
         served,
     ),
     row("declared: nothing", Property(scenario={"hideProfiles": True}), within_caps, served),
-    row("time outside the stages", Property(scenario={"overhead": "300ms"}), within_caps, served),
+    row("time outside the stages", Property(scenario={"overhead": "350ms"}), within_caps, served),
     row("unequal replicas", Property(scenario={"speedSpread": "0.5"}), within_caps, served),
     row(
         "several tokens per answer",
