@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 from kubernetes import client, config
 from story import Column, Judge, Row
 from urllib3.exceptions import HTTPError
-from world import NAMESPACE, VERSION, WRAPPER, World
+from world import GROUP, NAMESPACE, VERSION, WRAPPER, World
 
 from controller.kube.gateway import PIPELINES
 from simulations.lab.cluster.cluster import OPERATOR
@@ -83,9 +84,8 @@ def spec(window_s: float, stages: Sequence[dict[str, Any]], **fields: Any) -> di
 
 
 def _manifests(pipeline: Mapping[str, Any], instances: int) -> str:
-    api = f"{PIPELINES.api_version.split('/')[0]}/{VERSION}"
     pool = {
-        "apiVersion": api,
+        "apiVersion": PIPELINES.api_version,
         "kind": "ComputePool",
         "metadata": {"name": "plenty"},
         "spec": {
@@ -97,7 +97,7 @@ def _manifests(pipeline: Mapping[str, Any], instances: int) -> str:
         },
     }
     resource = {
-        "apiVersion": api,
+        "apiVersion": PIPELINES.api_version,
         "kind": "SpeechPipeline",
         "metadata": {"name": NAME, "namespace": NAMESPACE},
         "spec": pipeline,
@@ -141,27 +141,27 @@ class Told:
     """The view of a run: keeps the statuses of the pipeline, with their times."""
 
     statuses: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
-    _custom: Any = None
+    _api: client.ApiClient | None = None
     _next_s: float = 0.0
+
+    def close(self) -> None:
+        """Close the connection to the cluster."""
+        if self._api is not None:
+            self._api.close()
 
     def say(self, text: str) -> None:
         """Find the cluster in a line of progress."""
         if found := re.search(r"is up: kubectl --kubeconfig (\S+)", text):
-            self._custom = client.CustomObjectsApi(config.new_client_from_config(found[1]))
+            self._api = config.new_client_from_config(found[1])
 
     def show(self, moment: Moment) -> None:
         """Read the status, about once a second."""
-        if moment.seen.t_s < self._next_s or self._custom is None:
+        if moment.seen.t_s < self._next_s or self._api is None:
             return
         self._next_s = moment.seen.t_s + 1.0
         try:
-            resource = self._custom.get_namespaced_custom_object(
-                PIPELINES.api_version.split("/")[0],
-                VERSION,
-                NAMESPACE,
-                "speechpipelines",
-                NAME,
-                _request_timeout=(3, 5),
+            resource = client.CustomObjectsApi(self._api).get_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, "speechpipelines", NAME, _request_timeout=(3, 5)
             )
         except (client.ApiException, HTTPError):
             return
@@ -200,7 +200,7 @@ def lived(world: World, subject: Property) -> Lived:
     told = Told()
     program = OPERATOR if world.broken is None else (str(WRAPPER), "--break", world.broken, "--")
     options = Options(seed=1, interval_s=1.0, operator_program=program)
-    with run_on_a_lab(scenario, options, folder / "lab", ensure(_say), told) as (live, _):
+    with closing(told), run_on_a_lab(scenario, options, folder / "lab", ensure(_say), told) as (live, _):
         (score,) = item_scores(live).values()
     return Lived(live=live, told=told, windows=score.windows)
 
