@@ -315,7 +315,7 @@ def blind(*words: str) -> Check:
     """Check a run whose metrics cannot be used: the status says so with `words`, and no replica is removed."""
 
     def check(run: Lived, judge: Judge) -> None:
-        named(run, judge, *words, within_s=_SOON_S)
+        named(run, judge, *words, within_s=_READ_S)
         never_down(run, judge)
 
     return check
@@ -336,6 +336,20 @@ def rolled_out(run: Lived, judge: Judge) -> None:
     judge.hold(Column.RECOVERY, whole, f"asr {last.ready} ready, {last.existing} exist, {last.desired} desired")
 
 
+def thrifty(run: Lived, judge: Judge) -> None:
+    """Check that the spend in the end is far from the budget."""
+    (pipeline,) = run.live.pipelines
+    spend = run.live.observations[-1].spend_per_hour[pipeline.key]
+    judge.hold(Column.SERVED, spend <= _THRIFTY * BUDGET, f"${spend:.2f} of ${BUDGET:.2f}/h at the end")
+
+
+def slow_gateway(run: Lived, judge: Judge) -> None:
+    """Check a run whose overhead alone exceeds the SLA: the status names it, and it does not empty the budget."""
+    named(run, judge, "Overhead", within_s=_TRIAL_S)
+    within_caps(run, judge)
+    thrifty(run, judge)
+
+
 def overloaded(run: Lived, judge: Judge) -> None:
     """Check a run whose load exceeds the budget and is not shed: the status names the limit, and it is served again."""
     named(run, judge, "'limitedBy': 'Budget'", since_s=0.25 * run.live.clock.duration_s, within_s=_SOON_S)
@@ -345,6 +359,11 @@ def overloaded(run: Lived, judge: Judge) -> None:
 
 _SOON_S = 12.0
 """The time for a window of the metrics to pass, and a cycle."""
+_READ_S = 20.0
+"""The time until a replica must report: four scrapes, here of 4 s, and a cycle."""
+_TRIAL_S = 45.0
+"""The time for a step of capacity that does not help: three cycles, a start-up and three windows, and its removal."""
+_THRIFTY = 0.8
 _BUSY_SHARE = 0.75
 _ROOM_S = 40.0
 _SEVERAL: Mapping[str, Any] = {"otherModels": {"lm": ["preprocess", "postprocess"]}}
@@ -369,9 +388,11 @@ RUN_ROWS: tuple[Row, ...] = (
         Property(scenario={"profileError": {"asr": 5, "lm": 5}}),
         within_caps,
         served,
+        thrifty,
     ),
     row("declared: nothing", Property(scenario={"hideProfiles": True}), within_caps, served),
-    row("time outside the stages", Property(scenario={"overhead": "350ms"}), within_caps, served),
+    row("time outside the stages", Property(scenario={"overhead": "300ms"}), within_caps, served),
+    row("time outside the stages above the SLA", Property(scenario={"overhead": "600ms"}), slow_gateway),
     row("unequal replicas", Property(scenario={"speedSpread": "0.5"}), within_caps, served),
     row(
         "several tokens per answer",
