@@ -93,13 +93,18 @@ def _declared_only() -> None:
     """Plan with the declared service times alone: what is measured neither corrects them nor adds capacity."""
     from controller.core.act import targets
     from controller.core.act.feedback import Feedback
+    from controller.core.assess import assessment
     from controller.core.state.carry_over import FeedbackMemory
-    from profiler import profile
+    from profiler import estimate, profile
 
     deaf: Any = targets
     deaf.close_loop = lambda *_, **__: Feedback(memory=FeedbackMemory())
     unmeasured: Any = profile
     unmeasured.with_corrections = lambda estimated, *_, **__: estimated
+    own: Any = estimate
+    own._measured_service_ratio = own._measured_batch = lambda *_: None
+    learning: Any = assessment
+    learning.learning_floors = lambda *_: {}
 
 
 GUARDS: dict[str, Callable[[], None]] = {

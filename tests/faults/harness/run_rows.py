@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 from kubernetes import client, config
 from story import Column, Judge, Row
 from urllib3.exceptions import HTTPError
-from world import NAMESPACE, VERSION, WRAPPER, World
+from world import GROUP, NAMESPACE, VERSION, WRAPPER, World
 
 from controller.kube.gateway import PIPELINES
 from simulations.lab.cluster.cluster import OPERATOR
@@ -65,7 +66,7 @@ def stage(name: str, window_s: float, least: int, **fields: Any) -> dict[str, An
 
 
 def spec(window_s: float, stages: Sequence[dict[str, Any]], **fields: Any) -> dict[str, Any]:
-    """Return the spec of the pipeline; its queries have the window of its stages."""
+    """Return the spec of the pipeline; `window_s` is the window of its queries."""
     at_once = {"stabilization": "0s", "maxStep": {"percent": 100, "replicas": 100}}
     within = f"[{window_s:g}s]"
     return {
@@ -83,9 +84,8 @@ def spec(window_s: float, stages: Sequence[dict[str, Any]], **fields: Any) -> di
 
 
 def _manifests(pipeline: Mapping[str, Any], instances: int) -> str:
-    api = f"{PIPELINES.api_version.split('/')[0]}/{VERSION}"
     pool = {
-        "apiVersion": api,
+        "apiVersion": PIPELINES.api_version,
         "kind": "ComputePool",
         "metadata": {"name": "plenty"},
         "spec": {
@@ -97,7 +97,7 @@ def _manifests(pipeline: Mapping[str, Any], instances: int) -> str:
         },
     }
     resource = {
-        "apiVersion": api,
+        "apiVersion": PIPELINES.api_version,
         "kind": "SpeechPipeline",
         "metadata": {"name": NAME, "namespace": NAMESPACE},
         "spec": pipeline,
@@ -110,13 +110,15 @@ def _manifests(pipeline: Mapping[str, Any], instances: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property:
-    """A run. `scenario` are further fields of its scenario file; `window_s` is that of metrics and queries.
+    """A run. `scenario` are further fields of its scenario file; `window_s` is that of the stages' metrics and, without
+    `query_s`, of the queries.
 
     `load_falls`: in the last quarter of the run. `stages` are the fields of each stage's metrics.
     """
 
     scenario: Mapping[str, Any] = field(default_factory=dict)
     window_s: float = 8.0
+    query_s: float | None = None
     duration_s: float = 60.0
     load_falls: bool = False
     instances: int = INSTANCES
@@ -133,7 +135,7 @@ class Property:
         stages = [
             stage(name, self.window_s, self.bounds.get(name, 1), **fields) for name, fields in self.stages.items()
         ]
-        return copy.deepcopy(spec(self.window_s, stages, **self.pipeline))
+        return copy.deepcopy(spec(self.query_s or self.window_s, stages, **self.pipeline))
 
 
 @dataclass(slots=True)
@@ -141,27 +143,27 @@ class Told:
     """The view of a run: keeps the statuses of the pipeline, with their times."""
 
     statuses: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
-    _custom: Any = None
+    _api: client.ApiClient | None = None
     _next_s: float = 0.0
+
+    def close(self) -> None:
+        """Close the connection to the cluster."""
+        if self._api is not None:
+            self._api.close()
 
     def say(self, text: str) -> None:
         """Find the cluster in a line of progress."""
         if found := re.search(r"is up: kubectl --kubeconfig (\S+)", text):
-            self._custom = client.CustomObjectsApi(config.new_client_from_config(found[1]))
+            self._api = config.new_client_from_config(found[1])
 
     def show(self, moment: Moment) -> None:
         """Read the status, about once a second."""
-        if moment.seen.t_s < self._next_s or self._custom is None:
+        if moment.seen.t_s < self._next_s or self._api is None:
             return
         self._next_s = moment.seen.t_s + 1.0
         try:
-            resource = self._custom.get_namespaced_custom_object(
-                PIPELINES.api_version.split("/")[0],
-                VERSION,
-                NAMESPACE,
-                "speechpipelines",
-                NAME,
-                _request_timeout=(3, 5),
+            resource = client.CustomObjectsApi(self._api).get_namespaced_custom_object(
+                GROUP, VERSION, NAMESPACE, "speechpipelines", NAME, _request_timeout=(3, 5)
             )
         except (client.ApiException, HTTPError):
             return
@@ -200,7 +202,7 @@ def lived(world: World, subject: Property) -> Lived:
     told = Told()
     program = OPERATOR if world.broken is None else (str(WRAPPER), "--break", world.broken, "--")
     options = Options(seed=1, interval_s=1.0, operator_program=program)
-    with run_on_a_lab(scenario, options, folder / "lab", ensure(_say), told) as (live, _):
+    with closing(told), run_on_a_lab(scenario, options, folder / "lab", ensure(_say), told) as (live, _):
         (score,) = item_scores(live).values()
     return Lived(live=live, told=told, windows=score.windows)
 
@@ -313,7 +315,7 @@ def blind(*words: str) -> Check:
     """Check a run whose metrics cannot be used: the status says so with `words`, and no replica is removed."""
 
     def check(run: Lived, judge: Judge) -> None:
-        named(run, judge, *words, within_s=_SOON_S)
+        named(run, judge, *words, within_s=_READ_S)
         never_down(run, judge)
 
     return check
@@ -326,11 +328,26 @@ def rolled_out(run: Lived, judge: Judge) -> None:
     """
     within_caps(run, judge, desired_only=True)
     served(run, judge, share=_BUSY_SHARE)
-    last = run.live.observations[-1]
-    left = {f"{name}": replicas for (_, name, _), replicas in last.placements.items()}
-    whole = all(r.existing == r.desired == r.ready for r in left.values())
-    counts = ", ".join(f"{name} {r.ready} ready, {r.existing} of {r.desired}" for name, r in left.items())
-    judge.hold(Column.RECOVERY, whole, f"at the end {counts}")
+    end_s = run.live.clock.duration_s
+    late = [seen for seen in run.live.observations if seen.t_s > end_s - _SOON_S] or run.live.observations[-1:]
+    rolled = [r for seen in late for (_, name, _), r in seen.placements.items() if name == "asr"]
+    whole = [r for r in rolled if r.existing == r.desired == r.ready]
+    last = (whole or rolled)[-1]
+    judge.hold(Column.RECOVERY, whole, f"asr {last.ready} ready, {last.existing} exist, {last.desired} desired")
+
+
+def thrifty(run: Lived, judge: Judge) -> None:
+    """Check that the spend in the end is far from the budget."""
+    (pipeline,) = run.live.pipelines
+    spend = run.live.observations[-1].spend_per_hour[pipeline.key]
+    judge.hold(Column.SERVED, spend <= _THRIFTY * BUDGET, f"${spend:.2f} of ${BUDGET:.2f}/h at the end")
+
+
+def slow_gateway(run: Lived, judge: Judge) -> None:
+    """Check a run whose overhead alone exceeds the SLA: the status names it, and it does not empty the budget."""
+    named(run, judge, "Overhead", within_s=_TRIAL_S)
+    within_caps(run, judge)
+    thrifty(run, judge)
 
 
 def overloaded(run: Lived, judge: Judge) -> None:
@@ -342,6 +359,11 @@ def overloaded(run: Lived, judge: Judge) -> None:
 
 _SOON_S = 12.0
 """The time for a window of the metrics to pass, and a cycle."""
+_READ_S = 20.0
+"""The time until a replica must report: four scrapes, here of 4 s, and a cycle."""
+_TRIAL_S = 45.0
+"""The time for a step of capacity that does not help: three cycles, a start-up and three windows, and its removal."""
+_THRIFTY = 0.8
 _BUSY_SHARE = 0.75
 _ROOM_S = 40.0
 _SEVERAL: Mapping[str, Any] = {"otherModels": {"lm": ["preprocess", "postprocess"]}}
@@ -366,9 +388,11 @@ RUN_ROWS: tuple[Row, ...] = (
         Property(scenario={"profileError": {"asr": 5, "lm": 5}}),
         within_caps,
         served,
+        thrifty,
     ),
     row("declared: nothing", Property(scenario={"hideProfiles": True}), within_caps, served),
     row("time outside the stages", Property(scenario={"overhead": "300ms"}), within_caps, served),
+    row("time outside the stages above the SLA", Property(scenario={"overhead": "600ms"}), slow_gateway),
     row("unequal replicas", Property(scenario={"speedSpread": "0.5"}), within_caps, served),
     row(
         "several tokens per answer",
@@ -406,7 +430,7 @@ RUN_ROWS: tuple[Row, ...] = (
     ),
     row(
         "scrapes every 60 s, windows of 60 s",
-        Property(scenario={"scrapeInterval": "4s"}, window_s=4.0, load_falls=True),
+        Property(scenario={"scrapeInterval": "4s"}, window_s=4.0, query_s=16.0, load_falls=True, duration_s=75.0),
         blind("WindowTooShort", "metrics.window: 4 s: must be at least two scrape intervals"),
         within_caps,
     ),
