@@ -99,10 +99,18 @@ def _started(placement: PlacementSpec, target: TargetState, since_s: float, unti
 
 
 def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
-    """Return how many streams find a slot in every stage of `replicas`. A stage without session slots refuses none."""
+    """Return how many streams find a slot in every stage of `replicas`. A stage without session slots refuses none.
+
+    What a plan assumes of a replica that has refused none yet is no reason to refuse a stream.
+    """
     least = math.inf
     for stage in assessment.spec.stages:
-        slots = {(stage.name, placement.pool): placement.prior.session_slots for placement in stage.placements}
+        slots = {
+            (stage.name, placement.pool): placement.prior.session_slots
+            if placement.declared.memory
+            else assessment.learned.session_slots.get((stage.name, placement.pool))
+            for placement in stage.placements
+        }
         there = {key: replicas.get(key, 0) for key in slots}
         if any(slots.values()) and not any(there[key] and slots[key] is None for key in slots):
             least = min(least, sum(there[key] * (slots[key] or 0) for key in slots))

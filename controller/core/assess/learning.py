@@ -19,6 +19,9 @@ BEHIND = 1.05
 """Arrivals over completions from which a stage falls behind."""
 PROBE_ROOM = 0.9
 """A first replica is started somewhere only while the latency is below this share of the SLA: it may be slow."""
+PACKING, LEAST_PACKED = 2, 32
+"""While the session slots of a replica are not known, a plan has at most this many times as many sessions on it as were
+seen there, but at least `LEAST_PACKED`."""
 WAITING_SHARE = 0.25
 """A stage whose waiting items take a larger share of the SLA to clear is short of replicas."""
 
@@ -77,7 +80,7 @@ def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
 
 def _with_numbers(state: PipelineState) -> PipelineState:
     learned = state.memory.learned
-    if not (learned.startups_s or learned.session_slots or learned.cvs):
+    if not (learned.startups_s or learned.session_slots or learned.sessions_held or learned.cvs):
         return state
     stages = tuple(
         replace(
@@ -97,12 +100,20 @@ def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> P
     if declared.service and not declared.cv:
         law = replace(law, cv=to_grain(learned.cvs.get(key, law.cv)))
     if not declared.memory:
-        slots = learned.session_slots.get(key, slots)
+        slots = learned.session_slots.get(key, _packed(learned.sessions_held.get(key)))
     if not declared.startup:
         startup_s = learned.startups_s.get(key, startup_s)
     if (law, slots, startup_s) == (prior.service, prior.session_slots, placement.startup_s):
         return placement
     return replace(placement, prior=replace(prior, service=law, session_slots=slots), startup_s=startup_s)
+
+
+def _packed(held: int | None) -> int | None:
+    """Return the most sessions to plan on a replica of which `held` were seen without a refusal; None: no limit.
+
+    Where the limit is not known, fewer replicas find it by refusing streams: plans go there in steps.
+    """
+    return None if held is None else max(LEAST_PACKED, PACKING * held)
 
 
 def unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bool:
