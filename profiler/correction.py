@@ -169,10 +169,14 @@ def left_to_stages_s(sla_s: float, overhead_s: float | None) -> float:
 
     A measured overhead below `NEGLIGIBLE_OVERHEAD` of the SLA is within the error of the measurement.
     """
-    if overhead_s is None or overhead_s < NEGLIGIBLE_OVERHEAD * sla_s:
+    if overhead_s is None or overhead_s < NEGLIGIBLE_OVERHEAD * sla_s or leaves_too_little(sla_s, overhead_s):
         return sla_s
-    share = 1 - overhead_s / sla_s
-    return sla_s if share < LEAST_SHARE else sla_s * to_grain(share)
+    return sla_s * to_grain(1 - overhead_s / sla_s)
+
+
+def leaves_too_little(sla_s: float, overhead_s: float | None) -> bool:
+    """Return whether the time outside the stages leaves them less than `LEAST_SHARE` of the SLA (s)."""
+    return overhead_s is not None and overhead_s > (1 - LEAST_SHARE) * sla_s
 
 
 def _corrected(

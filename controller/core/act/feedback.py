@@ -18,6 +18,7 @@ from controller.core.state.spec import PlacementKey, StageSpec
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan
+from profiler.correction import leaves_too_little
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
@@ -109,6 +110,8 @@ def close_loop(
     memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
     if memory.misses < PATIENCE or assessment.learning.floors:
         return Feedback(memory=memory)
+    if leaves_too_little(sla_s, assessment.profile.overhead_s):
+        return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     if memory.step is not None:
         return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
     if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way

@@ -3,17 +3,31 @@
 from dataclasses import replace
 
 import pytest
-from builders import NOW_S, a_placement, a_snapshot, a_spec, a_stage, a_state, a_target, default_pools, seen
+from builders import (
+    NOW_S,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    default_pools,
+    pools,
+    seen,
+)
 
 from controller.core.assess.assessment import Assessment, assess
 from controller.core.assess.availability import find_availability
 from controller.core.assess.learning import with_learned_numbers
 from controller.core.cycle import decide
 from controller.core.state.carry_over import PipelineMemory
+from controller.core.state.decision import ChangeReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import UNDECLARED_CV, Declared, DemandUnit, PipelineSpec, PlacementSpec
 from optimizer.model import PoolName, Routing, ServiceLaw, StageName
+from profiler.law import BatchTimes
 from profiler.samples import Absence, AbsenceReason, Reading
 from profiler.stages import Learned
 
@@ -108,3 +122,63 @@ class TestLearnedNumbers:
         bare = a_server(service=False)
         placeholder = replace(bare, prior=replace(bare.prior, service=ServiceLaw(fixed_s=0.05, cv=UNDECLARED_CV)))
         assert self.filled(placeholder).prior.service.cv == UNDECLARED_CV
+
+
+GPU = (ASR, PoolName("gpu"))
+
+
+def two_pools(*, room: float = 0.5, known: bool = True, budget: float = 100.0) -> PipelineState:
+    """Eight replicas on a measured pool, none on another that declares nothing; `room` is latency over SLA."""
+    nothing = Declared(service=False, cv=False, startup=False, memory=False)
+    placements = [replace(a_placement(pool, service_s=0.05), declared=nothing) for pool in ("cpu", "gpu")]
+    spec = a_spec(a_stage("asr", *placements), sla_s=1.0, budget=budget)
+    times = BatchTimes(weight=50.0 if known else 0.5, batch=1.0, time_s=0.05)
+    return replace(
+        a_state(
+            spec,
+            demand=100.0,
+            replicas={KEY: a_target(8)},
+            samples={KEY: seen(arrival_rate=100.0, completion_rate=100.0, service_time=0.05, utilization=0.6)},
+            memory=PipelineMemory(learned=Learned(batch_times={KEY: times}, cvs={KEY: 0.3})),
+        ),
+        latency_s=room,
+    )
+
+
+FLEET = pools(a_pool("cpu", price=1.0, instances=40), a_pool("gpu", price=1.0, instances=40))
+
+
+def replicas_after(state: PipelineState) -> dict[tuple[StageName, PoolName], int]:
+    (pipeline,) = decide(a_snapshot(state, fleet=FLEET), Policy()).pipelines
+    return dict(pipeline.desired)
+
+
+class TestProbe:
+    def test_one_replica_is_started_where_nothing_was_measured(self) -> None:
+        (pipeline,) = decide(a_snapshot(two_pools(), fleet=FLEET), Policy()).pipelines
+        assert pipeline.desired[GPU] == 1
+        assert {change.reason for change in pipeline.changes if change.pool == "gpu"} == {ChangeReason.PROBE}
+
+    def test_it_is_not_while_the_latency_leaves_no_room(self) -> None:
+        assert replicas_after(two_pools(room=0.95))[GPU] == 0
+
+    def test_it_is_not_while_the_law_of_what_runs_is_not_known(self) -> None:
+        found = replicas_after(two_pools(known=False))
+        assert found[GPU] == 0
+        assert found[KEY] >= 8, "what carries the load stays"
+
+    def test_it_is_not_above_the_budget(self) -> None:
+        state = two_pools()
+        planned = decide(a_snapshot(state, fleet=FLEET), Policy()).pipelines[0].plan
+        assert planned is not None
+        assert replicas_after(two_pools(budget=planned.cost_per_hour + 0.5))[GPU] == 0
+
+    def test_a_placement_without_numbers_is_a_fallback_where_the_measured_pool_has_too_few_instances(self) -> None:
+        short = pools(a_pool("cpu", price=1.0, instances=3), a_pool("gpu", price=0.1, instances=40))
+        (pipeline,) = decide(a_snapshot(two_pools(), fleet=short), Policy()).pipelines
+        assert pipeline.plan is not None
+        assert pipeline.plan.replicas()[GPU] > 0
+        enough = pools(a_pool("cpu", price=1.0, instances=40), a_pool("gpu", price=0.1, instances=40))
+        (pipeline,) = decide(a_snapshot(two_pools(), fleet=enough), Policy()).pipelines
+        assert pipeline.plan is not None
+        assert pipeline.plan.replicas().get(GPU, 0) == 0, "a lower price alone is no reason"
