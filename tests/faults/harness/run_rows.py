@@ -345,7 +345,7 @@ def thrifty(run: Lived, judge: Judge) -> None:
 
 def slow_gateway(run: Lived, judge: Judge) -> None:
     """Check a run whose overhead alone exceeds the SLA: the status says so, and it does not empty the budget."""
-    named(run, judge, "no allocation meets the SLA", within_s=_TRIAL_S)
+    named(run, judge, "outside the stages", within_s=_TRIAL_S)
     within_caps(run, judge)
     thrifty(run, judge)
 
