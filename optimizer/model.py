@@ -19,9 +19,10 @@ PipelineKey = NewType("PipelineKey", str)
 """`namespace/name` of a pipeline."""
 
 
-LATENCY_FACTORS = (0.02, 50.0)
-"""Bounds of the factor by which a measured latency may correct the model. They are wide: what lies beyond is no latency
-of the modelled queue, and is reported."""
+LATENCY_FACTORS = (0.5, 2.0)
+"""Bounds of the factor by which a measured latency may correct the model. Where more replicas do not lower a latency, a
+factor without bounds would grow with every replica that it adds. A correction at a bound is reported; what users feel
+is met by steps of capacity that are taken back if they do not help (`controller.core.act.feedback`)."""
 MOST_PASSED = 100.0
 """The highest pass ratio."""
 

@@ -131,7 +131,8 @@ def _stage_profile(
     ratio = before if isinstance(measured, Absence) else measured
     following = [other for other in pipeline.stages if stage.name in other.after]
     if any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following):
-        ratio = max(before, ratio)
+        # Items that it refuses and gets again are no fan-out.
+        ratio = max(before, min(ratio, 1.0))
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
     keys = [(stage.name, placement.pool) for placement in stage.placements]

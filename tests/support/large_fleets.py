@@ -28,6 +28,7 @@ PRICES = {**dict.fromkeys(CPU_POOLS, 0.4), **dict.fromkeys(ACCELERATORS, 0.8), *
 PER_INSTANCE = {**dict.fromkeys(CPU_POOLS, 16), **dict.fromkeys(ACCELERATORS, 4), **dict.fromkeys(GPU_POOLS, 4)}
 THREADS = 12
 _SINCE = "2026-01-01T00:00:00Z"
+_OFFERED_RPS = 20.0
 _BUSY = 0.4
 _SERVICE_S = {"vad": 0.004, "asr": 0.05, "text": 0.012}
 
@@ -249,8 +250,12 @@ class SyntheticMetrics:
 
         scalars = {key: moved(float(query)) for key, query in request.scalars.items()}
         placements = {}
+        pods: dict[tuple[str, str], int] = {}
         for target in request.placements:
-            rate = moved(4.0 * len(target.pods))
+            pods[target.pipeline, target.stage] = pods.get((target.pipeline, target.stage), 0) + len(target.pods)
+        for target in request.placements:
+            # Every stage gets the same items, however many replicas it has: no stage drops or multiplies any.
+            rate = moved(_OFFERED_RPS * len(target.pods) / max(1, pods[target.pipeline, target.stage]))
             readings: dict[Quantity, Reading] = {
                 Quantity.ARRIVAL_RATE: rate,
                 Quantity.COMPLETION_RATE: rate,

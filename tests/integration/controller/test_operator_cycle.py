@@ -396,8 +396,9 @@ def test_an_unusable_resource_and_a_missing_workload_do_not_stop_the_others(worl
 def test_two_pipelines_that_name_one_workload_do_not_fight_over_it(world: World) -> None:
     world.add_workload("captions")
     world.add_pipeline("captions")
-    world.add_pipeline("thief", stages=[world.a_stage("asr", target="captions")])
     world.metrics.offered = {"captions": 100.0, "thief": 5.0}
+    world.cycle()
+    world.add_pipeline("thief", stages=[world.a_stage("asr", target="captions")])
     world.cycle()
     assert world.condition("captions", "TargetsFound")["status"] == "True"
     assert "belongs to pipeline" in world.condition("thief", "TargetsFound")["message"]
