@@ -58,8 +58,8 @@ def test_all_is_well(planner: Planner) -> None:
             "vad on cpu: measured service time is 0.001 × the declared one, at the limit (0.001)",
         ),
         (
-            Learned(latency_corrections={VAD[0]: Correction(factor=49.8, smoothed=49.8, learned_at_s=NOW_S)}),
-            "vad: measured p95 is 49.8 × the modelled one, at the limit (50)",
+            Learned(latency_corrections={VAD[0]: Correction(factor=1.99, smoothed=1.99, learned_at_s=NOW_S)}),
+            "vad: measured p95 is 1.99 × the modelled one, at the limit (2)",
         ),
         (
             Learned(throughput_corrections={VAD: Correction(factor=0.0201, smoothed=0.02, learned_at_s=NOW_S)}),
@@ -77,7 +77,7 @@ def test_a_correction_at_its_bound_is_a_condition(learned: Learned, message: str
     "learned",
     [
         Learned(service_factors={ENCODER: 900.0, VAD: 0.0012}),
-        Learned(latency_corrections={VAD[0]: Correction(factor=40.0, smoothed=40.0, learned_at_s=NOW_S)}),
+        Learned(latency_corrections={VAD[0]: Correction(factor=1.9, smoothed=1.9, learned_at_s=NOW_S)}),
         Learned(throughput_corrections={VAD: Correction(factor=1.0, smoothed=1.0, learned_at_s=NOW_S)}),
     ],
 )
