@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.learning import settled
 from controller.core.messages import details
 from controller.core.state.carry_over import FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import PlacementKey, StageSpec
+from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan
@@ -236,7 +237,7 @@ def _stepped(
         return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     name = useful[0]
     stage = next(own for own in assessment.spec.stages if own.name == name)
-    if _moving(assessment, stage, now_s):
+    if not settled(stage, assessment.learning.stages_moved_at_s, now_s):
         return Feedback(memory=memory)
     current = _current(assessment, name)
     total = max(_planned(plan, name), current)
@@ -250,17 +251,11 @@ def _stepped(
     weights, demand = _weights(assessment, name), assessment.planned_demand
     floor = _weighted({key[1]: count for key, count in replicas.items() if key[0] == name}, weights) / demand
     before = memory.floors.get(name)
-    if current > _planned(plan, name):  # what runs beyond the plan for another reason stays if the step is taken back
+    if current > _planned(plan, name):  # replicas beyond the plan for another reason stay if the step is taken back
         present = {key[1]: count for key, count in assessment.current.items() if key[0] == name}
         before = max(before or 0.0, _weighted(present, weights) / demand)
     step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, floor_before=before)
     return Feedback(memory=replace(memory, floors={**memory.floors, name: floor}, step=step))
-
-
-def _moving(assessment: Assessment, stage: StageSpec, now_s: float) -> bool:
-    """Whether replicas of the stage started or stopped within the window of its metrics."""
-    moved_at_s = assessment.learning.stages_moved_at_s.get(stage.name)
-    return moved_at_s is not None and moved_at_s >= now_s - stage.metrics_window_s
 
 
 def _unexplained(memory: FeedbackMemory, assessment: Assessment, latency_s: float) -> Hold:

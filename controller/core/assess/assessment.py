@@ -1,6 +1,5 @@
 """Assesses each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +7,7 @@ from functools import partial
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, planning_demand
-from controller.core.assess.learning import Learning, learning_floors, probe
+from controller.core.assess.learning import Learning, learning_floors, probe, settled
 from controller.core.assess.optimizer_input import (
     limited,
     optimizer_demand,
@@ -297,7 +296,7 @@ def _profiler_input(
                 pass_ratio=stage.pass_ratio,
                 routing=stage.routing,
                 window_s=stage.metrics_window_s,
-                settled=stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s,
+                settled=settled(stage, stages_moved_at_s, now_s),
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,

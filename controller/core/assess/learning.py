@@ -42,6 +42,11 @@ class Learning:
     stages_moved_at_s: Mapping[StageName, float]
 
 
+def settled(stage: StageSpec, stages_moved_at_s: Mapping[StageName, float], now_s: float) -> bool:
+    """Return whether no replica of the stage started or stopped within the window of its metrics."""
+    return stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
+
+
 def learning_floors(
     state: PipelineState,
     profile: PipelineProfile,
@@ -64,8 +69,7 @@ def learning_floors(
         if not refuses and not unknown(stage, own, state):
             continue
         total = max(1, sum(state.desired(stage.name, placement.pool) for placement in stage.placements))
-        settled = stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
-        short = settled and (refuses or _queues(own, state.spec.sla.latency_s))
+        short = settled(stage, stages_moved_at_s, now_s) and (refuses or _queues(own, state.spec.sla.latency_s))
         floors[stage.name] = 2 * total if short else total
     return floors
 

@@ -1,4 +1,4 @@
-"""What measurements have shown is told beside what is declared."""
+"""Measured values are reported beside the declared ones."""
 
 from collections.abc import Mapping
 from dataclasses import replace
