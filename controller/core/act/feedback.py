@@ -7,13 +7,13 @@ What was added is given back in small steps once there has been room for long.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.learning import settled
 from controller.core.messages import details
-from controller.core.state.carry_over import FeedbackMemory, FeedbackStep
+from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
@@ -30,6 +30,10 @@ WINDOWS = 3
 """How many windows of the stage's metrics a step has, after its start-up, to lower the latency."""
 LOWERED = 0.05
 """The share by which the latency must fall for a step to count as useful. A percentile varies by a few percent."""
+SMOOTHING_S = 90.0
+"""Time constant of the latencies that are compared. A step has twice this time to be seen in them."""
+GROWN = 1.1
+"""Latencies are not compared from this multiple of the demand on: a step that keeps up with the load is useful too."""
 USELESS_S = 1800.0
 """How long no other step is made at a stage where one was taken back."""
 ROOM = 0.95
@@ -53,20 +57,29 @@ class Feedback:
 def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -> Mapping[StageName, int]:
     """Return the least replicas of the stages whose plan is below their floor.
 
-    A floor is in proportion to the demand, so that what a busy day needed is not kept at night. It counts replicas by
-    their capacity, so that a plan with fewer and faster ones is not raised. What is missing is rounded to the nearest
-    replica: noise in the demand must not add one.
+    A floor is in proportion to the demand, so that what a busy day needed is not kept at night. Above the demand at
+    which it was set, it grows no more than the plan does: at night one replica may be twice what the plan needs, but
+    not a hundred times as many at a hundred times the load. It counts replicas by their capacity, so that a plan with
+    fewer and faster ones is not raised. What is missing is rounded to the nearest replica: noise in the demand must not
+    add one.
     """
     least: dict[StageName, int] = {}
     for stage, floor in memory.floors.items():
-        weights = _weights(assessment, stage)
-        planned = {p.pool: p.replicas for own in plan.stages if own.name == stage for p in own.placements}
-        missing = floor * assessment.planned_demand - _weighted(planned, weights)
+        weights, planned = _weights(assessment, stage), _on_pools(plan.replicas(), stage)
+        missing = _wanted(stage, floor, assessment, plan) - _weighted(planned, weights)
         used = [weights[pool] for pool, count in planned.items() if count] or [max(weights.values())]
         more = math.floor(missing / min(used) + 0.5)
         if more > 0:
             least[stage] = sum(planned.values()) + more
     return least
+
+
+def _wanted(stage: StageName, floor: FeedbackFloor, assessment: Assessment, plan: PipelinePlan) -> float:
+    """Return the replicas of `floor` at the present demand, counted by their capacity."""
+    growth = assessment.planned_demand / floor.demand
+    if growth > 1:  # one more than planned, because plans are rounded to whole replicas
+        growth = min(growth, max(1.0, (_carried(plan.replicas(), stage, assessment) + 1) / floor.planned))
+    return floor.replicas * growth
 
 
 def _weights(assessment: Assessment, name: StageName) -> Mapping[PoolName, float]:
@@ -81,34 +94,57 @@ def _weighted(replicas: Mapping[PoolName, int], weights: Mapping[PoolName, float
     return sum(count * weights[pool] for pool, count in replicas.items())
 
 
+def _on_pools(replicas: Mapping[PlacementKey, int], stage: StageName) -> Mapping[PoolName, int]:
+    return {pool: count for (name, pool), count in replicas.items() if name == stage}
+
+
+def _carried(replicas: Mapping[PlacementKey, int], stage: StageName, assessment: Assessment) -> float:
+    """Return the replicas of `stage`, counted by their capacity."""
+    return _weighted(_on_pools(replicas, stage), _weights(assessment, stage))
+
+
+def _floor(replicas: float, stage: StageName, assessment: Assessment, plan: PipelinePlan) -> FeedbackFloor:
+    """Return the floor of `replicas`, counted by their capacity, of `stage` at the present demand."""
+    least = min(_weights(assessment, stage).values())
+    planned = max(least, _carried(plan.replicas(), stage, assessment))
+    return FeedbackFloor(replicas=max(least, replicas), demand=assessment.planned_demand, planned=planned)
+
+
 def close_loop(
     assessment: Assessment,
     plan: PipelinePlan,
     aimed: Mapping[PlacementKey, int],
     attainable: Attainable,
+    *,
     now_s: float,
+    interval_s: float,
 ) -> Feedback:
     """Return the feedback of this cycle on the measured latency of a pipeline that is planned as `plan`.
 
-    `aimed` is what the pipeline aims for without this feedback.
+    `aimed` is what the pipeline aims for without this feedback. The last cycle was `interval_s` ago.
     """
     before, latency_s = assessment.state.memory.feedback, assessment.profile.latency_s
     names = {stage.name for stage in assessment.spec.stages}
-    memory = replace(
-        before,
-        floors={stage: floor for stage, floor in before.floors.items() if stage in names},
-        useless_until_s={stage: t for stage, t in before.useless_until_s.items() if t > now_s and stage in names},
-        step=before.step if before.step is not None and before.step.stage in names else None,
-    )
+    memory = _of_now(before, names, now_s)
     unknown = assessment.demand_missing or assessment.planned_demand <= 0
     if not assessment.acting or unknown or isinstance(latency_s, Absence):
         return Feedback(memory=replace(memory, misses=0))
     sla_s = assessment.spec.sla.latency_s
-    memory = _judged(memory, assessment, plan, latency_s, now_s)
+    smooth_s, lowest_s = memory.latency_s, memory.lowest_s
+    weight = 1 - math.exp(-interval_s / SMOOTHING_S)
+    memory = replace(
+        memory,
+        latency_s=latency_s if smooth_s is None else smooth_s + weight * (latency_s - smooth_s),
+        lowest_s=latency_s if memory.misses == 0 or lowest_s is None else min(lowest_s, latency_s),
+    )
+    memory = _judged(memory, assessment, plan, now_s)
     if latency_s <= sla_s:
-        memory = replace(memory, misses=0)
+        met_since_s = now_s if memory.met_since_s is None else min(now_s, memory.met_since_s)
+        memory = replace(memory, misses=0, met_since_s=met_since_s)
+        if now_s - met_since_s >= GIVE_BACK_S:
+            memory = replace(memory, kept={})
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
-    memory = replace(memory, misses=memory.misses + 1, room_since_s=None)
+    memory = replace(memory, misses=min(PATIENCE, memory.misses + 1), met_since_s=None, room_since_s=None)
     if memory.misses < PATIENCE or assessment.learning.floors:
         return Feedback(memory=memory)
     if leaves_too_little(sla_s, assessment.profile.overhead_s):
@@ -118,6 +154,22 @@ def close_loop(
     if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
+
+
+def _of_now(memory: FeedbackMemory, names: Collection[StageName], now_s: float) -> FeedbackMemory:
+    """Return `memory` without stages that are not in `names`, and without times of a clock that was set back since."""
+    step = memory.step
+    return replace(
+        memory,
+        floors={stage: floor for stage, floor in memory.floors.items() if stage in names},
+        step=replace(step, at_s=min(now_s, step.at_s)) if step is not None and step.stage in names else None,
+        kept={stage: first for stage, first in memory.kept.items() if stage in names},
+        useless_until_s={
+            stage: min(t, now_s + USELESS_S)
+            for stage, t in memory.useless_until_s.items()
+            if t > now_s and stage in names
+        },
+    )
 
 
 def _planned(plan: PipelinePlan, stage: StageName) -> int:
@@ -158,26 +210,35 @@ def _refused(
     return Hold(reason=HoldReason.SLA_MISSED, stage=step.stage, detail=detail)
 
 
-def _judged(
-    memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, latency_s: float, now_s: float
-) -> FeedbackMemory:
+def _judged(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, now_s: float) -> FeedbackMemory:
     """Return the memory after the step under observation has lowered the latency, or has had its time."""
-    step = memory.step
-    if step is None:
+    step, latency_s = memory.step, memory.latency_s
+    if step is None or latency_s is None:
         return memory
     if now_s < step.at_s + _trial_s(assessment, step.stage) or _starts(assessment, step.stage):
         return memory
     if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
-        return replace(memory, step=None)
-    kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
-    if step.floor_before is not None:
-        kept[step.stage] = step.floor_before
+        first = memory.kept.get(step.stage)
+        first = step if first is None else replace(first, before_s=(1 - LOWERED) * first.before_s)
+        return replace(memory, step=None, kept={**memory.kept, step.stage: first})
+    if assessment.planned_demand > GROWN * step.demand:
+        return replace(memory, step=replace(step, at_s=now_s, before_s=latency_s, demand=assessment.planned_demand))
     if _undone(memory, step, assessment, plan):  # it was not carried out, which says nothing of its use
-        return replace(memory, floors=kept, step=None)
+        return replace(memory, floors=_floors_before(memory, step), step=None)
+    return replace(_taken_back(memory, step, now_s), step=None)
+
+
+def _floors_before(memory: FeedbackMemory, step: FeedbackStep) -> Mapping[StageName, FeedbackFloor]:
+    kept = {stage: floor for stage, floor in memory.floors.items() if stage != step.stage}
+    return kept if step.floor_before is None else {**kept, step.stage: step.floor_before}
+
+
+def _taken_back(memory: FeedbackMemory, step: FeedbackStep, now_s: float) -> FeedbackMemory:
+    """Return the memory without `step` and all later ones of its stage, which have not lowered the latency."""
     return replace(
         memory,
-        floors=kept,
-        step=None,
+        floors=_floors_before(memory, step),
+        kept={stage: first for stage, first in memory.kept.items() if stage != step.stage},
         useless_until_s={**memory.useless_until_s, step.stage: now_s + USELESS_S},
     )
 
@@ -207,7 +268,8 @@ def _given_back(
         return replace(memory, room_since_s=since_s)
     kept = max(fewest, planned + (least - planned) // 2)
     if kept > planned and least > planned:
-        lower[stage] = memory.floors[stage] * kept / least
+        fewer = _wanted(stage, memory.floors[stage], assessment, plan) * kept / least
+        lower[stage] = _floor(fewer, stage, assessment, plan)
     return replace(memory, floors=lower, room_since_s=now_s)
 
 
@@ -239,6 +301,13 @@ def _stepped(
     stage = next(own for own in assessment.spec.stages if own.name == name)
     if not settled(stage, assessment.learning.stages_moved_at_s, now_s):
         return Feedback(memory=memory)
+    if (first := memory.kept.get(name)) is not None and assessment.planned_demand <= GROWN * first.demand:
+        # Each step was followed by a lower latency, which may have been noise: together they must have lowered it too.
+        if _compared_s(memory) > (1 - LOWERED) * first.before_s:
+            memory = _taken_back(memory, first, now_s)
+            return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
+    elif first is not None:
+        memory = replace(memory, kept={own: step for own, step in memory.kept.items() if own != name})
     current = _current(assessment, name)
     total = max(_planned(plan, name), current)
     total += max(1, math.ceil(STEP * total))
@@ -248,20 +317,41 @@ def _stepped(
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
-    weights, demand = _weights(assessment, name), assessment.planned_demand
-    floor = _weighted({key[1]: count for key, count in replicas.items() if key[0] == name}, weights) / demand
+    floor = _floor(_carried(replicas, name, assessment), name, assessment, plan)
     before = memory.floors.get(name)
     if current > _planned(plan, name):  # replicas beyond the plan for another reason stay if the step is taken back
-        present = {key[1]: count for key, count in assessment.current.items() if key[0] == name}
-        before = max(before or 0.0, _weighted(present, weights) / demand)
-    step = FeedbackStep(stage=name, at_s=now_s, before_s=latency_s, replicas=reached, floor_before=before)
+        present = _carried(assessment.current, name, assessment)
+        if before is None or present > _wanted(name, before, assessment, plan):
+            before = _floor(present, name, assessment, plan)
+    step = FeedbackStep(
+        stage=name,
+        at_s=now_s,
+        before_s=_compared_s(memory),
+        demand=assessment.planned_demand,
+        replicas=reached,
+        floor_before=before,
+    )
     return Feedback(memory=replace(memory, floors={**memory.floors, name: floor}, step=step))
+
+
+def _compared_s(memory: FeedbackMemory) -> float:
+    """Return the latency (s) that a step must lower: smoothed, but at least the lowest since the SLA is missed.
+
+    Single percentiles would be compared while they are high by chance, and what follows would be lower without a step.
+    The smoothed one follows a sudden rise too late.
+    """
+    return max(memory.latency_s or 0.0, memory.lowest_s or 0.0)
 
 
 def _unexplained(memory: FeedbackMemory, assessment: Assessment, latency_s: float) -> Hold:
     """Return why the SLA is missed although no stage can be helped by more replicas."""
-    overhead_s = assessment.profile.overhead_s or 0.0
+    profile = assessment.profile
     excess_s = latency_s - assessment.spec.sla.latency_s
-    reason = HoldReason.OVERHEAD if overhead_s >= excess_s else HoldReason.UNEXPLAINED
-    detail = details.unexplained(assessment.spec.sla, latency_s, overhead_s, sorted(memory.useless_until_s))
-    return Hold(reason=reason, detail=detail)
+    overhead = profile.overhead_s is not None and profile.overhead_s >= excess_s
+    silent = [
+        stage.name for stage in profile.stages if isinstance(stage.readings.get(Quantity.LATENCY_P95), Absence | None)
+    ]
+    detail = details.unexplained(
+        assessment.spec.sla, latency_s, profile.overhead_s, tried=sorted(memory.useless_until_s), silent=silent
+    )
+    return Hold(reason=HoldReason.OVERHEAD if overhead else HoldReason.UNEXPLAINED, detail=detail)

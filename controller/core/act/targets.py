@@ -86,7 +86,8 @@ def _aim(
         plan,
         final,
         lambda least: _lifted(assessment, planned, pools, _highest(rules, least)),
-        now_s,
+        now_s=now_s,
+        interval_s=policy.interval_s,
     )
     measured = floors(feedback.memory, assessment, plan)
     final = _lifted(assessment, final, pools, _highest(rules, measured))

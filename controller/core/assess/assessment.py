@@ -171,9 +171,10 @@ class Assessment:
 def assess(state: PipelineState, snapshot: Snapshot, availability: Availability, policy: Policy) -> Assessment:
     """Return the assessment of the pipeline `state` at the time of `snapshot`."""
     spec, now_s = state.spec, snapshot.now_s
-    # While replicas start or stop, rates over a window are not yet those of all replicas.
+    # While replicas start or stop, rates over a window are not yet those of all replicas. A time ahead is of a clock
+    # that was set back since.
     stages_moved_at_s = {
-        **state.memory.stages_moved_at_s,
+        **{name: min(now_s, moved_at_s) for name, moved_at_s in state.memory.stages_moved_at_s.items()},
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
     demand = planning_demand(state, now_s, policy.interval_s)

@@ -56,11 +56,23 @@ def no_room_for_step(sla: Sla, latency_s: float) -> str:
     return f"{_measured(sla, latency_s)}; budget, pools and replicas.max leave no room for another replica"
 
 
-def unexplained(sla: Sla, latency_s: float, overhead_s: float, tried: Iterable[StageName]) -> str:
-    """Return the text about a miss of the SLA that more replicas do not mend; `tried` are stages where they did not."""
-    words = f"{_measured(sla, latency_s)}; {duration(overhead_s)} of it are outside the stages"
-    names = ", ".join(tried)
-    return f"{words}; more replicas of {names} did not lower it" if names else words
+def unexplained(
+    sla: Sla, latency_s: float, overhead_s: float | None, *, tried: Iterable[StageName], silent: Iterable[StageName]
+) -> str:
+    """Return the text about a miss of the SLA that more replicas do not mend.
+
+    `overhead_s` is the time outside the stages, None: not known. `tried` are stages where more replicas did not lower
+    the latency, and `silent` those of which no latency is measured.
+    """
+    outside = "the time outside the stages is not known"
+    if overhead_s is not None:
+        outside = f"{duration(overhead_s)} of it are outside the stages"
+    words = f"{_measured(sla, latency_s)}; {outside}"
+    if names := ", ".join(tried):
+        words += f"; more replicas of {names} did not lower it"
+    if names := ", ".join(silent):
+        words += f"; no p95 is measured at {names}"
+    return words
 
 
 def _measured(sla: Sla, latency_s: float) -> str:

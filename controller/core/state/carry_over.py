@@ -110,8 +110,26 @@ class PlacementFailure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FeedbackFloor:
+    """The least replicas of a stage: `replicas` at `demand`, for which the plan had `planned`.
+
+    Both are counted by their capacity relative to the stage's largest.
+    """
+
+    replicas: float
+    demand: float
+    planned: float
+
+    def __post_init__(self) -> None:
+        """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
+        for name in ("replicas", "demand", "planned"):
+            value = getattr(self, name)
+            require(1 / ABSURD <= value <= ABSURD, f"feedback floor {name}", value, f"must be 1e-24 to {ABSURD:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackStep:
-    """A step of capacity under observation: it must lower the latency, `before_s` at `at_s`, or is taken back.
+    """A step of capacity, made at `at_s`: it must lower the latency, `before_s` at `demand`, or is taken back.
 
     `replicas` is how many replicas its stage is to have. `floor_before` is the floor of the stage before the step, None
     where it had none.
@@ -120,39 +138,52 @@ class FeedbackStep:
     stage: StageName
     at_s: float
     before_s: float
+    demand: float
     replicas: int
-    floor_before: float | None = None
+    floor_before: FeedbackFloor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
+        _require_time(self.at_s, "feedback step at_s")
+        _require_load(self.before_s, "feedback step before_s")
+        _require_load(self.demand, "feedback step demand")
+        require(0 < self.replicas <= 1_000_000_000, "feedback step replicas", self.replicas, "must be 1 to 1e9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackMemory:
     """The capacity that a measured miss of the SLA has led to, whatever the plan (`controller.core.act.feedback`).
 
-    `floors` has the least replicas of a stage per unit of demand, counted by their capacity relative to its largest.
-    `misses` counts the last cycles in which the measured latency exceeded the SLA. `step` is under observation, None:
-    no step is. `useless_until_s` has the stages for which a step was taken back, and until when no other is made.
-    `room_since_s` is since when the latency has been so low that capacity may be given back.
+    `floors` has the least replicas of the stages that got a step. `misses` counts the last cycles in which the measured
+    latency exceeded the SLA, as far as it matters. `step` is under observation, None: no step is. `kept` has the first
+    step of each stage that was kept since the SLA was last met for long; its `before_s` falls with each further one,
+    because together they must have lowered the latency. `useless_until_s` has the stages for which steps were taken
+    back, and until when no other is made.
+
+    `latency_s` is the measured latency, smoothed, and `lowest_s` the lowest since the SLA is missed; None before the
+    first measurement. `met_since_s` is since when the SLA has been met, and `room_since_s` since when the latency has
+    been so low that capacity may be given back.
     """
 
-    floors: Mapping[StageName, float] = field(default_factory=dict)
+    floors: Mapping[StageName, FeedbackFloor] = field(default_factory=dict)
     misses: int = 0
     step: FeedbackStep | None = None
+    kept: Mapping[StageName, FeedbackStep] = field(default_factory=dict)
     useless_until_s: Mapping[StageName, float] = field(default_factory=dict)
+    latency_s: float | None = None
+    lowest_s: float | None = None
+    met_since_s: float | None = None
     room_since_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
-        for stage, floor in self.floors.items():
-            require(0 < floor <= ABSURD, f"feedback floors {stage}", floor, f"must be in (0, {ABSURD:g}]")
         require(0 <= self.misses <= 1_000_000_000, "feedback misses", self.misses, "must be 0 to 1e9")
+        for name in ("latency_s", "lowest_s"):
+            _require_load(getattr(self, name), f"feedback {name}")
+        _require_time(self.met_since_s, "feedback met_since_s")
         _require_time(self.room_since_s, "feedback room_since_s")
         for stage, until_s in self.useless_until_s.items():
             _require_time(until_s, f"feedback useless_until_s {stage}")
-        if (step := self.step) is not None:
-            _require_time(step.at_s, "feedback step at_s")
-            _require_load(step.before_s, "feedback step before_s")
-            _require_load(step.floor_before, "feedback step floor_before")
-            require(0 < step.replicas <= 1_000_000_000, "feedback step replicas", step.replicas, "must be 1 to 1e9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

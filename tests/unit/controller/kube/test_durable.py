@@ -4,14 +4,23 @@ from typing import Any
 
 import pytest
 
-from controller.core.codec import InvalidRecord
-from controller.core.state.carry_over import DemandSample, FeedbackMemory, FeedbackStep, PipelineMemory, RuleMemory
+from controller.core.codec import InvalidRecord, encode
+from controller.core.state.carry_over import (
+    DemandSample,
+    FeedbackFloor,
+    FeedbackMemory,
+    FeedbackStep,
+    PipelineMemory,
+    RuleMemory,
+)
 from controller.core.state.spec import Target
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
 from profiler.stages import Correction, Learned
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
+FLOOR = FeedbackFloor(replicas=5.0, demand=60.0, planned=4.0)
+STEP = FeedbackStep(stage=VAD, at_s=1010.0, before_s=0.31, demand=60.0, replicas=5, floor_before=FLOOR)
 MEMORY = PipelineMemory(
     demand=420.0,
     floor=400.0,
@@ -40,10 +49,13 @@ MEMORY = PipelineMemory(
     admissible=380.5,
     stages_moved_at_s={VAD: 905.0},
     feedback=FeedbackMemory(
-        floors={VAD: 0.0125},
-        misses=3,
-        step=FeedbackStep(stage=VAD, at_s=1010.0, before_s=0.31, replicas=5, floor_before=0.01),
+        floors={VAD: FLOOR},
+        misses=2,
+        step=STEP,
+        kept={VAD: STEP},
         useless_until_s={StageName("encoder"): 2800.0},
+        latency_s=0.33,
+        lowest_s=0.31,
         room_since_s=None,
     ),
 )
@@ -159,15 +171,14 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"metrics_lost": {"since_s": 1.0, "demand": 1e200, "growth_per_minute": 0.1}},
         {"metrics_lost": {"since_s": 1.0, "growth_per_minute": -0.1}},
         {"stages_moved_at_s": {"vad": 1e18}},
-        {"feedback": {"floors": {"vad": 0.0}}},
-        {"feedback": {"floors": {"vad": 1e30}}},
+        {"feedback": {"floors": {"vad": {"replicas": 0.0, "demand": 60.0, "planned": 4.0}}}},
+        {"feedback": {"floors": {"vad": {"replicas": 5.0, "demand": 60.0, "planned": 1e30}}}},
         {"feedback": {"misses": -1}},
         {"feedback": {"room_since_s": 1e18}},
         {"feedback": {"useless_until_s": {"vad": 1e18}}},
-        {"feedback": {"step": {"stage": "vad", "at_s": 1e18, "before_s": 0.3, "replicas": 5, "floor_before": 0.01}}},
-        {"feedback": {"step": {"stage": "vad", "at_s": 1.0, "before_s": -0.3, "replicas": 5, "floor_before": 0.01}}},
-        {"feedback": {"step": {"stage": "vad", "at_s": 1.0, "before_s": 0.3, "replicas": 5, "floor_before": -0.5}}},
-        {"feedback": {"step": {"stage": "vad", "at_s": 1.0, "before_s": 0.3, "replicas": 0, "floor_before": 0.01}}},
+        {"feedback": {"step": {**encode(STEP), "at_s": 1e18}}},
+        {"feedback": {"step": {**encode(STEP), "before_s": -0.3}}},
+        {"feedback": {"step": {**encode(STEP), "replicas": 0}}},
         {"excess_excused_until_s": 1e18},
         {"rules": [[["vad", "rx"], {"clear_since_s": 1e18}]]},
         {"conflicts": [[["vad", "cpu"], {"changes": 1, "changed_at_s": 1e18, "written": 1, "found": 2}]]},

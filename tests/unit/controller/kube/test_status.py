@@ -23,7 +23,7 @@ from controller.core.cycle import decide
 from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
-from controller.core.state.carry_over import FeedbackMemory, PipelineMemory, PoolMemory
+from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import Snapshot, TargetMissing
@@ -36,6 +36,7 @@ from optimizer.model import PoolName
 from optimizer.plan import Advice, ReplayCheck
 from profiler.law import BatchTimes
 from profiler.samples import Absence, AbsenceReason
+from profiler.slots import MOST_SLOTS
 from profiler.stages import Correction, Learned
 
 INVALID = unusable_condition(ConditionType.READY, ConditionReason.INVALID_SPEC, "spec.stages: required")
@@ -230,12 +231,22 @@ def test_the_status_of_the_largest_pipeline_of_which_all_is_learned_fits_into_et
     learned = Learned(
         batch_times={key: BatchTimes(weight=2.0, batch=1.0, time_s=0.023) for key in keys},
         startups_s=dict.fromkeys(keys, 42.0),
+        cvs=dict.fromkeys(keys, 2 / 3),
+        session_slots=dict.fromkeys(keys, MOST_SLOTS),
+        sessions_held=dict.fromkeys(keys, MOST_SLOTS),
+        pass_ratios={key[0]: 2 / 3 for key in keys},
         throughput_corrections={key: Correction(factor=0.5, smoothed=0.5, learned_at_s=NOW_S) for key in keys},
         latency_corrections={key[0]: Correction(factor=1.5, smoothed=1.5, learned_at_s=NOW_S) for key in keys},
         overhead_s=1.0,
     )
+    floor = FeedbackFloor(replicas=2 / 3, demand=2 / 3, planned=1 / 3)
+    step = FeedbackStep(
+        stage=keys[0][0], at_s=NOW_S + 1 / 3, before_s=1 / 3, demand=2 / 3, replicas=1, floor_before=floor
+    )
     feedback = FeedbackMemory(
-        floors={key[0]: 0.5 for key in keys}, useless_until_s={key[0]: NOW_S + 60 for key in keys}
+        floors={key[0]: floor for key in keys},
+        kept={key[0]: replace(step, stage=key[0]) for key in keys},
+        useless_until_s={key[0]: NOW_S + 60 for key in keys},
     )
     memory = PipelineMemory(learned=learned, feedback=feedback)
     state = a_state(spec, replicas=dict.fromkeys(keys, 1), memory=memory)

@@ -1,6 +1,8 @@
 """The loop closes on the measured latency: cycles of `decide` in small worlds whose stages are not as modelled."""
 
 import json
+import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -125,12 +127,13 @@ def run(
     policy: Policy | None = None,
     memory: PipelineMemory | None = None,
     ready: bool = True,
+    start_s: float = NOW_S,
     kept: Callable[[PipelineMemory], PipelineMemory] = lambda memory: memory,
 ) -> Sequence[Cycle]:
     """Run `cycles` cycles from the replicas of the plan, or from `replicas`."""
     spec, policy = spec or a_pipeline(), policy or Policy()
     start = a_state(spec, demand=DEMAND_RPS, replicas=replicas or planned(spec), memory=memory)
-    snapshot: Snapshot = a_snapshot(start, fleet=fleet, now_s=NOW_S)
+    snapshot: Snapshot = a_snapshot(start, fleet=fleet, now_s=start_s)
     found: list[Cycle] = []
     for cycle in range(cycles):
         (state,) = snapshot.pipelines
@@ -290,9 +293,51 @@ class TestStep:
         assert plan.replicas()[ENCODER] > planned(spec)[ENCODER]
         assert encoders(grown)[-1] <= max(plan.replicas()[ENCODER], after.state.desired(*ENCODER))
 
+    def test_a_replica_added_at_night_is_not_multiplied_with_the_load_of_the_day(self) -> None:
+        """At 3 requests/s one replica more is twice the plan. At 300 requests/s the plan has 17."""
+        fleet = pools(a_pool("cpu", price=0.5, instances=400), a_pool("gpu", price=1.0, instances=400))
+        found = run(
+            40,
+            lambda cycle, _: Measured(latency_s=0.8 if cycle < 2 else 0.3),
+            spec=a_pipeline(encoders=(0, 400), budget=1000.0),
+            replicas={VAD: 1, ENCODER: 1},
+            demand=lambda cycle: 3.0 if cycle < 20 else 300.0,
+            fleet=fleet,
+        )
+        assert encoders(found)[19] == 2, "a step at night"
+        plans = [plan.replicas()[ENCODER] for cycle in found[21:] if (plan := cycle.decision.plan) is not None]
+        assert max(encoders(found)) <= 2 * max(plans) + 2
+
+    def test_while_the_demand_rises_a_step_is_not_judged_useless(self) -> None:
+        spec = replace(a_pipeline(), scaling=a_scaling(down_s=0.0))
+        rising = TRIAL_CYCLES + 8
+        found = run(
+            3 * TRIAL_CYCLES + 8, constant(0.8), spec=spec, demand=lambda cycle: 60.0 * 1.02 ** min(cycle, rising)
+        )
+        assert [cycle.feedback.useless_until_s for cycle in found[:rising]] == [{}] * rising
+        assert found[-1].feedback.useless_until_s, "it is, once the demand is steady"
+
+    def test_a_clock_set_back_delays_neither_verdict_nor_next_step(self) -> None:
+        hours = 86_400.0
+        ahead = run(6, constant(0.8), start_s=NOW_S + hours)[-1]
+        assert ahead.feedback.step is not None
+        replicas = {VAD: ahead.state.desired(*VAD), ENCODER: ahead.state.desired(*ENCODER)}
+        back = run(TRIAL_CYCLES + 6, constant(0.8), replicas=replicas, memory=ahead.decision.memory)
+        useless = back[-1].feedback.useless_until_s
+        assert useless
+        again = run(2, constant(0.8), memory=back[-1].decision.memory, start_s=NOW_S - hours)[-1]
+        assert max(again.feedback.useless_until_s.values()) <= again.now_s + USELESS_S
+
 
 class TestUseless:
     """Steps that do not lower the latency."""
+
+    def test_a_latency_that_only_varies_does_not_empty_the_budget(self) -> None:
+        """Each percentile is by chance 10 % above or below, and no replica has an effect."""
+        noise = random.Random(3)
+        varying = [0.65 * math.exp(noise.gauss(0, 0.1)) for _ in range(240)]
+        found = run(240, lambda cycle, _: Measured(latency_s=varying[cycle], encoder_s=0.3))
+        assert max(encoders(found)) <= 1.25 * 1.25 * encoders(found)[0] + 1
 
     def test_a_step_without_effect_is_taken_back_after_its_start_up_and_three_windows(self) -> None:
         found = run(40, constant(0.8), spec=a_pipeline(startup_s=60.0))
@@ -307,6 +352,13 @@ class TestUseless:
         assert hold is not None
         assert "measured p95 800 ms of 500 ms" in hold.detail
         assert "more replicas of encoder did not lower it" in hold.detail
+        assert "the time outside the stages is not known" in hold.detail
+
+    def test_stages_without_a_measured_latency_are_named(self) -> None:
+        found = run(4, constant(0.8, encoder_s=MISSING))
+        hold = found[-1].hold(HoldReason.UNEXPLAINED)
+        assert hold is not None
+        assert "no p95 is measured at encoder" in hold.detail
 
     def test_no_second_step_is_made_there_for_half_an_hour(self) -> None:
         found = run(200, constant(0.8))

@@ -7,7 +7,7 @@ from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_placement, a_spec, a_st
 from explained import decision_of, explain, section
 
 from controller.core.messages.measured import measured_words
-from controller.core.state.carry_over import FeedbackMemory, FeedbackStep, PipelineMemory
+from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep, PipelineMemory
 from controller.core.state.decision import PipelineDecision
 from controller.core.state.spec import Declared, PipelineSpec, PlacementKey
 from optimizer.model import ServiceLaw, StageName
@@ -133,8 +133,8 @@ def test_the_time_outside_the_stages_is_told_with_what_it_leaves_them() -> None:
 def test_what_a_missed_sla_led_to_is_told() -> None:
     decision = decided()
     feedback = FeedbackMemory(
-        floors={ENCODER[0]: 0.5},
-        step=FeedbackStep(stage=ENCODER[0], at_s=NOW_S - 60, before_s=0.61, replicas=5),
+        floors={ENCODER[0]: FeedbackFloor(replicas=5.0, demand=10.0, planned=4.0)},
+        step=FeedbackStep(stage=ENCODER[0], at_s=NOW_S - 60, before_s=0.61, demand=10.0, replicas=5),
         useless_until_s={VAD[0]: NOW_S + 1800},
     )
     missed = replace(decision, memory=replace(decision.memory, feedback=feedback), floors={ENCODER[0]: 5})

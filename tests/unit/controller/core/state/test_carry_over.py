@@ -6,14 +6,29 @@ from typing import Any
 
 import pytest
 
-from controller.core.state.carry_over import FURTHEST_S, FeedbackMemory, FeedbackStep, PipelineMemory
+from controller.core.state.carry_over import (
+    FURTHEST_S,
+    FeedbackFloor,
+    FeedbackMemory,
+    FeedbackStep,
+    PipelineMemory,
+)
 from optimizer.model import InvalidProblem, PoolName, StageName
 from profiler.stages import Learned
 
 VAD = StageName("vad")
-STEP = FeedbackStep(stage=VAD, at_s=1000.0, before_s=0.31, replicas=5, floor_before=0.05)
+FLOOR = FeedbackFloor(replicas=5.0, demand=60.0, planned=4.0)
+STEP = FeedbackStep(stage=VAD, at_s=1000.0, before_s=0.31, demand=60.0, replicas=5, floor_before=FLOOR)
 FEEDBACK = FeedbackMemory(
-    floors={VAD: 0.08}, misses=3, step=STEP, useless_until_s={VAD: 2800.0}, room_since_s=FURTHEST_S
+    floors={VAD: FLOOR},
+    misses=2,
+    step=STEP,
+    kept={VAD: STEP},
+    useless_until_s={VAD: 2800.0},
+    latency_s=0.6,
+    lowest_s=0.55,
+    met_since_s=FURTHEST_S,
+    room_since_s=FURTHEST_S,
 )
 
 
@@ -25,24 +40,41 @@ def test_what_a_cycle_writes_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"floors": {VAD: 0.0}}, "floors vad"),
-        ({"floors": {VAD: -1.0}}, "floors vad"),
-        ({"floors": {VAD: 1e300}}, "floors vad"),
         ({"misses": -1}, "misses"),
         ({"misses": 10**12}, "misses"),
         ({"useless_until_s": {VAD: 1e18}}, "useless_until_s vad"),
         ({"room_since_s": -1e18}, "room_since_s"),
-        ({"step": replace(STEP, at_s=1e18)}, "step at_s"),
-        ({"step": replace(STEP, before_s=-0.1)}, "step before_s"),
-        ({"step": replace(STEP, before_s=1e300)}, "step before_s"),
-        ({"step": replace(STEP, replicas=0)}, "step replicas"),
-        ({"step": replace(STEP, replicas=10**12)}, "step replicas"),
-        ({"step": replace(STEP, floor_before=-0.1)}, "step floor_before"),
+        ({"met_since_s": -1e18}, "met_since_s"),
+        ({"latency_s": -0.1}, "latency_s"),
+        ({"lowest_s": 1e300}, "lowest_s"),
     ],
 )
 def test_feedback_that_no_cycle_writes_is_refused(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidProblem, match=f"feedback {field}"):
         replace(FEEDBACK, **changes)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("at_s", 1e18),
+        ("before_s", -0.1),
+        ("before_s", 1e300),
+        ("demand", -1.0),
+        ("replicas", 0),
+        ("replicas", 10**12),
+    ],
+)
+def test_a_step_that_no_cycle_makes_is_refused(field: str, value: float) -> None:
+    with pytest.raises(InvalidProblem, match=f"feedback step {field}"):
+        replace(STEP, **{field: value})
+
+
+@pytest.mark.parametrize("field", ["replicas", "demand", "planned"])
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e300])
+def test_a_floor_that_no_cycle_sets_is_refused(field: str, value: float) -> None:
+    with pytest.raises(InvalidProblem, match=f"feedback floor {field}"):
+        replace(FLOOR, **{field: value})
 
 
 @pytest.mark.parametrize("overhead_s", [-0.1, 1e300])
