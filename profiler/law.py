@@ -19,6 +19,11 @@ varied by then will not soon, and the law errs towards longer batches."""
 ASSUMED_SHARE = 0.5
 """The share of the service time of a mean batch that is assumed to be per item, and the standard error of that share,
 where measurements say nothing."""
+MOST_CHANGE = 4.0
+"""A measurement counts as at most this many times longer or shorter than those before it allow, so that one absurd
+sample does little harm. While fewer than `LEAST_WEIGHT` are known, the newest replaces those that it contradicts."""
+SMALLEST, LARGEST = 1e-9, 1e9
+"""Bounds of the weights, sizes and times (s) of measurements; squares of them are within the range of a float."""
 _LEAST_NOISE = 0.02  # relative error of one measurement; no server is steadier
 
 
@@ -41,11 +46,11 @@ class BatchTimes:
         """Refuse values that no measurement gives: an edited status must not stop the cycle of all pipelines."""
         for name in ("weight", "batch", "time_s"):
             value = getattr(self, name)
-            require(math.isfinite(value) and value > 0, name, value, "must be finite and > 0")
-        for name in ("batch_variance", "time_variance"):
+            require(SMALLEST <= value <= LARGEST, name, value, f"must be {SMALLEST:g} to {LARGEST:g}")
+        for name in ("batch_variance", "time_variance", "covariance"):
             value = getattr(self, name)
-            require(math.isfinite(value) and value >= 0, name, value, "must be finite and ≥ 0")
-        require(math.isfinite(self.covariance), "covariance", self.covariance, "must be finite")
+            least = -(LARGEST**2) if name == "covariance" else 0.0
+            require(least <= value <= LARGEST**2, name, value, f"must be {least:g} to {LARGEST**2:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +69,16 @@ def with_measurement(
 
     `weight` is the share of the measurement that is new: consecutive windows overlap.
     """
+    time_s, weight = min(LARGEST, max(SMALLEST, time_s)), max(SMALLEST, weight)
     if times is None:
         return BatchTimes(weight=weight, batch=batch, time_s=time_s)
-    before = times.weight * math.exp(-age_s / MEMORY_S)
+    # Between none and all of the time is per item.
+    one, other = times.time_s, times.time_s * batch / times.batch
+    low, high = max(SMALLEST, min(one, other) / MOST_CHANGE), min(LARGEST, max(one, other) * MOST_CHANGE)
+    if times.weight < LEAST_WEIGHT and not low <= time_s <= high:
+        return BatchTimes(weight=weight, batch=batch, time_s=time_s)
+    time_s = min(high, max(low, time_s))
+    before = times.weight * math.exp(-max(0.0, age_s) / MEMORY_S)
     total = before + weight
     old, new = before / total, weight / total
     more, longer = batch - times.batch, time_s - times.time_s
@@ -99,7 +111,8 @@ def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
     noise2 = max((_LEAST_NOISE * mean_s) ** 2, unexplained)
     precision = times.weight * times.batch_variance / noise2
     variance = 1 / (precision + doubt**-2)
-    slope = min(steepest, max(0.0, variance * (precision * measured + assumed * doubt**-2)))
+    evidence = times.weight * times.covariance / noise2  # precision times `measured`, which may be infinite
+    slope = min(steepest, max(0.0, variance * (evidence + assumed * doubt**-2)))
     distance = limit - times.batch
     full_s = mean_s + slope * distance
     error = math.sqrt(noise2 / times.weight + distance**2 * variance) / full_s

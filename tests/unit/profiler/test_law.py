@@ -1,5 +1,6 @@
 """A service law is learned from the batches that a placement serves, with an error bar that says when it is known."""
 
+import math
 import random
 
 import pytest
@@ -103,3 +104,49 @@ def test_the_order_of_measurements_matters_only_by_their_age() -> None:
 def test_what_nothing_can_have_measured_is_refused(changes: dict[str, float]) -> None:
     with pytest.raises(InvalidProblem, match=next(iter(changes))):
         BatchTimes(**{"weight": 1.0, "batch": 2.0, "time_s": 0.02, **changes})
+
+
+@pytest.mark.parametrize("absurd_s", [1e-24, 1e-6, 1000.0, 1e24])
+def test_an_absurd_first_measurement_is_replaced_by_the_next(absurd_s: float) -> None:
+    times = with_measurement(None, 4.0, absurd_s, weight=0.25, age_s=INTERVAL_S)
+    times = with_measurement(times, 4.0, TRUE.mean_s(4), weight=0.25, age_s=INTERVAL_S)
+    assert fitted_law(times, 4, cv=0.3).law.mean_s(4) == pytest.approx(TRUE.mean_s(4))
+
+
+@pytest.mark.parametrize("absurd_s", [1e-6, 1000.0, 1e24])
+def test_an_absurd_measurement_later_changes_a_known_law_little(absurd_s: float) -> None:
+    before = measured([1, 2, 3, 4, 5, 6, 7, 8] * 4)
+    after = with_measurement(before, 4.0, absurd_s, weight=0.25, age_s=INTERVAL_S)
+    found = fitted_law(after, 8, cv=0.3)
+    assert found.known
+    assert found.law.mean_s(4) == pytest.approx(fitted_law(before, 8, cv=0.3).law.mean_s(4), rel=0.05)
+
+
+def test_a_release_that_is_ten_times_slower_is_followed_within_the_memory() -> None:
+    times = measured([4.0] * 60)
+    for _ in range(240):  # an hour
+        times = with_measurement(times, 4.0, 10 * TRUE.mean_s(4), weight=0.25, age_s=INTERVAL_S)
+    assert fitted_law(times, 4, cv=0.3).law.mean_s(4) > 5 * TRUE.mean_s(4)
+
+
+@pytest.mark.parametrize("limit", [1, 8, 1024])
+def test_every_law_that_a_status_may_hold_can_be_fitted(limit: int) -> None:
+    """An edited status must not stop the cycle of all pipelines."""
+    rng, accepted = random.Random(1), 0
+    values = [1e-320, 1e-200, 1e-30, 1e-9, 1e-3, 1.0, 1e9, 1e24, 1e200]
+    for _ in range(20_000):
+        weight, batch, time_s, batch_variance, time_variance, covariance = rng.choices(values, k=6)
+        try:
+            times = BatchTimes(
+                weight=weight,
+                batch=batch,
+                time_s=time_s,
+                batch_variance=batch_variance,
+                time_variance=time_variance,
+                covariance=rng.choice([-covariance, 0.0, covariance]),
+            )
+        except InvalidProblem:
+            continue
+        accepted += 1
+        assert math.isfinite(fitted_law(times, limit, cv=0.3).relative_error)
+    assert accepted > 50
