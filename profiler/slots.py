@@ -1,19 +1,20 @@
 """Learns how many sessions a replica holds, where its memory is not declared: as many as were held without a refusal.
 
 Pure. While nothing is refused there is no limit. Once sessions are refused, a replica holds the most that its placement
-was seen to hold per replica.
+was seen to hold per replica. Refusals while all offered streams are held have another cause and teach nothing.
 """
 
 import math
 
-from profiler.samples import Absence, Quantity
+from profiler.samples import Absence, Quantity, Reading
 from profiler.stages import Learned, PipelineInput, PlacementInput, PlacementKey, StageInput
 
 MOST_SLOTS = 1_000_000_000
 """No replica holds more sessions; bounds what an absurd reading can teach."""
 UNHELD_SHARE = 0.01
 """Offered streams beyond those held, as a share of the latter, from which on streams are being refused now. Below it
-the two may differ because they were not counted at the same time."""
+the two may differ because they were not counted at the same time. Refusals are those of a whole window, the sessions
+are those of now: with fewer streams than slots since, the sessions say nothing about the limit."""
 
 
 def learned_slots(pipeline: PipelineInput, learned: Learned) -> tuple[dict[PlacementKey, int], dict[PlacementKey, int]]:
@@ -23,13 +24,16 @@ def learned_slots(pipeline: PipelineInput, learned: Learned) -> tuple[dict[Place
     last call returned.
     """
     slots, most_held = dict[PlacementKey, int](), dict[PlacementKey, int]()
+    offered = None if pipeline.demand is None else pipeline.demand.sessions
     for stage in pipeline.stages:
-        short = stage.settled and _offered_exceed_held(stage, pipeline)
+        wants = wants_slots(offered, _held(stage))
+        short = stage.settled and bool(wants)
         for placement in stage.placements:
             if placement.memory_declared:
                 continue
             key = (stage.name, placement.pool)
-            known, held = _after(placement, learned.session_slots.get(key), learned.sessions_held.get(key), short=short)
+            before = learned.session_slots.get(key), learned.sessions_held.get(key)
+            known, held = _after(placement, *before, short=short, heard=wants is not False)
             if known is not None:
                 slots[key] = known
             if held is not None:
@@ -38,16 +42,18 @@ def learned_slots(pipeline: PipelineInput, learned: Learned) -> tuple[dict[Place
 
 
 def _after(
-    placement: PlacementInput, slots: int | None, most_held: int | None, *, short: bool
+    placement: PlacementInput, slots: int | None, most_held: int | None, *, short: bool, heard: bool
 ) -> tuple[int | None, int | None]:
-    """Return slots and most sessions held of a replica, updated; `short`: settled replicas are refusing streams now.
+    """Return slots and most sessions held of a replica, updated.
+
+    `heard` says that refusals may be for want of a slot, and `short` that settled replicas refuse streams now.
 
     While replicas start or stop, their mean may be far below what a full one holds, but it is never above.
     """
     held, refused_rps = placement.samples.of(Quantity.SESSIONS), placement.samples.of(Quantity.SESSION_REFUSALS)
     if placement.replicas == 0 or isinstance(held, Absence) or isinstance(refused_rps, Absence):
         return slots, most_held
-    refuses = refused_rps > 0
+    refuses = heard and refused_rps > 0
     each = min(MOST_SLOTS, math.floor(held / placement.replicas))
     if refuses:
         each = max(1, each)
@@ -58,19 +64,21 @@ def _after(
     return slots, most_held
 
 
-def _offered_exceed_held(stage: StageInput, pipeline: PipelineInput) -> bool:
-    """Whether the stage holds fewer streams than are offered; False for requests, whose slots are free in between.
-
-    Refusals are those of a whole window, the sessions are those of now: with fewer streams than slots since, the
-    sessions say nothing about the limit.
-    """
-    offered = None if pipeline.demand is None else pipeline.demand.sessions
-    if offered is None:
-        return False
+def _held(stage: StageInput) -> Reading:
+    """Return the sessions that the stage holds; absent where a placement with ready replicas does not report them."""
     held = 0.0
     for placement in stage.placements:
         reading = placement.samples.of(Quantity.SESSIONS)
-        if placement.replicas > 0 and isinstance(reading, Absence):
-            return False
-        held += 0.0 if isinstance(reading, Absence) else reading
-    return offered > held * (1 + UNHELD_SHARE)
+        if not isinstance(reading, Absence):
+            held += reading
+        elif placement.replicas > 0:
+            return reading
+    return held
+
+
+def wants_slots(offered: float | None, held: Reading) -> bool | None:
+    """Return whether a stage that holds the streams `held` has fewer than are `offered`; None: that is not known.
+
+    It is not known for requests, for which `offered` is None: their slots are free in between.
+    """
+    return None if offered is None or isinstance(held, Absence) else offered > held * (1 + UNHELD_SHARE)

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
+from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec, StageSpec
 from optimizer.model import Pipeline, StageName
-from profiler.samples import Absence, Quantity
+from profiler.samples import MISSING, Absence, Quantity
+from profiler.slots import wants_slots
 from profiler.stages import Learned, PipelineProfile, StageProfile, to_grain
 
 BUSY = 0.9
@@ -151,7 +152,13 @@ def probe(state: PipelineState, profile: PipelineProfile, at_most: Mapping[Place
 
 
 def _refuses(stage: StageSpec, profile: StageProfile, state: PipelineState, learned: Learned) -> bool:
-    """Return whether replicas refuse sessions of which it is not known how many they hold."""
+    """Return whether replicas refuse sessions of which it is not known how many they hold.
+
+    While all streams that are offered are held, refusals have another cause.
+    """
+    offered = state.demand if state.spec.unit is DemandUnit.STREAMS and not isinstance(state.demand, Absence) else None
+    if wants_slots(offered, profile.readings.get(Quantity.SESSIONS, MISSING)) is False:
+        return False
     for placement, own in zip(stage.placements, profile.placements, strict=True):
         refused_rps = own.readings.get(Quantity.SESSION_REFUSALS)
         if (

@@ -56,6 +56,13 @@ def test_replicas_that_refuse_hold_as_many_as_they_can() -> None:
     assert learned(pipeline(on(held=43.0))) == (10, 10)
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_refusals_while_all_streams_are_held_are_somebody_elses(settled: bool) -> None:
+    """Three streams at night and one bad client: three slots a replica would be planned for the day."""
+    assert learned(pipeline(on(held=3.0, replicas=1), streams=3.0, settled=settled)) == (None, 3)
+    assert learned(pipeline(on(held=40.0), streams=40.0, settled=settled), 12, 12) == (12, 12)
+
+
 def test_without_a_refusal_there_is_no_limit() -> None:
     assert learned(pipeline(on(refused=0.0))) == (None, 10)
     assert learned(pipeline(on(refused=0.0, held=0.0))) == (None, None)
@@ -89,7 +96,7 @@ def test_requests_leave_slots_free_in_between_and_only_raise_the_limit() -> None
 
 def test_a_replica_has_at_least_one_slot_and_no_absurd_number() -> None:
     assert learned(pipeline(on(held=0.0))) == (1, 1)
-    assert learned(pipeline(on(held=1e24))) == (MOST_SLOTS, MOST_SLOTS)
+    assert learned(pipeline(on(held=1e24), streams=None)) == (MOST_SLOTS, MOST_SLOTS)
 
 
 @pytest.mark.parametrize("before", [(None, None), (None, 7), (7, 7)])

@@ -85,6 +85,13 @@ class TestRefusals:
         (pipeline,) = decision.pipelines
         assert [(change.before, change.after) for change in pipeline.changes] == [(4, 11)], "a slot for 101 streams"
 
+    def test_refusals_while_all_offered_streams_are_held_double_nothing(self) -> None:
+        """They have another cause: clients without rights, another model of the server."""
+        found = assessed(a_stage_that_refuses(sessions=100.0))
+        assert found.learning.floors == {}
+        assert found.learned.session_slots == {}
+        assert assessed(a_stage_that_refuses(sessions=40.0)).learned.session_slots == {KEY: 10}
+
     @pytest.mark.parametrize("refused", [0.0, UNSUPPORTED])
     def test_without_refusals_nothing_is_added(self, refused: Reading) -> None:
         assessment = assessed(a_stage_that_refuses(refused=refused))
