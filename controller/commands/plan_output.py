@@ -18,6 +18,7 @@ from controller.core.messages.phrases import (
     share_words,
     step_words,
 )
+from controller.core.state.schedule import DemandFloor
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
@@ -117,6 +118,7 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "name": spec.name,
         "unit": spec.unit.value,
         "demand": demand,
+        "at_least": [{"name": floor.name, "demand": floor.demand} for floor in _floors_above(spec, demand)],
         "entry_rate_rps": rounded(demand * spec.items_per_unit_s),
         "served_fraction": answer.served_fraction,
         "admissible": rounded(demand * answer.served_fraction),
@@ -168,6 +170,12 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
         page.say(f"{answer.key}: {_refusal(answer, spec)}", style="bold red")
     for line in _promise(answer, spec, demand):
         page.say(line, indent=1)
+    for floor in _floors_above(spec, demand):
+        page.say(
+            f"demand.atLeast {floor.name} is not in this plan: at least {demand_words(spec, floor.demand)} while it is "
+            f"active; --demand {answer.key}={floor.demand:.12g} plans them",
+            indent=1,
+        )
     page.table(
         ("stage", ">items/s", f">p{spec.sla.percentile:g}", ">utilization", "replicas"),
         (
@@ -189,6 +197,11 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
         page.say(next_step_words(answer.next_step))
     if request.current:
         page.say(_move_words(answer, request.current.get(answer.key, {})))
+
+
+def _floors_above(spec: PipelineSpec, demand: float) -> list[DemandFloor]:
+    """Return the entries of `demand.atLeast` above the planned load, which the operator follows at their times."""
+    return [floor for floor in spec.at_least if floor.demand > demand]
 
 
 def _replicas(stage: StagePlan) -> str:

@@ -11,6 +11,7 @@ from controller.commands.plan_output import document, print_plan
 from controller.commands.plan_request import PlanRequest
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.messages.phrases import share_words
+from controller.core.state.schedule import EventFloor
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import (
@@ -28,6 +29,8 @@ from optimizer.plan import (
     Step,
 )
 
+EVENT = EventFloor(name="concert", demand=1200.0, start_s=0.0, end_s=60.0)
+NIGHT = EventFloor(name="night", demand=20.0, start_s=0.0, end_s=60.0)
 KEY = PipelineKey("speech/captions")
 GPU = PoolName("gpu")
 INFERENTIA = PoolName("inferentia")
@@ -128,6 +131,21 @@ def test_a_proven_plan_tells_promise_error_bar_replay_steps_prices_and_proof(
     ):
         assert sentence in lines
     assert "percentiles summed" in lines[-1]
+
+
+def test_known_demand_above_the_load_is_named_with_the_option_that_plans_it(capsys: pytest.CaptureFixture[str]) -> None:
+    request = a_request()
+    specs = {KEY: replace(request.specs[KEY], at_least=(NIGHT, EVENT))}
+    request = replace(request, specs=specs)
+    (line,) = (line for line in printed(capsys, a_plan(), request) if "atLeast" in line)
+    assert line == (
+        "  demand.atLeast concert is not in this plan: at least 1,200 streams while it is active; "
+        "--demand speech/captions=1200 plans them"
+    )
+    (own,) = document(a_plan(), request, solve_s=0.1)["pipelines"]
+    assert own["at_least"] == [{"name": "concert", "demand": 1200.0}]
+    (own,) = document(a_plan(), replace(request, demands={KEY: 1200.0}), solve_s=0.1)["pipelines"]
+    assert own["at_least"] == []
 
 
 def test_a_plan_that_is_not_proven_tells_the_gap_and_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
