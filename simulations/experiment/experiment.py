@@ -33,7 +33,7 @@ from simulations.policies.catalogue import POLICIES
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
-from simulations.results.scoring import ItemScore, Tally, item_counts, share_met, share_met_admitted
+from simulations.results.scoring import ItemScore, Tally, totals
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
 from simulations.scenario.schedule import Schedule
@@ -361,7 +361,6 @@ def _result(
     faults = tuple(fault.interval for fault in scenario.file.faults)
     tallies = [cluster.tally(pipeline.key) for pipeline in cluster.pipelines]
     scores = [tally.score(faults) for tally in tallies]
-    windows = [window for score in scores for window in score.windows]
     unfiltered = sum(score.offered - score.filtered for score in scores)
     within = sum(round((score.within_sla_share or 0.0) * (score.offered - score.filtered)) for score in scores)
     return RunResult(
@@ -370,15 +369,11 @@ def _result(
         what_if=what_if,
         seed=seed,
         cost=spending.cost(cluster.observations, clock),
-        windows=sum(score.scored_windows for score in scores),
-        sla_windows_met=share_met(windows),
-        sla_windows_met_calm=share_met(windows, calm=True),
-        sla_windows_met_admitted=share_met_admitted(windows),
+        **totals(scores),
         within_sla_share=within / unfiltered if unfiltered else None,
         p50_s=_percentile(tallies, scores, 50),
         p95_s=_percentile(tallies, scores, 95),
         p99_s=_percentile(tallies, scores, 99),
-        **item_counts(scores),
         sessions_cut=cluster.sessions_cut,
         replica_changes=spending.replica_changes(cluster.observations, clock),
         cap_violations=sum(

@@ -263,9 +263,7 @@ class Tally:
         unfiltered = int(total.sum() - total[_FILTERED])
         return ItemScore(
             windows=windows,
-            sla_windows_met=share_met(windows),
-            sla_windows_met_calm=share_met(windows, calm=True),
-            sla_windows_met_admitted=share_met_admitted(windows),
+            **_window_shares(windows),
             within_sla_share=int(total[_WITHIN]) / unfiltered if unfiltered else None,
             p50_s=self._percentile(50),
             p95_s=self._percentile(95),
@@ -476,19 +474,25 @@ def _met(counts: Sequence[int], sla: Sla, *, without_shed: bool = False) -> bool
     return within * 100 >= sla.percentile * counted - 1e-9 if counted else None
 
 
-def share_met(windows: Iterable[Window], *, calm: bool = False) -> float | None:
-    """Return the share of the scored windows, or of the calm ones among them, that met the SLA; None without any."""
-    met = [window.met for window in windows if window.met is not None and (window.calm or not calm)]
-    return sum(met) / len(met) if met else None
+def _window_shares(windows: Sequence[Window]) -> dict[str, Any]:
+    """Return the shares of the scored windows that met the SLA, named as in `ItemScore`."""
+    return {
+        "sla_windows_met": _share(window.met for window in windows),
+        "sla_windows_met_calm": _share(window.met for window in windows if window.calm),
+        "sla_windows_met_admitted": _share(window.met_admitted for window in windows),
+    }
 
 
-def share_met_admitted(windows: Iterable[Window]) -> float | None:
-    """Return the share of the scored windows that met the SLA with shed items left out; None without any."""
-    met = [window.met_admitted for window in windows if window.met_admitted is not None]
-    return sum(met) / len(met) if met else None
+def _share(met: Iterable[bool | None]) -> float | None:
+    scored = [own for own in met if own is not None]
+    return sum(scored) / len(scored) if scored else None
 
 
-def item_counts(scores: Sequence[ItemScore]) -> dict[str, Any]:
-    """Return the items of several pipelines together: offered and by outcome, named as in `ItemScore`."""
+def totals(scores: Sequence[ItemScore]) -> dict[str, Any]:
+    """Return windows and items of several pipelines together, named as in `ItemScore`; `windows` is the scored ones."""
     names = ("offered", "served", "late", "filtered", "shed", "refused", "lost", "in_flight")
-    return {name: sum(getattr(score, name) for score in scores) for name in names}
+    return {
+        **_window_shares([window for score in scores for window in score.windows]),
+        "windows": sum(score.scored_windows for score in scores),
+        **{name: sum(getattr(score, name) for score in scores) for name in names},
+    }

@@ -98,6 +98,10 @@ def _on_pools(replicas: Mapping[PlacementKey, int], stage: StageName) -> Mapping
     return {pool: count for (name, pool), count in replicas.items() if name == stage}
 
 
+def _total(replicas: Mapping[PlacementKey, int], stage: StageName) -> int:
+    return sum(_on_pools(replicas, stage).values())
+
+
 def _carried(replicas: Mapping[PlacementKey, int], stage: StageName, assessment: Assessment) -> float:
     """Return the replicas of `stage`, counted by their capacity."""
     return _weighted(_on_pools(replicas, stage), _weights(assessment, stage))
@@ -172,20 +176,10 @@ def _of_now(memory: FeedbackMemory, names: Collection[StageName], now_s: float) 
     )
 
 
-def _planned(plan: PipelinePlan, stage: StageName) -> int:
-    return sum(placement.replicas for own in plan.stages if own.name == stage for placement in own.placements)
-
-
-def _current(assessment: Assessment, stage: StageName) -> int:
-    return sum(count for key, count in assessment.current.items() if key[0] == stage)
-
-
 def _grows(assessment: Assessment, aimed: Mapping[PlacementKey, int]) -> bool:
     """Whether replicas are added to a stage without feedback."""
-    totals: dict[StageName, int] = {}
-    for (stage, _), count in aimed.items():
-        totals[stage] = totals.get(stage, 0) + count
-    return any(total > _current(assessment, stage) for stage, total in totals.items())
+    names = (stage.name for stage in assessment.spec.stages)
+    return any(_total(aimed, name) > _total(assessment.current, name) for name in names)
 
 
 def _starts(assessment: Assessment, stage: StageName) -> bool:
@@ -196,7 +190,7 @@ def _starts(assessment: Assessment, stage: StageName) -> bool:
 def _undone(memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment, plan: PipelinePlan) -> bool:
     """Whether replicas of the step were refused, because a pool or the budget has no room for them."""
     floor = floors(memory, assessment, plan).get(step.stage, 0)
-    return _current(assessment, step.stage) < min(step.replicas, floor)
+    return _total(assessment.current, step.stage) < min(step.replicas, floor)
 
 
 def _refused(
@@ -259,7 +253,7 @@ def _given_back(
         return replace(memory, room_since_s=None)
     stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
     lower = {name: floor for name, floor in memory.floors.items() if name != stage}
-    least, planned = floors(memory, assessment, plan).get(stage, 0), _planned(plan, stage)
+    least, planned = floors(memory, assessment, plan).get(stage, 0), _total(plan.replicas(), stage)
     fewest = math.ceil(least * latency_s / (ROOM * assessment.spec.sla.latency_s))
     if planned < least <= fewest:
         return replace(memory, room_since_s=None)
@@ -308,18 +302,20 @@ def _stepped(
             return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     elif first is not None:
         memory = replace(memory, kept={own: step for own, step in memory.kept.items() if own != name})
-    current = _current(assessment, name)
-    total = max(_planned(plan, name), current)
+    current = _total(assessment.current, name)
+    total = max(_total(plan.replicas(), name), current)
     total += max(1, math.ceil(STEP * total))
     total = min(total, current + assessment.spec.scaling.up.most(current))
     replicas = attainable({**floors(memory, assessment, plan), name: total})
-    reached = sum(count for key, count in replicas.items() if key[0] == name)
+    reached = _total(replicas, name)
     if reached <= current:
         detail = details.no_room_for_step(assessment.spec.sla, latency_s)
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
     floor = _floor(_carried(replicas, name, assessment), name, assessment, plan)
     before = memory.floors.get(name)
-    if current > _planned(plan, name):  # replicas beyond the plan for another reason stay if the step is taken back
+    if current > _total(
+        plan.replicas(), name
+    ):  # replicas beyond the plan for another reason stay if the step is taken back
         present = _carried(assessment.current, name, assessment)
         if before is None or present > _wanted(name, before, assessment, plan):
             before = _floor(present, name, assessment, plan)

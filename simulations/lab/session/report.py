@@ -20,10 +20,8 @@ from simulations.results.scoring import (
     ItemScore,
     SlaChanges,
     Window,
-    item_counts,
     score_items,
-    share_met,
-    share_met_admitted,
+    totals,
 )
 from simulations.results.spending import Observation
 
@@ -176,14 +174,9 @@ def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
 
 
 def _summary(run: LiveRun, scores: Sequence[ItemScore]) -> LabSummary:
-    windows = [window for score in scores for window in score.windows]
     peak = run.peak_instances
     return LabSummary(
-        sla_windows_met=share_met(windows),
-        sla_windows_met_calm=share_met(windows, calm=True),
-        sla_windows_met_admitted=share_met_admitted(windows),
-        windows=sum(score.scored_windows for score in scores),
-        **item_counts(scores),
+        **totals(scores),
         sessions_cut=run.sessions_cut,
         retries=run.retries,
         cost=spending.cost(run.observations, run.clock),

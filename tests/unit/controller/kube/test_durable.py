@@ -1,10 +1,10 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from controller.core.codec import InvalidRecord, encode
+from controller.core.codec import InvalidRecord
 from controller.core.state.carry_over import (
     DemandSample,
     FeedbackFloor,
@@ -176,9 +176,9 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"feedback": {"misses": -1}},
         {"feedback": {"room_since_s": 1e18}},
         {"feedback": {"useless_until_s": {"vad": 1e18}}},
-        {"feedback": {"step": {**encode(STEP), "at_s": 1e18}}},
-        {"feedback": {"step": {**encode(STEP), "before_s": -0.3}}},
-        {"feedback": {"step": {**encode(STEP), "replicas": 0}}},
+        {"feedback": {"step": {**asdict(STEP), "at_s": 1e18}}},
+        {"feedback": {"step": {**asdict(STEP), "before_s": -0.3}}},
+        {"feedback": {"step": {**asdict(STEP), "replicas": 0}}},
         {"excess_excused_until_s": 1e18},
         {"rules": [[["vad", "rx"], {"clear_since_s": 1e18}]]},
         {"conflicts": [[["vad", "cpu"], {"changes": 1, "changed_at_s": 1e18, "written": 1, "found": 2}]]},

@@ -66,8 +66,9 @@ def test_feedback_that_no_cycle_writes_is_refused(changes: dict[str, Any], field
     ],
 )
 def test_a_step_that_no_cycle_makes_is_refused(field: str, value: float) -> None:
+    changes: dict[str, Any] = {field: value}
     with pytest.raises(InvalidProblem, match=f"feedback step {field}"):
-        replace(STEP, **{field: value})
+        replace(STEP, **changes)
 
 
 @pytest.mark.parametrize("field", ["replicas", "demand", "planned"])
