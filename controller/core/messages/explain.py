@@ -98,7 +98,9 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
     if plan is None:
         yield "there is no plan"
         return
-    if plan.feasible:
+    if plan.feasible and _missed(decision):
+        yield "by the model the plan meets the SLA; measured, it is missed: steps add replicas while they lower the latency"
+    elif plan.feasible:
         yield "the plan meets the SLA; more replicas would only add cost"
     else:
         served = f"{plan.served_fraction:.0%} of the demand can be served within the SLA"
@@ -151,9 +153,31 @@ def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
         yield _relief(decision, decision.plan)
 
 
+def _missed(decision: PipelineDecision) -> bool:
+    """Whether the measured latency exceeds the SLA of a pipeline that Sluice scales."""
+    latency_s = decision.profile.latency_s
+    measured = not isinstance(latency_s, Absence) and latency_s > decision.spec.sla.latency_s
+    return measured and decision.spec.mode is Mode.AUTO
+
+
+def _relief_of_miss(decision: PipelineDecision) -> str:
+    """Return what would lower a measured latency that exceeds the SLA although the plan meets it."""
+    step, percentile = decision.memory.feedback.step, f"p{decision.spec.sla.percentile:g}"
+    for hold in decision.holds:
+        if hold.reason in {HoldReason.OVERHEAD, HoldReason.UNEXPLAINED}:
+            return "less time outside the stages, or a stage where more replicas lower the latency"
+        if hold.reason is HoldReason.SLA_MISSED and hold.detail:
+            return f"a larger budget, more capacity of the pools, or a higher replicas.max of stage {hold.stage}"
+    if step is not None:
+        return f"{percentile} after the step at stage {step.stage}: it is taken back, or another one follows"
+    return f"{percentile} above {duration(decision.spec.sla.latency_s)} in the next cycles too: replicas are then added"
+
+
 def _relief(decision: PipelineDecision, plan: PipelinePlan) -> str:
     limit, spec = plan.limited_by, decision.spec
     sla = duration(spec.sla.latency_s)
+    if plan.feasible and _missed(decision):
+        return _relief_of_miss(decision)
     if plan.feasible or limit is None:
         saving = f"a saving of at least {spec.scaling.tolerance:.0%} of the cost (scaling.tolerance)"
         return f"a demand at which current replicas miss the SLA of {sla}, or {saving}"

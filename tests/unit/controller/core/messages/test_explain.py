@@ -15,7 +15,7 @@ from planning import Planner
 
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.sentences import HOLDS, demand_change, latency_of_sla, spend_of_budget
-from controller.core.state.carry_over import DemandSample, PipelineMemory
+from controller.core.state.carry_over import DemandSample, FeedbackStep, PipelineMemory
 from controller.core.state.decision import Decision, Hold, HoldReason
 from controller.core.state.spec import Mode
 from optimizer.model import StageName
@@ -170,3 +170,27 @@ def test_time_outside_the_stages_is_a_line_of_its_own() -> None:
 
     assert "overhead: 100 ms of p95 are outside the stages; they are left 401 ms of 500 ms" in why(0.1)
     assert "overhead" not in why(None)
+
+
+def test_while_the_measured_latency_exceeds_the_sla_nothing_says_that_it_is_met(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    missed = replace(a_state(demand=50.0, replicas={VAD: 4, ENCODER: 4}), latency_s=0.8)
+    found = decision_of(missed)
+
+    def told_with(*holds: Hold, step: bool = False) -> tuple[str, str]:
+        own = found.pipelines[0]
+        memory = own.memory
+        if step:
+            tried = FeedbackStep(stage=ENCODER[0], at_s=NOW_S, before_s=0.8, demand=50.0, replicas=5)
+            memory = replace(memory, feedback=replace(memory.feedback, step=tried))
+        lines = explain(replace(found, pipelines=(replace(own, holds=holds, memory=memory),)), own.key)
+        assert "the plan meets the SLA; more replicas would only add cost" not in section(lines, "Why not more")
+        return section(lines, "Why not more"), section(lines, "What would change it")
+
+    more, change = told_with()
+    assert "by the model the plan meets the SLA; measured, it is missed" in more
+    assert "p95 above 500 ms in the next cycles too: replicas are then added" in change
+    assert "p95 after the step at stage encoder" in told_with(step=True)[1]
+    assert "less time outside the stages" in told_with(Hold(reason=HoldReason.UNEXPLAINED, detail="p95 800 ms"))[1]
+    no_room = Hold(reason=HoldReason.SLA_MISSED, stage=ENCODER[0], detail="no room")
+    assert "a higher replicas.max of stage encoder" in told_with(no_room)[1]
