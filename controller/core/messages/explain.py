@@ -99,7 +99,7 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
         yield "there is no plan"
         return
     if plan.feasible and _missed(decision):
-        yield "by the model the plan meets the SLA; measured, it is missed: steps add replicas while they lower the latency"
+        yield "by the model the plan meets the SLA; measured, it is missed: steps add replicas while they lower it"
     elif plan.feasible:
         yield "the plan meets the SLA; more replicas would only add cost"
     else:
