@@ -161,9 +161,9 @@ class Placement:
 class Sharing:
     """How a stage shares its replicas with stages of other pipelines, which one model server serves together.
 
-    `owner` and `stage` name the stage that the replicas belong to. In a pipeline that is `borrowed` to, the replicas
-    take no capacity of a pool, because they count at the owner. Of their cost, `cost_share` is charged to this pipeline;
-    the shares of all pipelines add up to 1.
+    `owner` and `stage` name the stage that the replicas belong to. Where it is `borrowed`, because they belong to
+    another pipeline, they take no capacity of a pool: they count at the owner. Of their cost, `cost_share` is charged
+    to this pipeline; the shares of all pipelines add up to 1.
 
     `other_rps` is the load of the other pipelines at this stage in items per second, `other_sessions` the number of
     their streams, each with a session slot. `others_periodic` says that their items come at even intervals.

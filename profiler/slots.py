@@ -65,6 +65,10 @@ def _offered_exceed_held(stage: StageInput, pipeline: PipelineInput) -> bool:
     sessions say nothing about the limit.
     """
     offered = None if pipeline.demand is None else pipeline.demand.sessions
+    if stage.shared is not None:
+        if stage.shared.other_sessions is None:
+            return False
+        offered = ((offered or 0.0) + stage.shared.other_sessions) or None
     if offered is None:
         return False
     held = 0.0

@@ -1,13 +1,14 @@
 """Choose one allocation for each stage that several pipelines share, so that each of these meets its own SLA.
 
-The pipelines that share stages are its users. A user's own plan, made with the load of all users, says which replicas it
-would choose. These choices are tried first, then the other allocations of the stage that could be cheaper. For each one
-the replicas of the stage are fixed for all users, and their other stages are planned around it. The cheapest choice with
-which all users are served counts. A user's least cost with the stage for free bounds what a choice can cost, so that
-most allocations need not be tried.
+The pipelines that share stages are its users. A user's own plan, made with the load of all users, says which replicas
+it would choose. These choices are tried first, then the other allocations of the stage that could be cheaper. For each
+one the replicas of the stage are fixed for all users, and their other stages are planned around it. The cheapest choice
+with which all users are served counts. A user's least cost with the stage for free bounds what a choice can cost, so
+that most allocations need not be tried.
 
 Where no choice serves all users in full, the users of the highest priority get the largest share that can be served
-with the same share for each of them, then those of the next priority. After that, each user alone gets more where it can.
+with the same share for each of them, then those of the next priority. After that, each user alone gets more where it
+can.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,9 +65,9 @@ _Rows = Mapping[Server, _Row]
 def settle(problem: Problem, solve: Solve, estimate: Solve) -> Settled | None:
     """Return `problem` with the replicas of its shared stages chosen; None where no two of its pipelines share a stage.
 
-    `solve` plans a problem in which shared stages are fixed; `estimate` does so without a replay, which is enough to find
-    the shares to serve: a plan is still checked when these are known. A stage whose owner is not in the problem stays as its
-    bounds say: its replicas are not for these pipelines to choose.
+    `solve` plans a problem in which shared stages are fixed; `estimate` does so without a replay, which is enough to
+    find the shares to serve: a plan is still checked when these are known. A stage whose owner is not in the problem
+    stays as its bounds say: its replicas are not for these pipelines to choose.
     """
     keys = {pipeline.key for pipeline in problem.pipelines}
     names = {
@@ -100,7 +101,7 @@ def settle(problem: Problem, solve: Solve, estimate: Solve) -> Settled | None:
     search = _Search(left, solve, estimate)
     found = search.cheapest() if rest else None
     if found is not None:
-        served = {user.key: 1.0 for user in users}
+        served: Mapping[PipelineKey, float] = {user.key: 1.0 for user in users}
     else:
         served, found = search.shares()
     if found is None:  # not even the least replicas fit
@@ -271,7 +272,7 @@ class _Search:
         mixing: Mixing = Mixing.OVERFLOW,
         first: bool = False,
     ) -> _Rows | None:
-        """Return the cheapest choice tried, or the `first` one, with which all `users` are served; None if there is none.
+        """Return the cheapest choice tried, or the `first` one, with which all `users` are served, or None.
 
         `cost_shares` are the shares of the price for which the users' own choices are collected, `most` is how many
         allocations of each shared stage are tried.
@@ -284,7 +285,9 @@ class _Search:
         for user in users:
             for share in cost_shares or (1.0,):
                 self._collect(choices, user, solve(_alone(self.problem, user, share)).of(user.key))
-        rows = {server: max(found, key=lambda row: self._capacity(server, row)) for server, found in choices.items()}
+        rows: _Rows = {
+            server: max(found, key=lambda row: self._capacity(server, row)) for server, found in choices.items()
+        }
         best, cost = self._tried(users, solve, rows, (None, inf))
         for server in self._owned:
             least = others_per_hour + sum(row.price_per_hour for other, row in rows.items() if other != server)
@@ -369,7 +372,15 @@ class _Search:
             if stage.sharing is None or (stage.sharing.owner, stage.sharing.stage) not in choices:
                 continue
             server = stage.sharing.owner, stage.sharing.stage
-            row = self._row(server, tuple(p.replicas for p in own.placements), tuple(p.batch for p in own.placements))
+            bounds = self._owned[server][1].placements  # those of the owner count: it may have replicas that must stay
+            row = self._row(
+                server,
+                tuple(
+                    max(bound.min_replicas, min(bound.max_replicas, placement.replicas))
+                    for bound, placement in zip(bounds, own.placements, strict=True)
+                ),
+                tuple(placement.batch for placement in own.placements),
+            )
             if row not in choices[server]:
                 choices[server].append(row)
 

@@ -48,9 +48,9 @@ def certified_plan(
 def _lower_bound_per_hour(allocation: Allocation) -> float | None:
     """Return a proven lower bound of the cost of serving everything, in USD per hour.
 
-    None where the plan does not serve everything, or no bound is known. Where pipelines share stages, it is the sum of
-    the least costs of each of them alone with its share of the price of these stages, which may choose other replicas. Where replays have tightened targets, the bound
-    is for those targets: a cheaper plan that would pass its replay is not excluded.
+    None where the plan does not serve everything, or no bound is known. Where replays have tightened targets, the bound
+    is for those targets: a cheaper plan that would pass its replay is not excluded. Where pipelines share stages, it is
+    the sum of the least costs of each of them alone with its share of the price of these stages.
     """
     if allocation.relaxed:
         if not allocation.plan.feasible:

@@ -129,7 +129,8 @@ def cheapest(problem: Problem) -> float | None:
         encoder = {(StageName("encoder"), pool): count for pool, count in zip(pools, numbers, strict=True)}
         taken = np.array([encoder.get((StageName("encoder"), pool), 0) for pool in PRICES])
         price = sum(PRICES[pool] * count for (_, pool), count in encoder.items())
-        ones, twos = ({} for _ in range(2))
+        ones: dict[tuple[int, ...], float] = {}
+        twos: dict[tuple[int, ...], float] = {}
         for found, pipeline in ((ones, owner), (twos, borrower)):
             for cost, use, _ in allocations(pipeline, encoder):
                 key = tuple(use.tolist())

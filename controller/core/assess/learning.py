@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from controller.core.state.shared import filled
 from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
 from optimizer.model import Pipeline, StageName
@@ -77,9 +78,17 @@ def learning_floors(
 def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with what was learned where nothing is declared: variation, start-up times, session slots.
 
-    Learned service laws are in the profile, which has their error bars.
+    Learned service laws are in the profile, which has their error bars. What is learned of a shared stage is learned by
+    the pipeline that it belongs to.
     """
-    return replace(snapshot, pipelines=tuple(map(_with_numbers, snapshot.pipelines)))
+    states = tuple(map(_with_numbers, snapshot.pipelines))
+    specs = {state.spec.key: state.spec for state in states}
+    return replace(
+        snapshot,
+        pipelines=tuple(
+            replace(state, spec=filled(state.spec, specs)) if state.spec.borrowed else state for state in states
+        ),
+    )
 
 
 def _with_numbers(state: PipelineState) -> PipelineState:
