@@ -4,7 +4,7 @@ Such a stage is declared by one pipeline, its owner, which scales it for the loa
 replicas every user pays the share that its planned items have in those of all users.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -104,8 +104,7 @@ def _with(pipeline: Pipeline, name: StageName, declared: Stage | None, sharing: 
 def with_shared_stages(assessments: Sequence[Assessment]) -> Sequence[Assessment]:
     """Return `assessments` with the load of all users at the shared stages.
 
-    What was learned of a shared stage is learned once, by its owner. Where the owner does not act, its replicas are as
-    they are, and the others are planned with these.
+    What was learned of a shared stage is learned once, by its owner.
     """
     specs = [assessment.spec for assessment in assessments]
     users = users_of(specs)
@@ -161,7 +160,6 @@ def _shared(
                 own, name=profile.name, pass_ratio=profile.pass_ratio, pass_ratio_measured=profile.pass_ratio_measured
             )
         profiles.append(profile)
-    pipeline = _fixed(pipeline, fixed, assessment)
     return replace(
         assessment,
         pipeline=pipeline,
@@ -171,16 +169,21 @@ def _shared(
             learning,
             floors={stage: floor for stage, floor in learning.floors.items() if stage not in borrowed},
             probe=None if learning.probe is not None and learning.probe[0] in borrowed else learning.probe,
-            fallback=None if learning.fallback is None else _fixed(fallback, fixed, assessment),
+            fallback=None if learning.fallback is None else fallback,
         ),
         unseen=unseen,
         fixed=frozenset(fixed),
     )
 
 
-def _fixed(pipeline: Pipeline, names: Iterable[StageName], assessment: Assessment) -> Pipeline:
-    """Return `pipeline` with the stages `names` as they run now."""
-    names = frozenset(names)
+def planned_with(pipeline: Pipeline, assessment: Assessment, together: Collection[PipelineKey]) -> Pipeline:
+    """Return `pipeline`, which is of `assessment`, to be planned with the pipelines `together`.
+
+    A shared stage whose replicas belong to none of these is planned as it runs now.
+    """
+    names = {name for name, (owner, _) in assessment.spec.borrowed.items() if owner not in together}
+    if not names:
+        return pipeline
     return replace(
         pipeline,
         stages=tuple(

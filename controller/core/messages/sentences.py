@@ -203,6 +203,15 @@ def spend_of_budget(decision: PipelineDecision) -> str:
     return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
 
 
+def shared_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield a text about each stage that serves several pipelines: who scales it, and who pays for it."""
+    for name, shared in decision.shared.items():
+        owner, stage = shared.owner
+        whose = "scaled here" if owner == decision.key else f"served and scaled by {owner}, stage {stage}"
+        users = ", ".join(user for user in shared.users if user != decision.key)
+        yield f"stage {name}: {whose}; shared with {users}; {shared.cost_share:.0%} of its cost is paid here"
+
+
 def replicas_words(decision: PipelineDecision) -> str:
     """Return the replicas of every stage before and after the changes as text, such as `vad:2 decoder:3→5`."""
     totals: dict[str, tuple[int, int]] = {}

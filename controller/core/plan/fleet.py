@@ -7,7 +7,7 @@ from functools import partial
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
-from controller.core.assess.shared import CostShares, served_cost_shares
+from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
 from controller.core.plan.ledger import EPSILON, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
@@ -108,8 +108,9 @@ def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
 
 def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
     """Return the problem and its plan with never measured placements for pipelines that need them to be served."""
+    keys = {assessment.key for assessment in group}
     fallbacks = {
-        assessment.key: assessment.learning.fallback
+        assessment.key: planned_with(assessment.learning.fallback, assessment, keys)
         for assessment in group
         if assessment.learning.fallback is not None and not plan.of(assessment.key).feasible
     }
@@ -273,7 +274,10 @@ def _problem(
     }
     kept = affordable(group, left, budget)
     return Problem(
-        pipelines=tuple(keeping(assessment.pipeline, kept.get(assessment.key, NO_REPLICAS)) for assessment in group),
+        pipelines=tuple(
+            keeping(planned_with(assessment.pipeline, assessment, keys), kept.get(assessment.key, NO_REPLICAS))
+            for assessment in group
+        ),
         pools=left,
         budget_per_hour=budget,
         composition=policy.composition,

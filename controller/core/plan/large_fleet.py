@@ -20,7 +20,7 @@ from math import inf
 
 from controller.core.assess.assessment import Assessment, out_of_bounds
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
-from controller.core.assess.shared import served_cost_shares
+from controller.core.assess.shared import planned_with, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import Holdings
 from controller.core.state.policy import Policy
@@ -50,9 +50,11 @@ def plan_in_turns(
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
+    groups = sharing_groups(assessments)
     pipelines = {
         assessment.key: keeping(
-            assessment.pipeline, affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
+            planned_with(assessment.pipeline, assessment, groups.get(assessment.key, ())),
+            affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS),
         )
         for assessment in assessments
     }
@@ -61,7 +63,6 @@ def plan_in_turns(
         for assessment in assessments
         if (own := assessment.state.planned) is not None and _current(own.pipeline).keys() == assessment.current.keys()
     }
-    groups = sharing_groups(assessments)
     turn = _with_partners(choose(assessments, pipelines, planned, pools), groups)
     holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
 
