@@ -120,7 +120,7 @@ def _aim(
         final = kept
     stays = assessment.unseen | shared.kept
     final |= {key: max(count, kept[key]) for key, count in final.items() if key[0] in stays}
-    holds.extend(_shared_holds(assessment, planned))
+    holds.extend(_shared_holds(assessment))
     holds.extend(_absences(assessment))
     if assessment.spend_unknown:
         # Spend may be at the cap already.
@@ -162,15 +162,14 @@ def _planned(assessment: Assessment, plan: PipelinePlan) -> Mapping[PlacementKey
     return {key: 0 if key[0] in idle else plan.replicas().get(key, 0) for key in assessment.current}
 
 
-def _shared_holds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> Iterable[Hold]:
+def _shared_holds(assessment: Assessment) -> Iterable[Hold]:
     """Yield the holds about shared stages: replicas that do not change, or that may not be removed."""
     for stage, (owner, name) in assessment.spec.borrowed.items():
         if stage in assessment.fixed:
             detail = details.owner_not_acting(owner, name)
             yield Hold(reason=HoldReason.OWNER_NOT_ACTING, stage=stage, detail=detail)
     for stage in sorted(assessment.unseen - assessment.spec.borrowed.keys()):
-        if any(key[0] == stage and count > planned[key] for key, count in assessment.current.items()):
-            yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=details.DEMAND_OF_ANOTHER)
+        yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=details.DEMAND_OF_ANOTHER)
 
 
 def _probed(

@@ -661,7 +661,7 @@ class TestSharedStages:
     def test_it_is_sized_for_the_tightest_sla(self) -> None:
         loads = (20.0, 20.0)
         loose = decide(sharing.the_world(demands=loads, encoders=1), Policy())
-        specs = sharing.owning(), sharing.borrowing(sla_s=0.42)
+        specs = sharing.owning(), sharing.borrowing(sla_s=0.3)
         tight = decide(sharing.the_world(specs, demands=loads, encoders=1), Policy())
         assert (
             sharing.of(tight, sharing.OWNER).desired[sharing.ENCODER]
