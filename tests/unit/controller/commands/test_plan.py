@@ -425,13 +425,13 @@ SHARED = (EXAMPLES / "pools.yaml", SHARED_FILE, "--demand=telephony/calls=200", 
 
 
 def test_a_shared_stage_is_planned_once_for_the_sum_and_its_cost_is_split() -> None:
-    result = run(*SHARED, "--demand=telephony/voicemail=100", "-o", "json")
+    result = run(*SHARED, "--demand=telephony/voicemail=50", "-o", "json")
     assert (result.exit_code, result.stderr) == (0, "")
     answer = json.loads(result.stdout)
     calls, voicemail = answer["pipelines"]
     recognizer, asr = calls["stages"][0], voicemail["stages"][0]
     assert recognizer["placements"] == asr["placements"]
-    assert recognizer["rate_rps"] == asr["rate_rps"] == pytest.approx(400 + 100)
+    assert recognizer["rate_rps"] == asr["rate_rps"] == pytest.approx(400 + 50)
     assert answer["cost_per_hour"] == pytest.approx(calls["cost_per_hour"] + voicemail["cost_per_hour"], abs=1e-5)
     replicas = {
         (p["name"], s["name"], e["pool"]): e["replicas"]
@@ -447,6 +447,13 @@ def test_a_shared_stage_is_planned_once_for_the_sum_and_its_cost_is_split() -> N
     assert answer["lower_bound_per_hour"] <= answer["cost_per_hour"] + 1e-6
     alone = json.loads(run(*SHARED, "--demand=telephony/voicemail=0", "-o", "json").stdout)["pipelines"][0]
     assert alone["stages"][0]["rate_rps"] == 400
+
+
+def test_without_advice_no_budget_is_called_too_small() -> None:
+    result = run(*SHARED, "--demand=telephony/voicemail=200")
+    assert result.exit_code == 1
+    assert "telephony/voicemail: the SLA cannot be met for the whole load, limited by the budget" in result.stdout
+    assert "no budget is enough" not in result.stdout
 
 
 def test_a_range_or_a_frontier_of_pipelines_that_share_a_stage_is_refused() -> None:

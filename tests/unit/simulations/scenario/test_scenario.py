@@ -415,8 +415,12 @@ def test_a_stage_of_several_pipelines_is_not_simulated(scenario: Path) -> None:
     second["metadata"]["name"] = "notes"
     second["spec"]["stages"] = [{"name": "own", "sharedFrom": {"pipeline": "live-captions", "stage": "vad"}}]
     path.write_text(f"{first}\n---\n{yaml.safe_dump(second)}")
-    (told,) = [line for line in findings(scenario, SCENARIO) if "sharedFrom" in line]
-    assert told.endswith("a stage that several pipelines share is planned for, but not simulated")
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(scenario)
+    (told,) = [finding for finding in caught.value.findings if finding.field == "spec.stages[0].sharedFrom"]
+    assert told.rule == (
+        "not possible in a scenario: a stage that several pipelines share is planned for, but not simulated"
+    )
 
 
 def test_a_patch_that_takes_the_service_time_away_is_refused_where_it_is(scenario: Path) -> None:
