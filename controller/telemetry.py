@@ -212,6 +212,8 @@ class _Gauges:
         for (stage_name, pool), failure in decision.memory.failures.items():
             self.set("placement_unavailable", [*labels, stage_name, pool], unavailable(failure.outage, now_s))
         for (stage_name, pool), target in state.targets.items():
+            if stage_name in spec.borrowed:  # counted at the pipeline that scales them
+                continue
             self.set("stage_replicas_desired", [*labels, stage_name, pool], decision.desired.get((stage_name, pool)))
             if isinstance(target, TargetState):
                 self.set("stage_replicas_ready", [*labels, stage_name, pool], target.ready)

@@ -8,7 +8,7 @@ Lower bound, packing, shadow prices and advice are for people only. `optimizer.r
 an `Allocation`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from optimizer.fleet.components import components_of, joined
 from optimizer.fleet.fleet import Answer, Fleet, Target
+from optimizer.fleet.shared_stages import Settled, settle
+from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.overload.overload import Share, share_out
 from optimizer.plan import PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, ReplayCheck, StagePlan, Step
@@ -43,10 +45,15 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """The plan for all pipelines, and the components from which it was joined, which reports need."""
+    """The plan for all pipelines, and the components from which it was joined, which reports need.
+
+    `relaxed` has problems whose costs together are at most that of the cheapest plan, where stages are shared between
+    pipelines: bounds of the components do not hold there, because these have the chosen replicas of such stages fixed.
+    """
 
     plan: Plan
     components: tuple[Component, ...]
+    relaxed: tuple[Problem, ...] = ()
 
 
 def allocate(
@@ -63,7 +70,9 @@ def allocate(
     If that plan also misses, by more than the replay's noise, less of the demand is served. `replayed=False` leaves out
     the replay, to compare the plan with other searches over the same tables.
 
-    Pipelines that share neither pools nor a budget are planned separately and do not affect each other.
+    Pipelines that share neither pools nor a budget are planned separately and do not affect each other. A stage that
+    several pipelines share gets one number of replicas, with which each of them meets its SLA
+    (`optimizer.fleet.shared_stages`).
     """
     return allocation_of(problem, shares_before=shares_before, replayed=replayed).plan
 
@@ -72,8 +81,48 @@ def allocation_of(
     problem: Problem, *, shares_before: Mapping[PipelineKey, float] | None = None, replayed: bool = True
 ) -> Allocation:
     """Return the plan of `allocate`, together with the shares and fleets from which reports can be made."""
+    settled = settle(
+        problem,
+        lambda each: _apart(each, shares_before, replayed).plan,
+        lambda each: _apart(each, shares_before, False).plan,
+    )
+    if settled is None:
+        return _apart(problem, shares_before, replayed)
+    components = tuple(
+        component for part in settled.parts for component in _apart(part, shares_before, replayed).components
+    )
+    return Allocation(plan=_settled_plan(problem, settled, components), components=components, relaxed=settled.relaxed)
+
+
+def _apart(problem: Problem, shares_before: Mapping[PipelineKey, float] | None, replayed: bool) -> Allocation:
+    """Return the plan of a problem in which no choice of replicas for a stage concerns several pipelines."""
     components = tuple(_component(part, shares_before, replayed) for part in components_of(problem))
     return Allocation(plan=joined(problem, [component.plan for component in components]), components=components)
+
+
+def _settled_plan(problem: Problem, settled: Settled, components: Sequence[Component]) -> Plan:
+    """Return the plan of `problem`, joined from the `components` of the parts in which it was planned."""
+    found = {plan.key: plan for component in components for plan in component.plan.pipelines}
+    for key, limit in settled.limits.items():
+        served = settled.served[key] * found[key].served_fraction
+        found[key] = replace(found[key], served_fraction=served, feasible=False, limited_by=limit)
+    plans = tuple(found[pipeline.key] for pipeline in problem.pipelines)
+    instances = {name: _instances(problem, plans, name) for name in problem.pools}
+    return Plan(
+        pipelines=plans,
+        pools=tuple(
+            PoolPlan(
+                name=name,
+                instances=instances[name],
+                limit=problem.pools[name].instances,
+                shadow_price_per_hour=None,
+            )
+            for name in sorted(problem.pools)
+        ),
+        cost_per_hour=sum(plan.cost_per_hour for plan in plans),
+        billed_per_hour=sum(problem.pools[name].price_per_hour * instances[name] for name in problem.pools),
+        lower_bound_per_hour=None,
+    )
 
 
 def fleet_budget(problem: Problem) -> float:
@@ -198,7 +247,7 @@ def _instances(problem: Problem, plans: tuple[PipelinePlan, ...], pool: PoolName
     return whole_instances(
         (placement.per_instance, replicas[pipeline.key, stage.name, pool])
         for pipeline, stage, placement in problem.placements()
-        if placement.pool == pool
+        if placement.pool == pool and not stage.borrowed
     )
 
 
@@ -282,7 +331,7 @@ def _bottleneck(stages: tuple[StagePlan, ...], steps: tuple[Step, ...], next_ste
 
 
 def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> StagePlan:
-    rate = pipeline.demand.entry_rate_rps * pipeline.visit_ratios[stage.name] * share.served
+    rate = stage_load(pipeline.scaled(share.served), stage).rate_rps
     answer, batches = share.answer, [p.batch_sizes[0] for p in stage.placements]
     replicas, utilization, percentile_s, mean_s, error = [0] * len(batches), None, None, None, None
     if answer is not None:

@@ -6,7 +6,7 @@ a latency or chooses an allocation.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from itertools import pairwise
@@ -158,6 +158,38 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How a stage shares its replicas with stages of other pipelines, which one model server serves together.
+
+    `owner` and `stage` name the stage that the replicas belong to. Where it is `borrowed`, because they belong to
+    another pipeline, they take no capacity of a pool: they count at the owner. Of their cost, `cost_share` is charged
+    to this pipeline; the shares of all pipelines add up to 1.
+
+    `other_rps` is the load of the other pipelines at this stage in items per second, `other_sessions` the number of
+    their streams, each with a session slot. `others_periodic` says that their items come at even intervals.
+    """
+
+    owner: PipelineKey
+    stage: StageName
+    borrowed: bool
+    cost_share: float = 1.0
+    other_rps: float = 0.0
+    other_sessions: float = 0.0
+    others_periodic: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 <= self.cost_share <= 1, "cost_share", self.cost_share, "must be in [0, 1]")
+        _require_at_least_0("other_rps", self.other_rps)
+        _require_at_least_0("other_sessions", self.other_sessions)
+
+    def scaled(self, share: float) -> "Sharing":
+        """Return this sharing with `share` (0–1) of the other pipelines' load."""
+        return replace(
+            self, other_rps=_rounded(self.other_rps * share), other_sessions=_rounded(self.other_sessions * share)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A stage of a pipeline. `placements` are in the user's order of preference.
 
@@ -166,7 +198,7 @@ class Stage:
     such as the hypotheses of an n-best list. The calls that result from fan-out are taken to run in parallel, and the
     latency of an item to be that of one call: the slowest of them is not modelled. `min_replicas` is the least number
     of replicas of all placements together (threshold rules raise it). `latency_factor` is measured latency / the
-    model's latency, within `LATENCY_FACTORS`.
+    model's latency, within `LATENCY_FACTORS`. `sharing` is set for a stage whose replicas serve several pipelines.
     """
 
     name: StageName
@@ -176,6 +208,17 @@ class Stage:
     routing: Routing = Routing.LEAST_LOADED
     min_replicas: int = 1
     latency_factor: float = 1.0
+    sharing: Sharing | None = None
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether the replicas belong to a stage of another pipeline."""
+        return self.sharing is not None and self.sharing.borrowed
+
+    @property
+    def cost_share(self) -> float:
+        """Return the share of the replicas' cost that is charged to the pipeline."""
+        return 1.0 if self.sharing is None else self.sharing.cost_share
 
     def __post_init__(self) -> None:
         require(
@@ -282,6 +325,23 @@ class Pipeline:
                 once.add(stage.name)
         object.__setattr__(self, "visit_ratios", ratios)
         object.__setattr__(self, "once", frozenset(once))
+
+    def scaled(self, share: float) -> "Pipeline":
+        """Return this pipeline with `share` (0–1) of its demand, and of the other pipelines' load on shared stages.
+
+        With all of the others' load, two pipelines that overload a shared stage together would both get nothing.
+        `optimizer.fleet.shared_stages` finds the shares that fit together.
+        """
+        if all(stage.sharing is None for stage in self.stages):
+            return replace(self, demand=self.demand.scaled(share))
+        return replace(
+            self,
+            demand=self.demand.scaled(share),
+            stages=tuple(
+                stage if stage.sharing is None else replace(stage, sharing=stage.sharing.scaled(share))
+                for stage in self.stages
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ def _replayed_share(pipeline: Pipeline, share: Share) -> Replayed | None:
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
         for placement, replicas, batch in table.placed(row)
     )
-    served = pipeline if share.served >= 1 else replace(pipeline, demand=pipeline.demand.scaled(share.served))
+    served = pipeline if share.served >= 1 else pipeline.scaled(share.served)
     if served.demand.entry_rate_rps <= 0:  # the share rounds to no load
         return None
     running = {(stage, pool) for stage, pool, replicas, _ in placed if replicas}
@@ -122,7 +122,10 @@ def _queues_only(stage: Stage, running: Collection[tuple[StageName, PoolName]]) 
         for placement in stage.placements
         if (stage.name, placement.pool) in running
     )
-    return replace(stage, placements=placements, min_replicas=1) if placements else stage
+    if not placements:
+        return stage
+    sharing = None if stage.sharing is None else replace(stage.sharing, borrowed=False, cost_share=1.0)
+    return replace(stage, placements=placements, min_replicas=1, sharing=sharing)
 
 
 def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, Miss]:

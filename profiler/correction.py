@@ -136,10 +136,16 @@ def with_corrections(
     stages: list[StageProfile] = []
     for stage, running in zip(profile.stages, pipeline.stages, strict=True):
         sessions = None if pipeline.demand is None else pipeline.demand.sessions
+        observed = running
+        if (shared := running.shared) is not None:
+            # With the streams of the others unknown, the model cannot be compared with the samples, which are of all.
+            observed = running if shared.other_sessions is not None else replace(running, settled=False)
+            sessions = ((sessions or 0.0) + (shared.other_sessions or 0.0)) or None
         all_arrive = all(complete[name] for name in running.after)
         complete[stage.name] = all_arrive and to_grain(stage.pass_ratio) == 1
-        load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=sessions is not None and all_arrive)
-        stages.append(_corrected(stage, running, load, learned, cycle))
+        periodic = sessions is not None and all_arrive and shared is None
+        load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=periodic)
+        stages.append(_corrected(stage, observed, load, learned, cycle))
     overhead_s = _overhead(stages, pipeline, learned.overhead_s, cycle)
     return replace(profile, stages=tuple(stages), overhead_s=overhead_s)
 

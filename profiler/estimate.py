@@ -127,7 +127,7 @@ def _stage_profile(
 ) -> StageProfile:
     own = readings[stage.name]
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
-    before = learned.pass_ratios.get(stage.name, stage.pass_ratio)
+    before = stage.pass_ratio if stage.shared is not None else learned.pass_ratios.get(stage.name, stage.pass_ratio)
     ratio = before if isinstance(measured, Absence) else measured
     following = [other for other in pipeline.stages if stage.name in other.after]
     if any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following):
@@ -307,8 +307,13 @@ def _measured_pass_ratio(
     More than 1 is fan-out: each item causes several calls of the next stage. Retries of refused items count as well,
     because the next stage has to take them. The ratio is the mean over the next stages, because each of them gets every
     item that is passed on.
+
+    The rates of a stage that serves several pipelines are those of all. Its own ratio is therefore the declared one,
+    and where it is the next stage, the rates behind it show what it was offered.
     """
-    offered = [readings[other.name][Quantity.ARRIVAL_RATE] for other in stages if stage.name in other.after]
+    if stage.shared is not None:
+        return Absence(reason=AbsenceReason.UNSUPPORTED, detail="the stage serves other pipelines too")
+    offered = _offered(stage, stages, readings)
     if not offered:
         return Absence(reason=AbsenceReason.UNSUPPORTED, detail="no stage follows")
     completions_rps = readings[stage.name][Quantity.COMPLETION_RATE]
@@ -329,6 +334,23 @@ def _measured_pass_ratio(
     if stage.pass_ratio <= 1 < ratio < FAN_OUT:
         return 1.0
     return min(MOST_PASSED, ratio)
+
+
+def _offered(
+    stage: StageInput, stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]]
+) -> list[Reading]:
+    """Return the items per second of this pipeline that each stage after `stage` was offered, as far as they show."""
+    rates: list[Reading] = []
+    for other in stages:
+        if stage.name not in other.after:
+            continue
+        if other.shared is None:
+            rates.append(readings[other.name][Quantity.ARRIVAL_RATE])
+            continue
+        rates += [
+            rate if isinstance(rate, Absence) else rate / other.pass_ratio for rate in _offered(other, stages, readings)
+        ]
+    return rates
 
 
 def _falls_behind(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> bool:

@@ -24,9 +24,8 @@ def learned_slots(pipeline: PipelineInput, learned: Learned) -> tuple[dict[Place
     last call returned.
     """
     slots, most_held = dict[PlacementKey, int](), dict[PlacementKey, int]()
-    offered = None if pipeline.demand is None else pipeline.demand.sessions
     for stage in pipeline.stages:
-        wants = wants_slots(offered, _held(stage))
+        wants = wants_slots(stage, pipeline)
         short = stage.settled and bool(wants)
         for placement in stage.placements:
             if placement.memory_declared:
@@ -64,6 +63,21 @@ def _after(
     return slots, most_held
 
 
+def wants_slots(stage: StageInput, pipeline: PipelineInput) -> bool | None:
+    """Return whether `stage` holds fewer streams than are offered to it; None: that is not known.
+
+    It is not known for requests, whose slots are free in between, nor while the demand of a pipeline that shares the
+    stage is missing.
+    """
+    offered = None if pipeline.demand is None else pipeline.demand.sessions
+    if stage.shared is not None:
+        if stage.shared.other_sessions is None:
+            return None
+        offered = ((offered or 0.0) + stage.shared.other_sessions) or None
+    held = _held(stage)
+    return None if offered is None or isinstance(held, Absence) else offered > held * (1 + UNHELD_SHARE)
+
+
 def _held(stage: StageInput) -> Reading:
     """Return the sessions that the stage holds; absent where a placement with ready replicas does not report them."""
     held = 0.0
@@ -74,11 +88,3 @@ def _held(stage: StageInput) -> Reading:
         elif placement.replicas > 0:
             return reading
     return held
-
-
-def wants_slots(offered: float | None, held: Reading) -> bool | None:
-    """Return whether a stage that holds the streams `held` has fewer than are `offered`; None: that is not known.
-
-    It is not known for requests, for which `offered` is None: their slots are free in between.
-    """
-    return None if offered is None or isinstance(held, Absence) else offered > held * (1 + UNHELD_SHARE)

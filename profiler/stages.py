@@ -53,10 +53,21 @@ class PlacementInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedInput:
+    """That a stage serves several pipelines, so that its samples are of the items of all.
+
+    `other_sessions` are the streams of the others, None while the demand of one of them is missing.
+    """
+
+    other_sessions: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageInput:
     """An observed stage. `pass_ratio` is as declared. The samples of its placements are averages over `window_s`.
 
-    `settled` says that no replica of it started or stopped within the window of the samples.
+    `settled` says that no replica of it started or stopped within the window of the samples. `shared` is set for a
+    stage that serves other pipelines too.
     """
 
     name: StageName
@@ -66,6 +77,7 @@ class StageInput:
     window_s: float
     placements: tuple[PlacementInput, ...]
     settled: bool = True
+    shared: SharedInput | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

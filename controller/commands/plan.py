@@ -88,6 +88,7 @@ def plan(
     """
     from controller.commands.plan_request import ask, missing_numbers, read_learned_files, specs_of
     from controller.core.state.learned import with_learned
+    from controller.core.state.shared import resolved
     from controller.resources.validation import validate_files
     from optimizer.model import Composition
 
@@ -102,8 +103,9 @@ def plan(
     learned = read_learned_files(learned_files, specs)
     if missing := missing_numbers(checked, specs, learned):
         raise refused(missing)
+    completed, _ = resolved(with_learned(spec, learned.get(key, {})) for key, spec in specs.items())
     request = ask(
-        {key: with_learned(spec, learned.get(key, {})) for key, spec in specs.items()},
+        completed,
         pools,
         demands=demands,
         limits=limits,

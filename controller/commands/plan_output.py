@@ -19,6 +19,7 @@ from controller.core.messages.phrases import (
     step_words,
 )
 from controller.core.state.schedule import DemandFloor
+from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
@@ -168,7 +169,8 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
         page.say(f"{answer.key}: the SLA is met", style="bold green")
     else:
         page.say(f"{answer.key}: {_refusal(answer, spec)}", style="bold red")
-    for line in _promise(answer, spec, demand):
+    shared = any(answer.key == key for users in users_of(request.specs.values()).values() for key, _ in users)
+    for line in _promise(answer, spec, demand, advised=not shared):
         page.say(line, indent=1)
     for floor in _floors_above(spec, demand):
         page.say(
@@ -219,7 +221,8 @@ def _refusal(answer: PipelinePlan, spec: PipelineSpec) -> str:
     return f"the SLA cannot be met for the whole load, limited by {limit_words(limit, spec.budget_per_hour)}"
 
 
-def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterator[str]:
+def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float, *, advised: bool) -> Iterator[str]:
+    """Yield what the plan promises; not `advised`: there is no advice, as for pipelines that share stages."""
     load = demand_words(spec, demand)
     if spec.unit is DemandUnit.STREAMS:
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
@@ -240,6 +243,9 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> Iterato
         yield f"{served}, can be served within {sla}: {latency}, {cost}"
     else:
         yield f"none of {load} can be served within {sla}; the lowest replicas that the bounds allow cost {cost}"
+    if not advised:
+        yield f"({_CONSIDERED})"
+        return
     within = f"{money(spec.budget_per_hour)}, pools and replica bounds"
     if answer.advice.required_budget_per_hour is None:
         yield "no budget is enough: the limit is a pool, the replica bounds or the SLA itself"

@@ -12,6 +12,7 @@ import click
 import yaml
 
 from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
+from controller.core.assess.shared import linked
 from controller.core.codec import InvalidRecord
 from controller.core.state.learned import LearnedPlacement, placeholders, read_learned
 from controller.core.state.policy import Policy
@@ -56,6 +57,8 @@ class PlanRequest:
         Raises:
             click.UsageError: there is no such pipeline, `name` is empty with several, or one has a range of loads.
         """
+        if any(spec.borrowed for spec in self.specs.values()):
+            raise click.UsageError("--frontier: not possible where pipelines share a stage: plan one load at a time")
         if self.sweep is not None:
             raise click.UsageError(f"--frontier: {self.sweep.key} has a range of loads; --frontier needs one load")
         if not name and len(self.specs) > 1:
@@ -78,7 +81,7 @@ def ask(
     search_effort: int | None = None,
     current: Path | None = None,
 ) -> PlanRequest:
-    """Return the plan request for the options of a command line.
+    """Return the plan request for the options of a command line; shared stages in `specs` are filled in.
 
     `demands` and `limits` are the values of --demand and --instances. `composition` None: the operator's default.
     `search_effort` None: no limit. `current` is the file of --current.
@@ -95,6 +98,10 @@ def ask(
     ranged = [key for key, load in loads.items() if len(load) > 1]
     if len(ranged) > 1:
         raise click.UsageError(f"--demand: {' and '.join(ranged)}: only one pipeline may have a range")
+    if ranged and any(spec.borrowed for spec in specs.values()):
+        raise click.UsageError(
+            f"--demand: {ranged[0]}: a range is not possible where pipelines share a stage: plan one load at a time"
+        )
     running = {} if current is None else _running(current, specs)
     policy = Policy()
     lowest = {key: load[0] for key, load in loads.items()}
@@ -104,7 +111,13 @@ def ask(
         demands=lowest,
         problem=Problem(
             pipelines=tuple(
-                optimizer_pipeline(spec, lowest[key], current=running.get(key, {})) for key, spec in specs.items()
+                linked(
+                    {
+                        key: optimizer_pipeline(spec, lowest[key], current=running.get(key, {}))
+                        for key, spec in specs.items()
+                    },
+                    specs.values(),
+                ).values()
             ),
             pools={
                 name: optimizer_pool(spec, instances.get(name, spec.instances or 0))

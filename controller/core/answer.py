@@ -1,5 +1,7 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
+from collections.abc import Mapping
+
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
 from controller.core.act.targets import Aim
@@ -15,11 +17,12 @@ from controller.core.state.decision import (
     PipelineDecision,
     PoolDecision,
     ReplicaChange,
+    SharedStage,
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode, Target
-from optimizer.model import PoolName
+from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import MetricsTier
 
@@ -71,7 +74,17 @@ def pipeline_decision(
         ),
         metrics=_metrics_use(assessment, now_s),
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
+        shared=_shared(assessment, fleet),
     )
+
+
+def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:
+    found: dict[StageName, SharedStage] = {}
+    for stage in assessment.spec.stages:
+        owner = stage.shared_from or (assessment.key, stage.name)
+        if (shares := fleet.cost_shares.get(owner)) is not None:
+            found[stage.name] = SharedStage(owner=owner, users=tuple(shares), cost_share=shares[assessment.key])
+    return found
 
 
 def _excused_until_s(assessment: Assessment, now_s: float, policy: Policy) -> float:
@@ -149,6 +162,8 @@ def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[H
 def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:
     changes: list[ReplicaChange] = []
     for key, placement in assessment.spec.placements().items():
+        if key[0] in assessment.spec.borrowed:  # its owner writes it
+            continue
         target, after = assessment.state.target(*key), rollout.desired[key]
         if not isinstance(target, TargetMissing) and after != target.desired:
             sessions = assessment.state.samples_of(*key).sessions

@@ -3,9 +3,10 @@
 from controller.core.act.rollout import roll_out
 from controller.core.act.targets import find_aims
 from controller.core.answer import pipeline_decision, pool_decision
-from controller.core.assess.assessment import assess
+from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.availability import find_availability
 from controller.core.assess.learning import with_learned_numbers
+from controller.core.assess.shared import with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
 from controller.core.plan.fleet import plan_fleet, with_missing_pools
 from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns
@@ -18,7 +19,10 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return the decision for `snapshot` under `policy`. The same input gives the same decision."""
     snapshot = with_short_windows_named(with_learned_numbers(snapshot), policy.scrape_interval_s)
     availability = find_availability(snapshot)
-    assessments = tuple(assess(state, snapshot, availability, policy) for state in snapshot.pipelines)
+    shared = observed_uses(snapshot)
+    assessments = with_shared_stages(
+        tuple(assess(state, snapshot, availability, policy, shared=shared) for state in snapshot.pipelines)
+    )
     world = with_missing_pools(snapshot)
     if len(assessments) > AT_ONCE:
         fleet = plan_in_turns(assessments, world.pools, policy, snapshot.now_s)

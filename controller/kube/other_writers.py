@@ -78,7 +78,7 @@ class Ownership:
             key: by_target[spec.namespace, placement.target]
             for by_target in self._autoscalers.values()
             for key, placement in spec.placements().items()
-            if (spec.namespace, placement.target) in by_target
+            if (spec.namespace, placement.target) in by_target and key[0] not in spec.borrowed
         }
 
 

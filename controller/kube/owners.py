@@ -30,11 +30,13 @@ def find_owners(
     """Return the owner of every workload that a pipeline names; `seniority` is called where several name it.
 
     Pipelines in mode Auto come first: the others change nothing. Of these, the pipeline that owned the workload in the
-    last cycle keeps it. Otherwise, the older resource owns it.
+    last cycle keeps it. Otherwise, the older resource owns it. A shared stage is no claim: its workloads are those of
+    the pipeline that it names.
     """
     claims: dict[WorkloadName, list[PipelineSpec]] = {}
     for spec in specs:
-        for target in dict.fromkeys(placement.target for placement in spec.placements().values()):
+        own = (placement for key, placement in spec.placements().items() if key[0] not in spec.borrowed)
+        for target in dict.fromkeys(placement.target for placement in own):
             claims.setdefault((spec.namespace, target), []).append(spec)
 
     def rank(spec: PipelineSpec, target: Target) -> tuple[bool, bool, str, str]:

@@ -15,17 +15,20 @@ from controller.core.codec import InvalidRecord
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
     NO_ANSWER,
+    NOT_READ,
     internal_error,
     owned_target,
     owner_words,
     unreadable_target,
+    unresolved_sharing,
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
+from controller.core.state.shared import resolved
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PoolSpec, Target
+from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PoolSpec, StageSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
@@ -51,7 +54,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import InvalidProblem, PipelineKey, PoolName
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementTarget, PodEndpoint, Reading
+from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
 from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
@@ -195,7 +198,7 @@ class Reader:
         """
         now_s = self._clock()
         pools, invalid_pools = self._resources.pools()
-        pipelines, invalid_pipelines = self._resources.pipelines()
+        pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -226,6 +229,25 @@ class Reader:
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
         )
+
+    def _with_shared_stages(
+        self, pipelines: list[tuple[PipelineSpec, KeptResource]], invalid: tuple[InvalidObject, ...]
+    ) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the pipelines with their shared stages filled in; those where this is not possible cannot be used."""
+        found, unresolved = resolved(
+            (spec for spec, _ in pipelines), self._unaccounted.last_valid([each.resource.uid for each in invalid])
+        )
+        missing = tuple(
+            InvalidObject(
+                resource=resource,
+                problem=unresolved_sharing(unresolved[spec.key]),
+                reason=ConditionReason.SHARED_STAGE_MISSING,
+            )
+            for spec, resource in pipelines
+            if spec.key in unresolved
+        )
+        usable = [(found[spec.key], resource) for spec, resource in pipelines if spec.key in found]
+        return usable, (*invalid, *missing)
 
     def _nodes(self, view: View) -> tuple[Sequence[Json], str]:
         """Return all nodes and an empty text; if the server refuses the list, the last known nodes and the reason."""
@@ -272,13 +294,16 @@ class Reader:
     ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
         """Return the workload of every placement.
 
-        It is missing for a pipeline in mode Auto if another pipeline owns it. In another mode, a pipeline reads it.
+        It is missing for a pipeline in mode Auto if another pipeline owns it. In another mode, a pipeline reads it. The
+        workload of a shared stage is that of the stage that it names.
         """
         jobs = {workload: self._found(view, *workload, nodes, now_s) for workload in owners}
         read = {workload: job.result() if isinstance(job, Future) else job for workload, job in jobs.items()}
         found: dict[tuple[PipelineKey, PlacementKey], _Workload] = {}
         for spec in specs:
             for key, placement in spec.placements().items():
+                if key[0] in spec.borrowed:
+                    continue
                 workload = spec.namespace, placement.target
                 owner, own = owners[workload], read[workload]
                 if owner.key == spec.key:
@@ -287,6 +312,12 @@ class Reader:
                     found[spec.key, key] = _owned(placement.target, owner)
                 else:
                     found[spec.key, key] = replace(own, state=replace(own.state, owner=owner.key))
+        for spec in specs:
+            for stage, (owner_key, name) in spec.borrowed.items():
+                for key in spec.placement_keys():
+                    lent = found.get((owner_key, (name, key[1])))
+                    if key[0] == stage:
+                        found[spec.key, key] = _lent(lent, owner_key)
         return found
 
     def _found(
@@ -341,6 +372,7 @@ class Reader:
             )
             for spec in specs
             for stage in spec.stages
+            if _reads(stage, specs)
             for placement in stage.placements
         )
         queries = {spec.key: _user_queries(spec) for spec in specs}
@@ -363,7 +395,7 @@ class Reader:
         return PipelineState(
             spec=spec,
             targets=targets,
-            samples={(stage, pool): answer.placements[spec.key, stage, pool] for stage, pool in spec.placement_keys()},
+            samples={key: _samples(answer, spec, key) for key in spec.placement_keys()},
             demand=_scalar(answer, (spec.key, "demand")),
             latency_s=None if spec.queries.latency is None else _scalar(answer, (spec.key, "sla")),
             rule_readings={
@@ -415,6 +447,28 @@ def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     for stage in spec.stages:
         queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
     return queries
+
+
+def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:
+    """Whether the metrics of the stage are requested for it: those of a shared stage are for the one that it names."""
+    return stage.shared_from is None or all(spec.key != stage.shared_from[0] for spec in specs)
+
+
+def _samples(answer: ReadAnswer, spec: PipelineSpec, key: PlacementKey) -> PlacementSamples:
+    """Return the samples of a placement; those of a shared stage are of the stage that it names."""
+    stage, pool = key
+    owner = spec.borrowed.get(stage)
+    if owner is not None and (*owner, pool) in answer.placements:
+        return answer.placements[*owner, pool]
+    return answer.placements[spec.key, stage, pool]
+
+
+def _lent(workload: _Workload | None, owner: PipelineKey) -> _Workload:
+    """Return the workload of a shared stage, which belongs to the pipeline `owner`."""
+    if workload is None:
+        return _absent(NOT_READ, owner=owner)
+    state = workload.state
+    return replace(workload, state=state if state.owner is not None else replace(state, owner=owner))
 
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:

@@ -179,11 +179,15 @@ def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, no
 
 
 def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[PoolName, PoolState]) -> float:
-    """Return the price in USD per hour of the whole instances that the plan's replicas occupy."""
+    """Return the price in USD per hour of the whole instances that the plan's replicas occupy.
+
+    Those of a shared stage count at the pipeline that scales them.
+    """
     sizes: dict[PoolName, list[tuple[int, int]]] = {}
     replicas = plan.replicas()
     for key, placement in state.spec.placements().items():
-        sizes.setdefault(placement.pool, []).append((placement.prior.per_instance, replicas.get(key, 0)))
+        if key[0] not in state.spec.borrowed:
+            sizes.setdefault(placement.pool, []).append((placement.prior.per_instance, replicas.get(key, 0)))
     return sum(
         whole_instances(occupied) * pools[pool].spec.price_per_hour for pool, occupied in sizes.items() if pool in pools
     )
@@ -205,6 +209,7 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
     (spec,) = (own for own in state.spec.stages if own.name == stage.name)
     declared = {placement.pool: placement.declared for placement in spec.placements}
     rate = stage.readings.get(Quantity.ARRIVAL_RATE)
+    shared = decision.shared.get(stage.name)
     return {
         "name": stage.name,
         "rate": number(rate),
@@ -214,6 +219,8 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
         "queue": number(stage.readings.get(Quantity.QUEUE_DEPTH)),
         "sessions": number(stage.readings.get(Quantity.SESSIONS)),
         "passRatio": number(stage.pass_ratio),
+        "sharedFrom": None if spec.shared_from is None else "/".join(spec.shared_from),
+        "costShare": None if shared is None else number(shared.cost_share),
         "pressure": number(stage.pressure),
         "absent": [
             f"{quantity.value}: {reading.reason.value}"

@@ -21,6 +21,10 @@ class UnaccountedReplicas:
         self._valid: Mapping[str, PipelineSpec] = {}
         self._occupied: Mapping[tuple[str, PlacementKey], int] = {}
 
+    def last_valid(self, uids: Collection[str]) -> tuple[PipelineSpec, ...]:
+        """Return the last valid spec of each pipeline in `uids`, as far as one is known."""
+        return tuple(self._valid[uid] for uid in uids if uid in self._valid)
+
     def valid_before(self, specs: Sequence[PipelineSpec], invalid_uids: Collection[str]) -> tuple[PipelineSpec, ...]:
         """Return the last valid spec of each pipeline in `invalid_uids`, as far as one is known, and remember `specs`.
 

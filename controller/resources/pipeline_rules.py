@@ -58,7 +58,7 @@ def _ratios_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
 def _shared_targets(spec: "PipelineSpec") -> Iterator[Breach]:
     owners: dict[tuple[str, str, str], str] = {}
     for i, stage in enumerate(spec.stages):
-        for j, placement in enumerate(stage.placements):
+        for j, placement in enumerate(stage.placements or []):
             here = f"spec.stages[{i}].placements[{j}]"
             try:
                 target = placement.target
@@ -77,17 +77,37 @@ def _wer_above_limit(spec: "PipelineSpec") -> Iterator[Breach]:
     if limit is None:
         return
     for index, stage in enumerate(spec.stages):
-        wers = [placement.wer for placement in stage.placements]
-        if all(wer is not None and float(wer) > float(limit) for wer in wers):
+        wers = [placement.wer for placement in stage.placements or []]
+        if wers and all(wer is not None and float(wer) > float(limit) for wer in wers):
             yield Breach(
                 path=("stages", index, "placements"),
                 rule=f"at least one placement must have a wer within sla.maxWer ({limit}), or no wer",
             )
 
 
+def _shared_twice(spec: "PipelineSpec") -> Iterator[Breach]:
+    first: dict[tuple[str, str], int] = {}
+    for index, stage in enumerate(spec.stages):
+        if stage.shared_from is None:
+            continue
+        named = (stage.shared_from.pipeline, stage.shared_from.stage)
+        if first.setdefault(named, index) != index:
+            yield Breach(
+                path=("stages", index, "sharedFrom"),
+                rule=f"must be named once in a pipeline; spec.stages[{first[named]}] names the same stage",
+            )
+
+
 _INDEXES = "[" + ", ".join(str(index) for index in range(MAX_STAGES)) + "]"
 
 PIPELINE_CONSTRAINTS = (
+    Constraint(
+        find=_shared_twice,
+        cel="self.stages.all(s, !has(s.sharedFrom) || self.stages.filter(t, has(t.sharedFrom)"
+        " && t.sharedFrom.pipeline == s.sharedFrom.pipeline && t.sharedFrom.stage == s.sharedFrom.stage).size() == 1)",
+        rule="a stage may be shared once with a pipeline",
+        field="stages",
+    ),
     Constraint(
         find=_late_names,
         cel=f"{_INDEXES}.all(i, i >= size(self.stages) || !has(self.stages[i].after) || self.stages[i].after.all(a,"
@@ -99,8 +119,8 @@ PIPELINE_CONSTRAINTS = (
     Constraint(find=_ratios_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins another"),
     Constraint(
         find=_shared_targets,
-        cel="self.stages.all(s, s.placements.all(p, self.stages.map(t, t.placements.filter(q,"
-        " q.target.name == p.target.name && q.target.kind == p.target.kind"
+        cel="self.stages.all(s, !has(s.placements) || s.placements.all(p, self.stages.map(t, !has(t.placements) ? 0 :"
+        " t.placements.filter(q, q.target.name == p.target.name && q.target.kind == p.target.kind"
         " && q.target.apiVersion == p.target.apiVersion).size()).sum() == 1))",
         rule="a target must belong to one placement only",
         field="stages",
@@ -108,7 +128,7 @@ PIPELINE_CONSTRAINTS = (
     Constraint(
         find=_wer_above_limit,
         cel="!has(self.sla.maxWer) || self.stages.all(s,"
-        " s.placements.exists(p, !has(p.wer) || double(p.wer) <= double(self.sla.maxWer)))",
+        " !has(s.placements) || s.placements.exists(p, !has(p.wer) || double(p.wer) <= double(self.sla.maxWer)))",
         rule="each stage needs a placement with a wer within sla.maxWer, or without wer",
         field="stages",
     ),

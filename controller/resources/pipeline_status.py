@@ -116,6 +116,10 @@ class StageStatus(Part):
     """Streams that hold a slot, over all replicas."""
     pass_ratio: Number | None = None
     """Items passed on per item received, as used in the plan."""
+    shared_from: Annotated[str, Field(max_length=317)] | None = None
+    """The stage of another pipeline whose replicas serve this stage, as NAMESPACE/PIPELINE/STAGE."""
+    cost_share: Number | None = None
+    """Share of the replicas' cost that this pipeline pays, 0 to 1: that of its items. Present for a shared stage."""
     pressure: Number | None = None
     """0.40 latency + 0.30 utilization + 0.30 queue, each 0 to 1."""
     absent: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
@@ -184,15 +188,15 @@ class PipelineStatus(Part):
     limited_by: Annotated[str, Field(max_length=128)] | None = None
     """The binding constraint: Budget, Pool/<name>, Bounds/<stage> or Sla."""
     cost_per_hour: Number | None = None
-    """USD per hour of the plan's replicas."""
+    """USD per hour of the plan's replicas; of shared ones, this pipeline's share."""
     billed_per_hour: Number | None = None
-    """USD per hour of the whole instances that they occupy."""
+    """USD per hour of the whole instances that they occupy. Shared replicas count at the pipeline that scales them."""
     moved_replicas: int | None = None
     """Replicas that the plan changes."""
     switching_cost_per_hour: Number | None = None
     """Weight of these changes when plans were compared, in USD per hour. It is not billed."""
     spend_per_hour: Number | None = None
-    """USD per hour of the replicas that exist or are desired, terminating ones included."""
+    """USD per hour of the replicas that exist or are desired, terminating ones included; of shared ones, its share."""
     budget_per_hour: Number | None = None
     """USD per hour that may be spent."""
     required_budget_per_hour: Number | None = None

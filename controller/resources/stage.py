@@ -100,13 +100,59 @@ class ThresholdRule(Part):
     while it fires."""
 
 
+class SharedFrom(Part):
+    """The stage of another pipeline in the same namespace whose replicas serve this stage too."""
+
+    pipeline: Label
+    """Name of the pipeline that declares the stage with its placements."""
+    stage: Label
+    """Name of the stage there."""
+
+
+def _of_the_servers(name: str, field: str, unset: str) -> Constraint:
+    """Return the rule that a shared stage does not declare `field`; `unset` is the CEL expression for its default."""
+
+    def holds(stage: "Stage") -> bool:
+        return stage.shared_from is None or not stage.declares(name)
+
+    return constraint(
+        holds=holds,
+        cel=f"!has(self.sharedFrom) || ({unset})",
+        rule="not allowed with sharedFrom: declare it at the stage that this one is shared from",
+        field=field,
+    )
+
+
 class Stage(Part):
-    """A stage of the pipeline, served by the replicas of its placements."""
+    """A stage of the pipeline, served by the replicas of its placements, or by those of another pipeline's stage."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
-            holds=lambda stage: any(placement.replicas.max >= 1 for placement in stage.placements),
-            cel="self.placements.exists(p, p.replicas.max >= 1)",
+            holds=lambda stage: stage.placements is not None or stage.shared_from is not None,
+            cel="has(self.placements) || has(self.sharedFrom)",
+            rule="required without sharedFrom",
+            field="placements",
+        ),
+        constraint(
+            holds=lambda stage: stage.placements is None or stage.shared_from is None,
+            cel="!has(self.placements) || !has(self.sharedFrom)",
+            rule="not allowed with sharedFrom: the placements are those of the stage that it names",
+            field="placements",
+        ),
+        _of_the_servers("routing", "routing", "!has(self.routing)"),
+        # The API server fills in the default of metrics: only another value shows that it was set.
+        _of_the_servers(
+            "metrics",
+            "metrics",
+            "self.metrics.preset == 'generic' && self.metrics.window == '1m' && size(self.metrics.overrides) == 0",
+        ),
+        _of_the_servers("queue_limit", "queueLimit", "!has(self.queueLimit)"),
+        _of_the_servers("rules", "rules", "size(self.rules) == 0"),
+        constraint(
+            holds=lambda stage: (
+                stage.placements is None or any(placement.replicas.max >= 1 for placement in stage.placements)
+            ),
+            cel="!has(self.placements) || self.placements.exists(p, p.replicas.max >= 1)",
             rule="at least one placement must allow a replica (replicas.max of 1 or more)",
             field="placements",
         ),
@@ -128,5 +174,14 @@ class Stage(Part):
     """Maximum number of items that wait per replica; further items are refused. By default there is no limit."""
     rules: Annotated[list[ThresholdRule], ListMap(key="name"), Field(max_length=8)] = Field(default_factory=list)
     """Rules that add replicas to the plan."""
-    placements: Annotated[list[Placement], ListMap(key="pool"), Field(min_length=1, max_length=MAX_PLACEMENTS)]
-    """Where the stage can run: one placement per pool, in order of preference."""
+    placements: Annotated[
+        list[Placement] | None, ListMap(key="pool"), Field(min_length=1, max_length=MAX_PLACEMENTS)
+    ] = None
+    """Where the stage can run: one placement per pool, in order of preference. Required without sharedFrom."""
+    shared_from: SharedFrom | None = None
+    """A stage of another pipeline in the same namespace whose replicas serve this stage too; instead of placements,
+    routing, metrics, queueLimit and rules. That pipeline scales them, for the load of all; each pays for its share."""
+
+    def declares(self, name: str) -> bool:
+        """Return whether the field `name` has another value than its default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True))

@@ -40,7 +40,10 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 
 def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
-    """Return the spec of `resource`, which must be valid: `controller.resources.parsing` found no breach."""
+    """Return the spec of `resource`, which must be valid: `controller.resources.parsing` found no breach.
+
+    A stage with `sharedFrom` has no placements yet: `controller.core.state.shared` takes them from the other pipeline.
+    """
     metadata, spec = resource.metadata, resource.spec
     namespace = intern(metadata.namespace or "default")
     return PipelineSpec(
@@ -64,7 +67,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             drain_s=duration_s(spec.scaling.scale_down.drain),
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
         ),
-        stages=tuple(_stage(spec.stages, index) for index in range(len(spec.stages))),
+        stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
         at_least=tuple(map(_floor, spec.demand.at_least)),
     )
 
@@ -103,8 +106,8 @@ def _floor(entry: LeastDemand) -> DemandFloor:
     )
 
 
-def _stage(stages: list[Stage], index: int) -> StageSpec:
-    stage = stages[index]
+def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
+    stage, shared = stages[index], stages[index].shared_from
     return StageSpec(
         name=StageName(intern(stage.name)),
         after=tuple(StageName(intern(name)) for name in takes_from(stages, index)),
@@ -117,14 +120,17 @@ def _stage(stages: list[Stage], index: int) -> StageSpec:
         metrics_model=None if stage.metrics.model is None else intern(stage.metrics.model),
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
-        placements=tuple(_placement(placement) for placement in stage.placements),
+        placements=tuple(_placement(placement) for placement in stage.placements or ()),
+        shared_from=None
+        if shared is None
+        else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
     )
 
 
 def _routing(stage: Stage) -> Routing:
     if stage.routing is not None:
         return Routing(stage.routing)
-    has_memory = any(placement.memory is not None for placement in stage.placements)
+    has_memory = any(placement.memory is not None for placement in stage.placements or ())
     return Routing.STICKY if has_memory else Routing.LEAST_LOADED
 
 

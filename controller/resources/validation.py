@@ -109,6 +109,7 @@ def validate_documents(documents: Sequence[Document]) -> Validation:
     _find_repeated(entries)
     _find_overlapping(pools)
     _find_shared_targets(pipelines)
+    _find_unshared(pipelines)
     if pools:
         _find_missing_pools(pipelines, {entry.name for entry in pools})
     findings = [finding_of(entry.document, breach) for entry in entries for breach in entry.breaches]
@@ -184,6 +185,54 @@ def _find_shared_targets(pipelines: list[_Entry]) -> None:
                 entry.breaches.append(Breach(path=path, rule=rule))
 
 
+def _find_unshared(pipelines: list[_Entry]) -> None:
+    """Report stages that are shared from a stage which these files do not have, or which is itself shared."""
+    by_name = {(entry.namespace, entry.name): entry for entry in pipelines}
+    for entry in pipelines:
+        for i, stage in enumerate(_stages(entry) or ()):
+            try:
+                named = stage.shared_from
+                if named is None:
+                    continue
+                owner, names = by_name.get((entry.namespace, named.pipeline)), named.stage
+            except UnusableError:
+                continue
+            field, rule = "stage", ""
+            if named.pipeline == entry.name:
+                field, rule = "pipeline", "must name another pipeline"
+            elif owner is None:
+                near = nearest_name(named.pipeline, {name for space, name in by_name if space == entry.namespace})
+                field, rule = "pipeline", "must name a SpeechPipeline of this namespace in these files"
+                rule += f"; did you mean {near}?" if near and near != entry.name else ""
+            elif (stages := _stages(owner)) is not None:
+                rule = _not_to_share(stages, names)
+            if rule:
+                entry.breaches.append(Breach(path=("spec", "stages", i, "sharedFrom", field), rule=rule))
+
+
+def _not_to_share(stages: list[Any], name: str) -> str:
+    """Return why the stage `name` of `stages` cannot be shared; empty if it can, or if it is invalid itself."""
+    known: list[str] = []
+    for stage in stages:
+        try:
+            known.append(stage.name)
+            if stage.name == name:
+                return "" if stage.shared_from is None else "must not be shared from a third pipeline; name that one"
+        except UnusableError:
+            return ""
+    near = nearest_name(name, set(known))
+    hint = f"did you mean {near}?" if near else f"it has {', '.join(sorted(known))}"
+    return f"must name a stage of that pipeline; {hint}"
+
+
+def _stages(entry: _Entry) -> list[Any] | None:
+    """Return the stages of a pipeline, None if they are invalid."""
+    try:
+        return list(entry.resource.spec.stages)
+    except UnusableError:
+        return None
+
+
 def _acts(entry: _Entry) -> bool:
     """Return whether a pipeline scales its targets; one whose mode is invalid may."""
     try:
@@ -217,7 +266,7 @@ def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
         return
     for i, stage in stages:
         try:
-            placements = list(enumerate(stage.placements))
+            placements = list(enumerate(stage.placements or ()))
         except UnusableError:
             continue
         for j, placement in placements:

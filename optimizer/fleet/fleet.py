@@ -143,7 +143,7 @@ class Fleet:
         return self._subproblems[key]
 
     def _subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Subproblem:
-        scaled = replace(pipeline, demand=pipeline.demand.scaled(share))
+        scaled = pipeline.scaled(share)
         tables = tuple(
             stage_options(
                 stage,

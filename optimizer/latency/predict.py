@@ -68,15 +68,25 @@ def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
     After fan-out, the load is that of all calls, as if they arrived independently, and the latency is that of one call
     at the SLA's percentile. An item is done when all its calls are; that it waits for the slowest of them is not part
     of this model.
+
+    The load of a shared stage includes that of the other pipelines.
     """
     visits = pipeline.visit_ratios[stage.name]
     demand = pipeline.demand
     # Dropping items at random brings the arrivals closer to a Poisson process, in proportion.
     kept = min(1.0, visits) * (KEPT_DISPERSION if stage.after else 1.0)
+    rate_rps, sessions = demand.entry_rate_rps * visits, demand.sessions
+    periodic = demand.sessions is not None and stage.name in pipeline.once
+    if (sharing := stage.sharing) is not None and sharing.other_rps > 0:
+        kept *= rate_rps / (rate_rps + sharing.other_rps)  # the others' items come independently
+        rate_rps += sharing.other_rps
+        periodic = periodic and sharing.others_periodic
+        if sharing.other_sessions > 0:
+            sessions = (sessions or 0.0) + sharing.other_sessions
     return StageLoad(
-        rate_rps=demand.entry_rate_rps * visits,
-        sessions=demand.sessions,
+        rate_rps=rate_rps,
+        sessions=sessions,
         arrival_cv2=1 + kept * (demand.arrival_cv2 - 1),
-        periodic=demand.sessions is not None and stage.name in pipeline.once,
+        periodic=periodic,
         latency_factor=stage.latency_factor,
     )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.fleet.fleet import Answer, Fleet, by_priority, own_budget
+from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Pipeline, PipelineKey, StageName
 from optimizer.overload.knapsack import Columns, floor_of, select
@@ -504,14 +505,14 @@ def _reach(fleet: Fleet, pipeline: Pipeline) -> float:
     For a stage without replicas it is the share of one item per second. It keeps tables small where the demand is far
     above all capacity.
     """
-    demand, share = pipeline.demand, 1.0
+    share = 1.0
     for stage in pipeline.stages:
         most = [(min(p.max_replicas, fleet.supply.most(p)), p) for p in stage.placements]
-        rate = demand.entry_rate_rps * pipeline.visit_ratios[stage.name]
+        load = stage_load(pipeline, stage)
         carried = sum(count * capacity_rps(p, p.batch_sizes[-1]) for count, p in most)
-        share = min(share, (carried or 1.0) / rate if rate > 0 else 1.0)
+        share = min(share, (carried or 1.0) / load.rate_rps if load.rate_rps > 0 else 1.0)
         slots = sum(inf if p.session_slots is None else count * p.session_slots for count, p in most if count)
-        share = min(share, (slots or 1.0) / demand.sessions if demand.sessions else 1.0)
+        share = min(share, (slots or 1.0) / load.sessions if load.sessions else 1.0)
     return share
 
 

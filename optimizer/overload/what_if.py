@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from optimizer.fleet.fleet import MIXED_PAIRS, Answer, Fleet, serve
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
-from optimizer.latency.stage import capacity_rps
-from optimizer.model import Demand, Pipeline, Placement, Stage
+from optimizer.latency.stage import StageLoad, capacity_rps
+from optimizer.model import Pipeline, Placement, Stage
 from optimizer.plan import Limit, LimitKind
 from optimizer.runtime.compiled import compiled
 from optimizer.search.subproblem import TOLERANCE, Subproblem
@@ -206,7 +206,7 @@ class WhatIf:
             latency_s = self.pipeline.sla.latency_s if target is None else target.latency_s
         stages = self.pipeline.stages
         if any(limit.kind in (LimitKind.POOL, LimitKind.BOUNDS) for limit in lifted):
-            stages = tuple(self._stage(stage, demand, lifted) for stage in stages)
+            stages = tuple(self._stage(k, share, lifted) for k in range(len(stages)))
             free = np.array([Limit(kind=LimitKind.POOL, name=name) in lifted for name in supply.pools])
             ample = _ample(stages, supply)
             supply = replace(supply, limits=np.where(free, ample, supply.limits))
@@ -258,14 +258,15 @@ class WhatIf:
             self._subproblems[key] = subproblem  # kept with its flat arrays, once it is searched
         return subproblem
 
-    def _stage(self, stage: Stage, demand: Demand, lifted: frozenset[Limit]) -> Stage:
+    def _stage(self, index: int, share: float, lifted: frozenset[Limit]) -> Stage:
+        stage = self.pipeline.stages[index]
         if Limit(kind=LimitKind.BOUNDS, name=stage.name) not in lifted:
             return stage
-        rate = demand.entry_rate_rps * self.pipeline.visit_ratios[stage.name]
+        load = _load(self.pipeline.scaled(share), index)
         return replace(
             stage,
             min_replicas=1,
-            placements=tuple(_unbounded(placement, stage, rate, demand.sessions) for placement in stage.placements),
+            placements=tuple(_unbounded(p, stage, load.rate_rps, load.sessions) for p in stage.placements),
         )
 
     def _table(self, request: _Request, index: int, mixing: Mixing) -> StageOptions:
@@ -280,10 +281,7 @@ class WhatIf:
         if key not in self._tables:
             self._tables[key] = stage_options(
                 stage,
-                stage_load(
-                    replace(self.pipeline, demand=self.pipeline.demand.scaled(request.share)),
-                    self.pipeline.stages[index],
-                ),
+                _load(self.pipeline.scaled(request.share), index),
                 request.supply,
                 percentile=self.pipeline.sla.percentile,
                 max_wer=self.pipeline.max_wer,
@@ -296,6 +294,10 @@ class WhatIf:
     def _highest(stage: Stage, supply: Supply) -> tuple[int, ...]:
         """Return the most replicas of each placement. A table depends on the limits of the pools only through them."""
         return tuple(min(p.max_replicas, supply.most(p)) for p in stage.placements)
+
+
+def _load(pipeline: Pipeline, index: int) -> StageLoad:
+    return stage_load(pipeline, pipeline.stages[index])
 
 
 @compiled

@@ -100,15 +100,16 @@ def replay(
     more items are used only where the result is too near to it. Limits of session slots are not simulated.
 
     After fan-out, the calls of all items load the stage, as if they arrived independently, and the item goes on when
-    one of its calls is done: as in the model, the slowest call is not waited for.
+    one of its calls is done: as in the model, the slowest call is not waited for. At a shared stage, the items of the
+    other pipelines arrive independently as well.
     """
     groups = [_groups(stage, replicas, batches) for stage in pipeline.stages]
-    demand, visits = pipeline.demand, pipeline.visit_ratios
+    demand, calls = pipeline.demand, _calls(pipeline)
     for stage, own in zip(pipeline.stages, groups, strict=True):
         capacity = sum(group.replicas * group.capacity_rps for group, _ in own)
-        if not own or demand.entry_rate_rps * visits[stage.name] >= capacity:
+        if not own or demand.entry_rate_rps * calls[stage.name] >= capacity:
             return None
-    if _BLOCK * max(visits.values()) > _MOST_CALLS:
+    if _BLOCK * max(calls.values()) > _MOST_CALLS:
         return None
     drain_s = _drain_s(groups)
     if items is not None:
@@ -184,6 +185,19 @@ def _last(pipeline: Pipeline) -> list[Stage]:
     return [stage for stage in pipeline.stages if stage.name not in sources]
 
 
+def _calls(pipeline: Pipeline) -> Mapping[StageName, float]:
+    """Return the calls that each stage gets per item at the entry, those of other pipelines at shared stages included.
+
+    Infinite where a shared stage has load of other pipelines while this one has none.
+    """
+    calls = dict(pipeline.visit_ratios)
+    rate_rps = pipeline.demand.entry_rate_rps
+    for stage in pipeline.stages:
+        if stage.sharing is not None and stage.sharing.other_rps > 0:
+            calls[stage.name] += stage.sharing.other_rps / rate_rps if rate_rps > 0 else math.inf
+    return calls
+
+
 def _reach(pipeline: Pipeline) -> Mapping[StageName, float]:
     """Return the share of the items at the entry that reach each stage, once or more often: at most 1.
 
@@ -206,14 +220,14 @@ def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]
 
     It is less where fan-out would cause too many calls.
     """
-    cost = 0.0
+    cost, calls = 0.0, _calls(pipeline)
     for stage, own in zip(pipeline.stages, groups, strict=True):
         replicas = sum(group.replicas for group, _ in own)
         searched = _REPLICA_NS * replicas if stage.routing is Routing.LEAST_LOADED else 0.0
-        cost += pipeline.visit_ratios[stage.name] * (_ITEM_NS + searched)
+        cost += calls[stage.name] * (_ITEM_NS + searched)
     count = min(max(work_ns / cost, _FEWEST), _MOST)
     count = min(max(count, _FEWEST / _leaving(pipeline, _reach(pipeline))), max(count, _MOST_DROPPED))
-    return int(min(count, _MOST_CALLS / max(pipeline.visit_ratios.values())))
+    return int(min(count, _MOST_CALLS / max(calls.values())))
 
 
 def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
@@ -277,6 +291,7 @@ def _through(
     `draw` (items,) is a random number of each item; it reaches the stages whose `reach` is greater.
     """
     arrivals, sessions = entering.arrivals_s, entering.sessions
+    calls = _calls(pipeline)
     turn = {name: k for k, name in enumerate(sorted(stage.name for stage in pipeline.stages))}
     left: dict[StageName, Array] = {}
     for stage, own in zip(pipeline.stages, groups, strict=True):
@@ -287,7 +302,7 @@ def _through(
         present = np.nonzero(draw < share)[0]
         order = present[np.argsort(at[present], kind="stable")] if stage.after else present
         came, users, kept = at[order], sessions[order], np.arange(len(order))
-        further = round((pipeline.visit_ratios[stage.name] / share - 1) * len(order))
+        further = round((calls[stage.name] / share - 1) * len(order))
         if further > 0:
             block = order // (len(arrivals) // entering.blocks)
             came, users, kept = _with_calls(came, users, block, further, _seed(seed, 1024 + turn[stage.name]))

@@ -41,7 +41,7 @@ def certified_plan(
         plan,
         pools=tuple(replace(pool, shadow_price_per_hour=prices.get(pool.name)) for pool in plan.pools),
         lower_bound_per_hour=_lower_bound_per_hour(allocation) if lower_bound else None,
-        packing=packing_for(allocation) if packing else None,
+        packing=packing_for(allocation) if packing and not allocation.relaxed else None,
     )
 
 
@@ -49,8 +49,15 @@ def _lower_bound_per_hour(allocation: Allocation) -> float | None:
     """Return a proven lower bound of the cost of serving everything, in USD per hour.
 
     None where the plan does not serve everything, or no bound is known. Where replays have tightened targets, the bound
-    is for those targets: a cheaper plan that would pass its replay is not excluded.
+    is for those targets: a cheaper plan that would pass its replay is not excluded. Where pipelines share stages, it is
+    the sum of the least costs of each of them alone with its share of the price of these stages.
     """
+    if allocation.relaxed:
+        if not allocation.plan.feasible:
+            return None
+        apart = [_lower_bound_per_hour(allocation_of(problem)) for problem in allocation.relaxed]
+        known = [bound for bound in apart if bound is not None]
+        return fsum(known) if len(known) == len(apart) else None
     bounds = []
     for component in allocation.components:
         answers = {key: share.answer for key, share in component.shares.items() if share.answer and share.served >= 1}

@@ -215,11 +215,13 @@ def _bounds(stage: Stage, supply: Supply, max_wer: float | None) -> _Bounds:
     placements = stage.placements
     usable = [p.wer is None or max_wer is None or p.wer <= max_wer for p in placements]
     highest = [min(p.max_replicas, supply.most(p)) if ok else 0 for p, ok in zip(placements, usable, strict=True)]
+    if stage.borrowed:  # they run already, and count at the pipeline that owns them
+        highest = [max(most, p.min_replicas) for p, most in zip(placements, highest, strict=True)]
     columns = [supply.column(p) for p in placements]
     return _Bounds(
         pools=len(supply.pools),
         columns=tuple(columns),
-        prices_per_hour=tuple(supply.price_per_hour(p) for p in placements),
+        prices_per_hour=tuple(stage.cost_share * supply.price_per_hour(p) for p in placements),
         units_per_instance=tuple(int(supply.units_per_instance[column]) for column in columns),
         lowest=tuple(min(p.min_replicas, most) for p, most in zip(placements, highest, strict=True)),
         highest=tuple(highest),
@@ -254,6 +256,8 @@ def _table(
     objective = cost + switching_cost_per_hour * moved
     per_instance = np.array([p.per_instance for p in placements], dtype=np.int64)
     units = -(-replicas * np.array(bounds.units_per_instance, dtype=np.int64) // per_instance)
+    if stage.borrowed:
+        units = np.zeros_like(units)
 
     count = np.maximum(replicas.sum(axis=1), 1)
     rank = replicas @ np.arange(len(placements)) / count

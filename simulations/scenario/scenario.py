@@ -546,7 +546,10 @@ def _not_simulated(pipeline: SpeechPipeline) -> Iterator[Breach]:
         if float(stage.pass_ratio) > 1:
             rule = "must be at most 1 in a scenario: fan-out is planned for, but not simulated"
             yield Breach(path=(*at, "passRatio"), rule=rule)
-        for j, placement in enumerate(stage.placements):
+        if stage.shared_from is not None:
+            rule = "not possible in a scenario: a stage that several pipelines share is planned for, but not simulated"
+            yield Breach(path=(*at, "sharedFrom"), rule=rule)
+        for j, placement in enumerate(stage.placements or []):
             if placement.service_time is None:
                 rule = "required in a scenario: it is the true service time of the replicas"
                 yield Breach(path=(*at, "placements", j, "serviceTime"), rule=rule)

@@ -423,6 +423,12 @@ BAD: tuple[Bad, ...] = (
         "must be above 0",
     ),
     _bad(
+        "stage without placements that is not shared",
+        {"spec.stages[2].placements": REMOVED},
+        "spec.stages[2].placements",
+        "required without sharedFrom",
+    ),
+    _bad(
         "stage without a replica",
         {"spec.stages[2].placements[0].replicas.max": 0},
         "spec.stages[2].placements",

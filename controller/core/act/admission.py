@@ -10,6 +10,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec
 from optimizer.latency.predict import predicted_latency_s
+from optimizer.model import StageName
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.stages import GRAIN
 
@@ -113,8 +114,16 @@ def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> floa
         }
         there = {key: replicas.get(key, 0) for key in slots}
         if any(slots.values()) and not any(there[key] and slots[key] is None for key in slots):
-            least = min(least, sum(there[key] * (slots[key] or 0) for key in slots))
+            held = sum(there[key] * (slots[key] or 0) for key in slots)
+            least = min(least, held * _own_share(assessment, stage.name))
     return least
+
+
+def _own_share(assessment: Assessment, name: StageName) -> float:
+    """Return the share of a stage's slots that are for this pipeline; those of a shared stage are for all users."""
+    sharing = next(own.sharing for own in assessment.pipeline.stages if own.name == name)
+    others = 0.0 if sharing is None else sharing.other_sessions
+    return assessment.planned_demand / (assessment.planned_demand + others) if others > 0 else 1.0
 
 
 def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
@@ -124,7 +133,8 @@ def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: 
     """
 
     def in_time(demand: float) -> bool:
-        pipeline = replace(assessment.pipeline, demand=optimizer_demand(assessment.spec, demand))
+        shared = assessment.pipeline.scaled(min(1.0, demand / assessment.planned_demand))
+        pipeline = replace(shared, demand=optimizer_demand(assessment.spec, demand))
         latency_s = predicted_latency_s(
             pipeline, serving, assessment.state.memory.batches, composition=policy.composition
         )

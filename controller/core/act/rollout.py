@@ -98,7 +98,9 @@ def roll_out(
 
     `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it.
     """
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials)
+    ledger = Ledger(
+        snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials, cost_shares=fleet.cost_shares
+    )
     above = ledger.above_cap(ledger.observed_per_hour())
     moves = [
         Move(
@@ -116,7 +118,7 @@ def roll_out(
     for assessment in assessments:
         key, spend = assessment.key, ledger.observed_per_hour(assessment.key)
         pipelines[key] = PipelineRollout(
-            desired={own: ledger.after.get((key, own), count) for own, count in assessment.current.items()},
+            desired={own: _desired(assessment, own, ledger) for own in assessment.current},
             reasons={**aims[key].reasons, **forced.get(key, {})},
             holds=holds.get(key, ()),
             spend_per_hour=spend,
@@ -140,15 +142,20 @@ def _schedule(
     has changed at all, just enough replicas beyond the plan are removed to begin the move.
     """
     before = dict(ledger.after)
+    by_key = {move.key: move for move in moves}
     for move in moves:
-        _reduce([move], ledger, move.key)
+        lenders = [by_key[key] for key in sorted(move.assessment.lenders & by_key.keys())]
+        _reduce([move, *lenders], ledger, move.key)
     _reduce(moves, ledger, None)
     forced: dict[PipelineKey, dict[PlacementKey, ChangeReason]] = {}
     for (pipeline, key), count in before.items():
         if ledger.after[(pipeline, key)] != count:
             forced.setdefault(pipeline, {})[key] = ChangeReason.BUDGET
     refused = {move.key: _raise(move, ledger) for move in moves}
-    held = {move.key: _lower(move, ledger, composition) for move in moves}
+    held = {
+        move.key: _lower(move, [other for other in moves if move.key in other.assessment.lenders], ledger, composition)
+        for move in moves
+    }
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
         for key, limit in blocked if late(move.assessment) else ():
@@ -172,11 +179,12 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) ->
             for move in moves
             for key, planned in move.aim.planned.items()
             if ledger.after.get((move.key, key), 0) > planned
+            and (scope is None or scope in ledger.payers(move.key, key))
         ]
         if not excess:
             break
         move, key = min(excess, key=lambda candidate: _loss(candidate[0], candidate[1], ledger))
-        others = _dispensable(move, ledger) if _last(move, key, ledger) else []
+        others = _dispensable(move, ledger) if scope in {None, move.key} and _last(move, key, ledger) else []
         if others:
             key = max(others, key=lambda other: (_left_share(move, other, ledger), other))
             instead.append((move.key, key))
@@ -255,15 +263,18 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
     return refused
 
 
-def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageName]:
+def _lower(move: Move, borrowers: Sequence[Move], ledger: Ledger, composition: Composition) -> list[StageName]:
     """Remove the replicas whose replacements are ready; return the stages that wait for replacements.
 
     The plan may make one stage slower because it makes another one faster. Until the other stage is faster, replicas
-    that meet the SLA stay.
+    that meet the SLA stay. The same holds for `borrowers`, which use shared stages of this pipeline.
     """
     waiting: list[StageName] = []
-    coming = any(move.ready(key) < count for key, count in move.aim.final.items())
-    kept = coming and _in_time(move, ledger, composition)
+    kept = [
+        each
+        for each in (move, *borrowers)
+        if any(each.ready(key) < count for key, count in each.aim.final.items()) and _in_time(each, ledger, composition)
+    ]
     for stage in move.assessment.spec.stages:
         capacities = move.capacities(stage.name)
         keys = _placements(move, stage.name, ledger)
@@ -280,7 +291,7 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
                 ledger.after[(move.key, key)] -= 1
                 left = _carried(_serving(move, keys, ledger), capacities)
                 if any(have < need - 1e-9 * need for have, need in zip(left, least, strict=True)) or (
-                    kept and not _in_time(move, ledger, composition)
+                    not all(_in_time(each, ledger, composition) for each in kept)
                 ):
                     ledger.after[(move.key, key)] += 1
                     waiting.append(stage.name)
@@ -290,13 +301,21 @@ def _lower(move: Move, ledger: Ledger, composition: Composition) -> list[StageNa
 
 def _in_time(move: Move, ledger: Ledger, composition: Composition) -> bool:
     """Whether the replicas that are ready now and stay desired meet the SLA for the load that the plan serves."""
+    borrowed = move.assessment.spec.borrowed
     keys = [key for _, key in ledger.placements(move.key)]
+    keys += [key for key in move.assessment.current if key[0] in borrowed]
     return in_time(move.assessment, move.plan, move.pipeline, _serving(move, keys, ledger), composition)
 
 
 def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
     """Return the replicas of each of `keys` that are ready now and stay desired."""
-    return {key: min(move.ready(key), ledger.after[(move.key, key)]) for key in keys}
+    return {key: min(move.ready(key), _desired(move.assessment, key, ledger)) for key in keys}
+
+
+def _desired(assessment: Assessment, key: PlacementKey, ledger: Ledger) -> int:
+    """Return the replicas of a placement after this cycle; those of a shared stage are in the books of its owner."""
+    owner, stage = assessment.spec.borrowed.get(key[0], (assessment.key, key[0]))
+    return ledger.after.get((owner, (stage, key[1])), assessment.current[key])
 
 
 def _carried(
@@ -353,7 +372,7 @@ def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> boo
     name = (move.key, wanted)
     ledger.after[name] += 1
     fits = not (
-        ledger.above_cap(ledger.cost_per_hour(move.key), move.key)
+        any(ledger.above_cap(ledger.cost_per_hour(payer), payer) for payer in ledger.payers(*name))
         or ledger.above_cap(ledger.cost_per_hour())
         or ledger.overfull(wanted[1])
     )

@@ -1,8 +1,8 @@
 """Turns the plan into the aim of this cycle: tolerance, floors, step limits, no scale-down while data is missing."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
@@ -14,11 +14,28 @@ from controller.core.state.carry_over import FeedbackMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState, Snapshot, TargetState
-from controller.core.state.spec import PlacementKey, StageSpec
+from controller.core.state.spec import PlacementKey, StageKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.stages import LatencySource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedAims:
+    """What the pipelines that share stages ask of one of them, for the shared stages that belong to it.
+
+    `planned` are those that follow the plan although the rest of the pipeline may not. `kept` lose no replica, because
+    another pipeline is late. `floors` are replicas that another pipeline needs because its measured latency exceeds its
+    SLA.
+    """
+
+    planned: frozenset[StageName] = frozenset()
+    kept: frozenset[StageName] = frozenset()
+    floors: Mapping[StageName, int] = field(default_factory=dict)
+
+
+NOT_SHARED = SharedAims()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,32 +64,31 @@ def _aim(
     assessment: Assessment,
     fleet: FleetPlan,
     pools: Mapping[PoolName, PoolState],
-    policy: Policy,
     now_s: float,
     *,
     pressed: bool,
+    follows_plan: bool,
+    shared: SharedAims = NOT_SHARED,
 ) -> Aim:
-    """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of."""
-    plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
+    """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of.
+
+    `follows_plan` is false where the current replicas are good enough.
+    """
+    plan, borrowed = fleet.plans[assessment.key], assessment.spec.borrowed
     holds: list[Hold] = []
     rules = _highest(assessment.rules.floors(), assessment.learning.floors)
     idle = assessment.idle
-    planned = {key: 0 if key[0] in idle else plan.replicas().get(key, 0) for key in assessment.current}
+    planned = _planned(assessment, plan)
     hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
     unreachable = hopeless or assessment.key in fleet.unreachable
-    follows_plan = (
-        planned == assessment.current
-        or pressed
-        or bool(assessment.leaving)
-        or bool(idle)
-        or _worth_it(assessment, plan, pipeline, planned, pools, policy)
-    )
     # A plan without a stage whose only pool does not exist is no plan for the other stages.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (hopeless and not pressed):
         final = _at_least_bounds(assessment, planned)
     else:
         final = dict(planned if follows_plan else assessment.current)
+        final |= {key: planned[key] for key in final if key[0] in shared.planned}
+    final |= {key: assessment.current[key] for key in final if key[0] in borrowed}
     final |= {key: 0 for key in final if key[0] in idle}
     if unreachable and not unknown:
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
@@ -89,7 +105,7 @@ def _aim(
         now_s=now_s,
         interval_s=policy.interval_s,
     )
-    measured = floors(feedback.memory, assessment, plan)
+    measured = _highest(floors(feedback.memory, assessment, plan), shared.floors)
     final = _lifted(assessment, final, pools, _highest(rules, measured))
     holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:
@@ -103,11 +119,14 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if assessment.never_down:
         final = kept
+    stays = assessment.unseen | shared.kept
+    final |= {key: max(count, kept[key]) for key, count in final.items() if key[0] in stays}
+    holds.extend(_shared_holds(assessment))
     holds.extend(_absences(assessment))
     if assessment.spend_unknown:
         # Spend may be at the cap already.
         final = {key: min(count, assessment.current[key]) for key, count in final.items()}
-    frozen = {stage for stage, _ in assessment.missing.targets}
+    frozen = {stage for stage, _ in assessment.missing.targets} | borrowed.keys()
     for key in final:
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
@@ -138,6 +157,22 @@ def _aim(
     )
 
 
+def _planned(assessment: Assessment, plan: PipelinePlan) -> Mapping[PlacementKey, int]:
+    """Return the planned replicas of every placement, 0 where the stage is idle."""
+    idle = assessment.idle
+    return {key: 0 if key[0] in idle else plan.replicas().get(key, 0) for key in assessment.current}
+
+
+def _shared_holds(assessment: Assessment) -> Iterable[Hold]:
+    """Yield the holds about shared stages: replicas that do not change, or that may not be removed."""
+    for stage, (owner, name) in assessment.spec.borrowed.items():
+        if stage in assessment.fixed:
+            detail = details.owner_not_acting(owner, name)
+            yield Hold(reason=HoldReason.OWNER_NOT_ACTING, stage=stage, detail=detail)
+    for stage in sorted(assessment.unseen - assessment.spec.borrowed.keys()):
+        yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=details.DEMAND_OF_ANOTHER)
+
+
 def _probed(
     assessment: Assessment,
     plan: PipelinePlan,
@@ -158,8 +193,10 @@ def _probed(
 
 
 def _replica_prices(assessment: Assessment, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, float]:
+    """Return what the pipeline pays for one replica of each placement, in USD per hour."""
     return {
-        key: pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
+        key: assessment.cost_share(key[0])
+        * pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
         for key, placement in assessment.spec.placements().items()
     }
 
@@ -208,19 +245,24 @@ def _worth_it(
     assessment: Assessment,
     plan: PipelinePlan,
     pipeline: Pipeline,
-    planned: Mapping[PlacementKey, int],
+    current: Mapping[PlacementKey, int],
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
 ) -> bool:
-    """Whether current replicas are out of bounds or would miss the SLA, or the plan saves at least the tolerance."""
+    """Whether current replicas are out of bounds or would miss the SLA, or the plan saves at least the tolerance.
+
+    `current` are the present replicas, but those of shared stages as they are going to be.
+    """
     if out_of_bounds(assessment):
         return True
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
-    if not in_time(assessment, plan, pipeline, assessment.current, policy.composition):
+    if not in_time(assessment, plan, pipeline, current, policy.composition):
         return True
     prices = _replica_prices(assessment, pools)
-    cost = sum(prices[key] * count for key, count in assessment.current.items())
-    saving = cost - sum(prices[key] * count for key, count in planned.items())
+    own = {key: count for key, count in current.items() if key[0] not in assessment.spec.borrowed}
+    planned = _planned(assessment, plan)
+    cost = sum(prices[key] * count for key, count in own.items())
+    saving = cost - sum(prices[key] * planned[key] for key in own)
     return saving > EPSILON and saving >= assessment.spec.scaling.tolerance * cost - EPSILON
 
 
@@ -238,7 +280,7 @@ def in_time(
         for stage in plan.stages
         for placement in stage.placements
     }
-    served = replace(pipeline, demand=pipeline.demand.scaled(plan.served_fraction))
+    served = pipeline.scaled(plan.served_fraction)
     latency_s = predicted_latency_s(served, serving, batches, composition=composition)
     left_s = stages_sla_s(assessment.spec, assessment.profile)
     return latency_s is not None and latency_s <= max(left_s, pipeline.sla.latency_s) + EPSILON
@@ -278,7 +320,7 @@ def _lifted(
     lifted = dict(replicas)
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
     left = assessment.spec.budget_per_hour - sum(
-        prices[placement.pool] / placement.prior.per_instance * lifted[key]
+        assessment.cost_share(key[0]) * prices[placement.pool] / placement.prior.per_instance * lifted[key]
         for key, placement in assessment.spec.placements().items()
     )
     for stage in assessment.spec.stages:
@@ -301,7 +343,7 @@ def _additions(
     started: list[tuple[PlacementKey, float, int]] = []
     for placement in stage.placements:
         key = (stage.name, placement.pool)
-        price = prices[placement.pool] / placement.prior.per_instance
+        price = assessment.cost_share(stage.name) * prices[placement.pool] / placement.prior.per_instance
         most = most_allowed(assessment, key, placement.prior)
         stays = max(0, min(assessment.current[key], most) - replicas[key])
         kept.append((key, price, stays))
@@ -426,19 +468,121 @@ def find_aims(
     The tolerance is for cost alone: a pipeline that is above a cap, or uses a pool with too few instances, follows its
     plan even for a smaller saving.
     """
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
+    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, cost_shares=fleet.cost_shares)
     shortage = ledger.shortage()
-    aims = {
-        assessment.key: _aim(
-            assessment, fleet, snapshot.pools, policy, snapshot.now_s, pressed=shortage.affects(assessment)
+    pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
+    follows, shared_planned = _following(assessments, fleet, snapshot.pools, policy, pressed)
+
+    def aim_of(assessment: Assessment, shared: SharedAims) -> Aim:
+        return _aim(
+            assessment,
+            fleet,
+            snapshot.pools,
+            snapshot.now_s,
+            pressed=assessment.key in pressed,
+            follows_plan=assessment.key in pressed or assessment.key in follows,
+            shared=shared,
         )
-        for assessment in assessments
+
+    asked = {
+        key: SharedAims(planned=frozenset(name for owner, name in shared_planned if owner == key))
+        for key in {owner for owner, _ in shared_planned}
     }
+    aims = {assessment.key: aim_of(assessment, asked.get(assessment.key, NOT_SHARED)) for assessment in assessments}
+    for key, more in _asked(assessments, aims).items():
+        asked[key] = replace(more, planned=asked.get(key, NOT_SHARED).planned)
+    for assessment in assessments:
+        if asked.get(assessment.key, NOT_SHARED) != NOT_SHARED:
+            aims[assessment.key] = aim_of(assessment, asked[assessment.key])
     for assessment in assessments:
         if assessment.acting:
             ledger.ask(assessment.key, aims[assessment.key].final)
     shortage = ledger.shortage()
     for assessment in assessments:
         if assessment.acting and shortage.affects(assessment):
-            aims[assessment.key] = _aim(assessment, fleet, snapshot.pools, policy, snapshot.now_s, pressed=True)
+            pressed.add(assessment.key)
+            aims[assessment.key] = aim_of(assessment, asked.get(assessment.key, NOT_SHARED))
     return aims
+
+
+def _following(
+    assessments: Sequence[Assessment],
+    fleet: FleetPlan,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    pressed: Collection[PipelineKey],
+) -> tuple[Collection[PipelineKey], Collection[StageKey]]:
+    """Return the pipelines that follow their plan, and the shared stages that do.
+
+    A shared stage follows the plan if one of its users does, because that plan needs its replicas. A pipeline that
+    would not follow its plan does so if the new replicas of a shared stage no longer suffice for its own.
+    """
+    sharing = [assessment for assessment in assessments if assessment.acting and assessment.spec.borrowed]
+    lenders = {key for assessment in sharing for key in assessment.lenders}
+    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, pools, policy, {})}
+    linked = [own for own in assessments if own.acting and (own.spec.borrowed or own.key in lenders)]
+    servers: set[StageKey] = set()
+    while linked:
+        for assessment in linked:
+            if assessment.key in follows:
+                servers.update(_servers(assessment).values())
+        late_now = {
+            own.key
+            for own in linked
+            if own.key not in follows and _follows(own, fleet, pools, policy, _moved(own, fleet, servers))
+        }
+        if not late_now:
+            break
+        follows |= late_now
+    return follows, servers
+
+
+def _servers(assessment: Assessment) -> Mapping[StageName, StageKey]:
+    """Return the shared stages of a pipeline, by their names there, each with the stage that declares it."""
+    return {
+        stage.name: (stage.sharing.owner, stage.sharing.stage)
+        for stage in assessment.pipeline.stages
+        if stage.sharing is not None and stage.name not in assessment.fixed
+    }
+
+
+def _moved(assessment: Assessment, fleet: FleetPlan, servers: Collection[StageKey]) -> Mapping[PlacementKey, int]:
+    """Return the planned replicas of the pipeline's stages that are among the shared stages `servers`."""
+    names = {name for name, server in _servers(assessment).items() if server in servers}
+    return {key: count for key, count in _planned(assessment, fleet.plans[assessment.key]).items() if key[0] in names}
+
+
+def _follows(
+    assessment: Assessment,
+    fleet: FleetPlan,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    moved: Mapping[PlacementKey, int],
+) -> bool:
+    """Whether a pipeline follows its plan, where the replicas of shared stages are going to be those in `moved`."""
+    plan, pipeline = fleet.plans[assessment.key], fleet.pipelines[assessment.key]
+    current = {**assessment.current, **moved}
+    return (
+        _planned(assessment, plan) == current
+        or bool(assessment.leaving)
+        or bool(assessment.idle)
+        or _worth_it(assessment, plan, pipeline, current, pools, policy)
+    )
+
+
+def _asked(assessments: Sequence[Assessment], aims: Mapping[PipelineKey, Aim]) -> Mapping[PipelineKey, SharedAims]:
+    """Return what acting pipelines ask of the shared stages that belong to others, by the pipeline that owns them."""
+    kept: dict[PipelineKey, set[StageName]] = {}
+    least: dict[PipelineKey, dict[StageName, int]] = {}
+    for assessment in assessments:
+        for name, (owner, stage) in assessment.spec.borrowed.items() if assessment.acting else ():
+            if late(assessment) and name not in aims[assessment.key].feedback.useless_until_s:
+                kept.setdefault(owner, set()).add(stage)
+            floor = aims[assessment.key].floors.get(name)
+            if floor is not None:
+                floors_of = least.setdefault(owner, {})
+                floors_of[stage] = max(floor, floors_of.get(stage, 0))
+    return {
+        key: SharedAims(kept=frozenset(kept.get(key, ())), floors=least.get(key, {}))
+        for key in kept.keys() | least.keys()
+    }

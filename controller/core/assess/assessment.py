@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
@@ -18,13 +19,14 @@ from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
+from controller.core.state.shared import users_of
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
+from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, StageKey
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
-from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, StageInput, rounded_up
+from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, SharedInput, StageInput, rounded_up
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 
@@ -63,6 +65,9 @@ class Assessment:
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
     `outages` has a hold for every placement that cannot be used: why, and until when.
+
+    `unseen` are the shared stages that another pipeline uses whose demand is missing: nothing is removed there. `fixed`
+    are the shared stages whose replicas belong to a pipeline that does not act: they stay as they are.
     """
 
     state: PipelineState
@@ -80,6 +85,8 @@ class Assessment:
     conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
+    unseen: frozenset[StageName] = frozenset()
+    fixed: frozenset[StageName] = frozenset()
 
     @property
     def key(self) -> PipelineKey:
@@ -114,13 +121,18 @@ class Assessment:
 
     @property
     def idle(self) -> frozenset[StageName]:
-        """Return the stages that have no replicas while there is no demand: all their minimums are 0."""
+        """Return the stages that have no replicas while there is no demand: all their minimums are 0.
+
+        A shared stage is idle only without demand of the other pipelines that use it.
+        """
         if not self.demand.idle:
             return frozenset()
+        busy = {own.name for own in self.pipeline.stages if own.sharing is not None and own.sharing.other_rps > 0}
         return frozenset(
             stage.name
             for stage in self.spec.stages
-            if not any(placement.prior.min_replicas for placement in stage.placements)
+            if stage.name not in busy | self.unseen | self.spec.borrowed.keys()
+            and not any(placement.prior.min_replicas for placement in stage.placements)
         )
 
     @property
@@ -136,7 +148,20 @@ class Assessment:
     @property
     def owners(self) -> frozenset[PipelineKey]:
         """Return the other pipelines that own workloads which this pipeline, which does not act, only reads."""
-        return frozenset(target.owner for _, target in self.state.found() if target.owner is not None)
+        return frozenset(
+            target.owner
+            for key, target in self.state.found()
+            if target.owner is not None and key[0] not in self.spec.borrowed
+        )
+
+    @property
+    def lenders(self) -> frozenset[PipelineKey]:
+        """Return the pipelines whose replicas serve shared stages of this one."""
+        return frozenset(key for key, _ in self.spec.borrowed.values())
+
+    def cost_share(self, stage: StageName) -> float:
+        """Return the share of the cost of a stage's replicas that this pipeline pays: all of it unless shared."""
+        return next((own.cost_share for own in self.pipeline.stages if own.name == stage), 1.0)
 
     @property
     def held(self) -> Mapping[PlacementKey, int]:
@@ -144,9 +169,15 @@ class Assessment:
         return {key: count if self.state.target(*key).owner is None else 0 for key, count in self.current.items()}
 
     @property
+    def present(self) -> Mapping[PlacementKey, int]:
+        """Return the desired replicas of every placement, 0 where they serve a shared stage for another pipeline."""
+        return {key: 0 if key[0] in self.spec.borrowed else count for key, count in self.current.items()}
+
+    @property
     def spend_unknown(self) -> bool:
         """Whether the spend is unknown: a workload cannot be read, or it has replicas on a pool that does not exist."""
-        targets = {key: self.state.target(*key) for key in self.spec.placement_keys()}
+        own = (key for key in self.spec.placement_keys() if key[0] not in self.spec.borrowed)
+        targets = {key: self.state.target(*key) for key in own}
         return any(
             target.unreadable
             if isinstance(target, TargetMissing)
@@ -159,17 +190,62 @@ class Assessment:
         """Return the replicas that every plan must keep, by placement.
 
         While the pipeline must not scale down, these are all current replicas. Otherwise they are the replicas whose
-        pool does not exist, because their cost is unknown. `at_most` limits them in any case.
+        pool does not exist, because their cost is unknown. `at_most` limits them in any case. Those of another pipeline
+        that serve a shared stage are for that pipeline to keep.
         """
         return {
             key: min(count, self.at_most.get(key, count))
             for key, count in self.current.items()
-            if count and (self.never_down or key[1] in self.missing.pools)
+            if count
+            and key[0] not in self.spec.borrowed
+            and (self.never_down or key[0] in self.unseen or key[1] in self.missing.pools)
         }
 
 
-def assess(state: PipelineState, snapshot: Snapshot, availability: Availability, policy: Policy) -> Assessment:
-    """Return the assessment of the pipeline `state` at the time of `snapshot`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedUse:
+    """The observed streams of each pipeline that uses a shared stage, None where its demand is missing."""
+
+    streams: Mapping[PipelineKey, float | None]
+
+    def of_others(self, key: PipelineKey) -> float | None:
+        """Return the streams of the other pipelines than `key`, None if the demand of one is missing."""
+        known = [streams for user, streams in self.streams.items() if user != key]
+        return None if None in known else sum(streams for streams in known if streams is not None)
+
+
+NOT_SHARED: Mapping[StageKey, SharedUse] = MappingProxyType({})
+
+
+def observed_uses(snapshot: Snapshot) -> Mapping[StageKey, SharedUse]:
+    """Return what is observed of every shared stage, by the stage that declares it."""
+    users = users_of(state.spec for state in snapshot.pipelines)
+    if not users:
+        return NOT_SHARED
+    by_key = {state.spec.key: state for state in snapshot.pipelines}
+
+    def streams(key: PipelineKey) -> float | None:
+        state = by_key[key]
+        if state.spec.unit is not DemandUnit.STREAMS:
+            return 0.0
+        return None if isinstance(state.demand, Absence) else state.demand
+
+    return {stage: SharedUse(streams={key: streams(key) for key, _ in named}) for stage, named in users.items()}
+
+
+def assess(
+    state: PipelineState,
+    snapshot: Snapshot,
+    availability: Availability,
+    policy: Policy,
+    *,
+    shared: Mapping[StageKey, SharedUse] = NOT_SHARED,
+) -> Assessment:
+    """Return the assessment of the pipeline `state` at the time of `snapshot`.
+
+    `shared` is what is observed of the shared stages, by the stage that declares them. The load that others put on them
+    is added by `controller.core.assess.shared`.
+    """
     spec, now_s = state.spec, snapshot.now_s
     # While replicas start or stop, rates over a window are not yet those of all replicas. A time ahead is of a clock
     # that was set back since.
@@ -178,8 +254,9 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
     demand = planning_demand(state, now_s, policy.interval_s)
+    seen = _profiler_input(state, demand, shared, stages_moved_at_s, now_s)
     profile, learned = profile_pipeline(
-        _profiler_input(state, demand, stages_moved_at_s, now_s),
+        seen,
         state.memory.learned,
         now_s=now_s,
         interval_s=policy.interval_s,
@@ -215,7 +292,7 @@ def assess(state: PipelineState, snapshot: Snapshot, availability: Availability,
         at_most |= trials
         pipeline = limited(pipeline, trials)
         fallback = None if fallback is None else limited(fallback, trials)
-    floors = learning_floors(state, profile, learned, stages_moved_at_s, now_s)
+    floors = learning_floors(state, profile, learned, seen, stages_moved_at_s, now_s)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
@@ -286,7 +363,11 @@ def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
 
 
 def _profiler_input(
-    state: PipelineState, demand: DemandState, stages_moved_at_s: Mapping[StageName, float], now_s: float
+    state: PipelineState,
+    demand: DemandState,
+    shared: Mapping[StageKey, SharedUse],
+    stages_moved_at_s: Mapping[StageName, float],
+    now_s: float,
 ) -> PipelineInput:
     spec, batches = state.spec, state.memory.batches
     return PipelineInput(
@@ -298,6 +379,7 @@ def _profiler_input(
                 routing=stage.routing,
                 window_s=stage.metrics_window_s,
                 settled=settled(stage, stages_moved_at_s, now_s),
+                shared=_shared_with(shared.get(stage.shared_from or (spec.key, stage.name)), spec.key),
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,
@@ -318,6 +400,10 @@ def _profiler_input(
         latency_s=state.latency_s,
         demand=None if isinstance(demand.observed, Absence) else optimizer_demand(spec, demand.observed),
     )
+
+
+def _shared_with(use: SharedUse | None, key: PipelineKey) -> SharedInput | None:
+    return None if use is None else SharedInput(other_sessions=use.of_others(key))
 
 
 def _startup_s(state: PipelineState, stage: StageName, pool: PoolName) -> float | None:

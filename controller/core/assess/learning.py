@@ -7,12 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from controller.core.state.shared import filled
 from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec, StageSpec
+from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
 from optimizer.model import Pipeline, StageName
-from profiler.samples import MISSING, Absence, Quantity
+from profiler.samples import Absence, Quantity
 from profiler.slots import wants_slots
-from profiler.stages import Learned, PipelineProfile, StageProfile, to_grain
+from profiler.stages import Learned, PipelineInput, PipelineProfile, StageProfile, to_grain
 
 BUSY = 0.9
 """A stage whose replicas are busy for a larger share of the time is short of replicas."""
@@ -52,21 +53,23 @@ def learning_floors(
     state: PipelineState,
     profile: PipelineProfile,
     learned: Learned,
+    seen: PipelineInput,
     stages_moved_at_s: Mapping[StageName, float],
     now_s: float,
 ) -> Mapping[StageName, int]:
     """Return the least replicas of every stage that runs on replicas of which not enough is known.
 
     Not enough is known without a service law, and while sessions are refused but nothing says how many a replica holds;
-    `learned` is what this cycle has learned. The stage has at least the replicas that it has now, because no other
+    `learned` is what this cycle has learned from `seen`. The stage has at least the replicas that it has now, because no other
     number is known to carry the load. It gets twice as many while it queues or refuses sessions, and again when the new
     ones have been ready for a window of the metrics.
     """
     floors: dict[StageName, int] = {}
     profiles = {own.name: own for own in profile.stages}
-    for stage in state.spec.stages:
+    for stage, seen_of in zip(state.spec.stages, seen.stages, strict=True):
         own = profiles[stage.name]
-        refuses = _refuses(stage, own, state, learned)
+        # While all streams that are offered are held, refusals have another cause.
+        refuses = wants_slots(seen_of, seen) is not False and _refuses(stage, own, state, learned)
         if not refuses and not unknown(stage, own, state):
             continue
         total = max(1, sum(state.desired(stage.name, placement.pool) for placement in stage.placements))
@@ -78,9 +81,17 @@ def learning_floors(
 def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with what was learned where nothing is declared: variation, start-up times, session slots.
 
-    Learned service laws are in the profile, which has their error bars.
+    Learned service laws are in the profile, which has their error bars. What is learned of a shared stage is learned by
+    the pipeline that it belongs to.
     """
-    return replace(snapshot, pipelines=tuple(map(_with_numbers, snapshot.pipelines)))
+    states = tuple(map(_with_numbers, snapshot.pipelines))
+    specs = {state.spec.key: state.spec for state in states}
+    return replace(
+        snapshot,
+        pipelines=tuple(
+            replace(state, spec=filled(state.spec, specs)) if state.spec.borrowed else state for state in states
+        ),
+    )
 
 
 def _with_numbers(state: PipelineState) -> PipelineState:
@@ -152,13 +163,7 @@ def probe(state: PipelineState, profile: PipelineProfile, at_most: Mapping[Place
 
 
 def _refuses(stage: StageSpec, profile: StageProfile, state: PipelineState, learned: Learned) -> bool:
-    """Return whether replicas refuse sessions of which it is not known how many they hold.
-
-    While all streams that are offered are held, refusals have another cause.
-    """
-    offered = state.demand if state.spec.unit is DemandUnit.STREAMS and not isinstance(state.demand, Absence) else None
-    if wants_slots(offered, profile.readings.get(Quantity.SESSIONS, MISSING)) is False:
-        return False
+    """Return whether replicas refuse sessions of which it is not known how many they hold."""
     for placement, own in zip(stage.placements, profile.placements, strict=True):
         refused_rps = own.readings.get(Quantity.SESSION_REFUSALS)
         if (

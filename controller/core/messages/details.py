@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from controller.core.messages.phrases import duration
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
-from optimizer.model import PoolName, Sla, StageName
+from optimizer.model import PipelineKey, PoolName, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
 
+DEMAND_OF_ANOTHER = "demand of another pipeline that uses this stage"
 REPLACEMENTS_NOT_READY = "the replacements of these replicas are not ready"
 
 
@@ -25,6 +26,11 @@ def conflict(pool: PoolName, cause: str | Conflict) -> str:
 def on_pool(pool: PoolName, reason: str) -> str:
     """Return `reason`, which is about a placement, with the pool of the placement."""
     return f"{pool}: {reason}"
+
+
+def owner_not_acting(pipeline: PipelineKey, stage: StageName) -> str:
+    """Return the text about a shared stage whose replicas belong to `stage` of `pipeline`, which does not act."""
+    return f"shared from {pipeline}, stage {stage}"
 
 
 def no_capacity(pool: PoolName, limit: Limit) -> str:

@@ -25,6 +25,7 @@ from controller.core.messages.sentences import (
     planned_words,
     replicas_words,
     scheduled_words,
+    shared_words,
     silent_rule,
     spend_of_budget,
 )
@@ -75,6 +76,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         yield words
     yield latency_of_sla(decision)
     yield spend_of_budget(decision)
+    yield from shared_words(decision)
     if decision.profile.bottleneck is not None:
         pressure = next(
             stage.pressure for stage in decision.profile.stages if stage.name == decision.profile.bottleneck

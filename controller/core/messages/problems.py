@@ -1,9 +1,13 @@
 """Texts for what the operator cannot read, use or write."""
 
+from collections.abc import Mapping
+
+from controller.core.state.shared import SharingProblem, Unresolved
 from controller.core.state.spec import Target
 from optimizer.model import PipelineKey, StageName
 
 NO_ANSWER = "the metric source did not answer"
+NOT_READ = "not read"
 
 
 def internal_error(error: Exception) -> str:
@@ -14,6 +18,21 @@ def internal_error(error: Exception) -> str:
 def owner_words(pipeline: PipelineKey, stage: StageName) -> str:
     """Return the pipeline and stage that own a target, as text."""
     return f"{pipeline}, stage {stage}"
+
+
+_SHARING: Mapping[SharingProblem, str] = {
+    SharingProblem.NO_PIPELINE: "pipeline {pipeline} does not exist or is not valid",
+    SharingProblem.NO_STAGE: "pipeline {pipeline} has no stage {stage}",
+    SharingProblem.CHAIN: "stage {stage} of pipeline {pipeline} is itself shared from another pipeline; name that one",
+    SharingProblem.ITSELF: "must name a stage of another pipeline",
+}
+
+
+def unresolved_sharing(unresolved: Unresolved) -> str:
+    """Return the text about a stage that cannot be shared from the stage that it names."""
+    pipeline, stage = unresolved.to
+    words = _SHARING[unresolved.problem].format(pipeline=pipeline, stage=stage)
+    return f"stage {unresolved.stage}: sharedFrom {pipeline}, stage {stage}: {words}; replicas left unchanged"
 
 
 def owned_target(target: Target, owner: str) -> str:

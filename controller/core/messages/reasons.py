@@ -31,6 +31,7 @@ class ConditionReason(Enum):
 
     INVALID_SPEC = "InvalidSpec"
     INTERNAL_ERROR = "InternalError"
+    SHARED_STAGE_MISSING = "SharedStageMissing"
     METRICS_LOST = "MetricsLost"
     ALL_FOUND = "AllFound"
     ALL_ACCEPTED = "AllAccepted"

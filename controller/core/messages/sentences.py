@@ -44,6 +44,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
     HoldReason.LEARNING: "service times or slots are being measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
+    HoldReason.OWNER_NOT_ACTING: "the pipeline that scales this shared stage does not act; planned with what runs",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
@@ -200,6 +201,15 @@ def latency_of_sla(decision: PipelineDecision) -> str:
 def spend_of_budget(decision: PipelineDecision) -> str:
     """Return the present spend and the budget of the pipeline as text."""
     return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
+
+
+def shared_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield a text about each stage that serves several pipelines: who scales it, and who pays for it."""
+    for name, shared in decision.shared.items():
+        owner, stage = shared.owner
+        whose = "scaled here" if owner == decision.key else f"served and scaled by {owner}, stage {stage}"
+        users = ", ".join(user for user in shared.users if user != decision.key)
+        yield f"stage {name}: {whose}; shared with {users}; {shared.cost_share:.0%} of its cost is paid here"
 
 
 def replicas_words(decision: PipelineDecision) -> str:

@@ -7,6 +7,7 @@ from functools import partial
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
 from controller.core.plan.ledger import EPSILON, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
@@ -38,7 +39,8 @@ class FleetPlan:
     `plan` is the common plan of the pipelines that act, or of all pipelines where none acts. A large fleet, which is
     planned in turns, has no common plan: there, `planned` has the plan of each pipeline's last turn, and `waiting` the
     pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA; what
-    `plans` has for them meets the lowest multiple of the SLA that can be met.
+    `plans` has for them meets the lowest multiple of the SLA that can be met. `cost_shares` says how the cost of shared
+    stages is split.
     """
 
     plan: Plan | None
@@ -47,6 +49,7 @@ class FleetPlan:
     planned: Mapping[PipelineKey, Planned] | None = None
     waiting: frozenset[PipelineKey] = frozenset()
     unreachable: Mapping[PipelineKey, PipelinePlan] = field(default_factory=dict)
+    cost_shares: CostShares = field(default_factory=dict)
 
 
 def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
@@ -69,7 +72,7 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
             others = [other for other in assessments if other.key not in assessment.owners]
             _, own = _planned_group((assessment,), others, pools, policy)
             found = _joined(found, own)
-    return replace(found, plan=plan)
+    return replace(found, plan=plan, cost_shares=served_cost_shares(assessments, found.plans))
 
 
 def _planned_group(
@@ -105,8 +108,9 @@ def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
 
 def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
     """Return the problem and its plan with never measured placements for pipelines that need them to be served."""
+    keys = {assessment.key for assessment in group}
     fallbacks = {
-        assessment.key: assessment.learning.fallback
+        assessment.key: planned_with(assessment.learning.fallback, assessment, keys)
         for assessment in group
         if assessment.learning.fallback is not None and not plan.of(assessment.key).feasible
     }
@@ -249,11 +253,11 @@ def _problem(
     held_per_hour = sum(
         entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values()
     )
-    held_per_hour += unaccounted_per_hour(pools.values())
+    held_per_hour += unaccounted_per_hour(pools.values()) + _paid_across(group, assessments, pools)
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = totals_of((assessment.spec, assessment.held) for assessment in others)
     placed = totals_of(
-        (assessment.spec, assessment.current if assessment.key in keys else assessment.held)
+        (assessment.spec, assessment.present if assessment.key in keys else assessment.held)
         for assessment in assessments
     )
     left = {
@@ -270,13 +274,39 @@ def _problem(
     }
     kept = affordable(group, left, budget)
     return Problem(
-        pipelines=tuple(keeping(assessment.pipeline, kept.get(assessment.key, NO_REPLICAS)) for assessment in group),
+        pipelines=tuple(
+            keeping(planned_with(assessment.pipeline, assessment, keys), kept.get(assessment.key, NO_REPLICAS))
+            for assessment in group
+        ),
         pools=left,
         budget_per_hour=budget,
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
     )
+
+
+def _paid_across(
+    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState]
+) -> float:
+    """Return what pipelines outside `group` pay for shared stages of it, less what it pays for theirs, in USD per hour.
+
+    Plans count what each pipeline pays. The budget of the fleet counts each replica once.
+    """
+    keys = {assessment.key for assessment in group}
+    paid = 0.0
+    for assessment in assessments:
+        inside = assessment.key in keys
+        for name, (owner, _) in assessment.spec.borrowed.items():
+            if inside != (owner in keys):
+                cost = sum(
+                    pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
+                    * assessment.current[key]
+                    for key, placement in assessment.spec.placements().items()
+                    if key[0] == name
+                )
+                paid += assessment.cost_share(name) * (-cost if inside else cost)
+    return paid
 
 
 def affordable(
@@ -291,7 +321,9 @@ def affordable(
     total_per_hour = 0.0
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
         cost_per_hour = sum(
-            pools[placement.pool].replica_price_per_hour(placement.prior) * assessment.kept.get(key, 0)
+            assessment.cost_share(key[0])
+            * pools[placement.pool].replica_price_per_hour(placement.prior)
+            * assessment.kept.get(key, 0)
             for key, placement in assessment.spec.placements().items()
         )
         if not assessment.kept or cost_per_hour > assessment.spec.budget_per_hour + EPSILON:

@@ -10,6 +10,8 @@ pipeline is its current replicas.
 Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and the fleet's budget
 suffice, the result is the same as of planning all together. If not, the pipelines that lack capacity are planned
 together with the least important pipelines that hold this capacity, up to `TOGETHER` pipelines.
+
+Pipelines that share a stage get their turn together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from math import inf
 
 from controller.core.assess.assessment import Assessment, out_of_bounds
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.assess.shared import planned_with, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import Holdings
 from controller.core.state.policy import Policy
@@ -47,9 +50,11 @@ def plan_in_turns(
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
+    groups = sharing_groups(assessments)
     pipelines = {
         assessment.key: keeping(
-            assessment.pipeline, affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS)
+            planned_with(assessment.pipeline, assessment, groups.get(assessment.key, ())),
+            affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS),
         )
         for assessment in assessments
     }
@@ -58,25 +63,36 @@ def plan_in_turns(
         for assessment in assessments
         if (own := assessment.state.planned) is not None and _current(own.pipeline).keys() == assessment.current.keys()
     }
-    turn = choose(assessments, pipelines, planned, pools)
+    turn = _with_partners(choose(assessments, pipelines, planned, pools), groups)
     holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
 
     def take(pipeline: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(pipeline, pools)
         planned[plan.key] = Planned(pipeline=pipeline, plan=plan, terms=terms, at_s=now_s)
 
+    done: set[PipelineKey] = set()
     for key in turn.now:
-        assessment = by_key[key]
+        if key in done:
+            continue
+        # Pipelines that share a stage are planned together.
+        group = groups.get(key, (key,))
+        done.update(group)
         # A pipeline that only reads workloads of others is planned as if it acted instead of these.
-        replaced = [assessment, *(by_key[owner] for owner in sorted(assessment.owners & by_key.keys()))]
+        owners = {owner for own in group for owner in by_key[own].owners & by_key.keys()} - set(group)
+        replaced = [by_key[own] for own in (*group, *sorted(owners))]
         for each in replaced:
             holdings.release(each)
-        take(pipelines[key], _planned_alone(pipelines[key], holdings, pools, policy))
+        for member, plan in zip(
+            group, _planned_apart([pipelines[own] for own in group], holdings, pools, policy), strict=True
+        ):
+            take(pipelines[member], plan)
         for each in replaced:
             holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
-        problem, together = planned_together(_with_givers(short, assessments, planned), assessments, pools, policy)
+        chosen = _with_givers(short, assessments, planned)
+        partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
+        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(pipeline, plan)
     standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
@@ -86,21 +102,45 @@ def plan_in_turns(
         pipelines={key: planned[key].pipeline if key in planned else pipeline for key, pipeline in pipelines.items()},
         planned=planned,
         waiting=turn.waiting,
+        cost_shares=served_cost_shares(assessments, {key: own.plan for key, own in planned.items()}),
     )
 
 
-def _planned_alone(
-    pipeline: Pipeline, holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
-) -> PipelinePlan:
+def sharing_groups(assessments: Sequence[Assessment]) -> Mapping[PipelineKey, tuple[PipelineKey, ...]]:
+    """Return, for each acting pipeline that shares stages with others that act, all pipelines that it shares with.
+
+    These are also those with which it shares through others, in the order of `assessments`.
+    """
+    acting = {assessment.key for assessment in assessments if assessment.acting}
+    group_of: dict[PipelineKey, set[PipelineKey]] = {}
+    for assessment in assessments:
+        for owner in assessment.lenders & acting if assessment.acting else ():
+            joined = group_of.get(owner, {owner}) | group_of.get(assessment.key, {assessment.key})
+            group_of.update(dict.fromkeys(joined, joined))
+    order = [assessment.key for assessment in assessments if assessment.key in group_of]
+    return {key: tuple(other for other in order if other in group_of[key]) for key in order}
+
+
+def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey, ...]]) -> "Turn":
+    """Return the turn with all pipelines that share stages with those that have it."""
+    now = tuple(dict.fromkeys(own for key in turn.now for own in groups.get(key, (key,))))
+    return Turn(now=now, waiting=turn.waiting - set(now))
+
+
+def _planned_apart(
+    pipelines: Sequence[Pipeline], holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
+) -> Sequence[PipelinePlan]:
+    """Return the plans of `pipelines` with what all others leave."""
+    names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
     problem = Problem(
-        pipelines=(pipeline,),
-        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in terms_of(pipeline, pools)},
+        pipelines=tuple(pipelines),
+        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in sorted(names)},
         budget_per_hour=holdings.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
     )
-    return allocate(problem).pipelines[0]
+    return allocate(problem).pipelines
 
 
 def _with_givers(
@@ -198,7 +238,10 @@ def declared(pipeline: Pipeline) -> object:
         (pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
         tuple(
-            (stage.name, stage.after, stage.routing, tuple(_declared_of(placement) for placement in stage.placements))
+            (
+                *(stage.name, stage.after, stage.routing, None if stage.sharing is None else stage.sharing.owner),
+                tuple(_declared_of(placement) for placement in stage.placements),
+            )
             for stage in pipeline.stages
         ),
     )
@@ -218,6 +261,8 @@ def measured(pipeline: Pipeline) -> Iterator[float]:
     for stage in pipeline.stages:
         yield stage.pass_ratio
         yield stage.latency_factor
+        yield 0.0 if stage.sharing is None else stage.sharing.other_rps
+        yield 0.0 if stage.sharing is None else stage.sharing.other_sessions
         for placement in stage.placements:
             yield from (getattr(placement.service, field.name) for field in fields(ServiceLaw))
             yield placement.saturation_rps or 0.0
@@ -243,7 +288,9 @@ def lacking(plan: PipelinePlan) -> Limit | None:
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
     """Return the current replicas as the plan of a pipeline that has not had its turn."""
     cost = sum(
-        pools[p.pool].spec.replica_price_per_hour(p.per_instance) * assessment.current[(stage.name, p.pool)]
+        stage.cost_share
+        * pools[p.pool].spec.replica_price_per_hour(p.per_instance)
+        * assessment.current[(stage.name, p.pool)]
         for stage in pipeline.stages
         for p in stage.placements
     )

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.shared import CostShares
 from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey
 from optimizer.model import PipelineKey, PoolName, whole_instances
@@ -99,6 +100,7 @@ class Replicas(MutableMapping[K, int]):
 
 
 NO_TRIALS: Mapping[PoolName, int] = MappingProxyType({})
+NOT_SHARED: CostShares = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,8 +160,12 @@ class Ledger:
         fleet_budget_per_hour: float | None,
         *,
         trials: Mapping[PoolName, int] = NO_TRIALS,
+        cost_shares: CostShares = NOT_SHARED,
     ) -> None:
-        """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines."""
+        """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines.
+
+        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once.
+        """
         states = tuple(states)
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
@@ -171,8 +177,14 @@ class Ledger:
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
+        self._paid: dict[PipelineKey, list[tuple[tuple[PipelineKey, PlacementKey], float]]] = {}
+        self._payers: dict[tuple[PipelineKey, PlacementKey], tuple[PipelineKey, ...]] = {}
         for name in self._entries:
             self._of_pipeline.setdefault(name[0], []).append(name)
+            shares = cost_shares.get((name[0], name[1][0]), {name[0]: 1.0})
+            self._payers[name] = tuple(key for key in shares if key in self._budgets)
+            for payer, share in shares.items():
+                self._paid.setdefault(payer, []).append((name, share))
         self.after = Replicas(
             {name: entry.desired for name, entry in self._entries.items()},
             {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
@@ -191,16 +203,17 @@ class Ledger:
 
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the highest spend of `pipeline` (None: of the fleet) while the changes happen, in USD per hour."""
-        spent = sum(entry.spend_per_hour(self.after[name]) for name, entry in self._of(pipeline))
+        spent = sum(share * entry.spend_per_hour(self.after[name]) for name, entry, share in self._of(pipeline))
         return spent + self._unaccounted_of(pipeline)
 
     def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
-        return sum(entry.observed_per_hour for _, entry in self._of(pipeline)) + self._unaccounted_of(pipeline)
+        observed = sum(share * entry.observed_per_hour for _, entry, share in self._of(pipeline))
+        return observed + self._unaccounted_of(pipeline)
 
     def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the cost of `pipeline` (None: of the fleet) after all changes, in USD per hour."""
-        costs = sum(entry.price_per_hour * self.after[name] for name, entry in self._of(pipeline))
+        costs = sum(share * entry.price_per_hour * self.after[name] for name, entry, share in self._of(pipeline))
         return costs + self._unaccounted_of(pipeline)
 
     def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
@@ -252,8 +265,9 @@ class Ledger:
         name = (pipeline, key)
         self.after[name] += 1
         try:
-            if self.above_cap(self.spend_per_hour(pipeline), pipeline):
-                return Limit(kind=LimitKind.BUDGET)
+            for payer in self._payers[name]:
+                if self.above_cap(self.spend_per_hour(payer), payer):
+                    return Limit(kind=LimitKind.BUDGET, name=None if payer == pipeline else payer)
             if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
                 return Limit(kind=LimitKind.BUDGET, name=FLEET)
             if self.overfull(key[1]) or self.crowded(key[1]):
@@ -261,6 +275,10 @@ class Ledger:
             return None
         finally:
             self.after[name] -= 1
+
+    def payers(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[PipelineKey]:
+        """Return the pipelines that pay for the replicas of a placement of `pipeline`: several for a shared stage."""
+        return self._payers.get((pipeline, key), ())
 
     def on_trial(self, pool: PoolName) -> bool:
         """Whether `pool` is on trial and gets no further replica in this cycle."""
@@ -274,10 +292,11 @@ class Ledger:
     def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
         return self._unaccounted_per_hour if pipeline is None else 0.0
 
-    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry]]:
+    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry, float]]:
+        """Yield the entries that `pipeline` (None: the fleet) pays for, with the share of the cost that it pays."""
         if pipeline is None:
-            return iter(self._entries.items())
-        return ((name, self._entries[name]) for name in self.placements(pipeline))
+            return ((name, entry, 1.0) for name, entry in self._entries.items())
+        return ((name, self._entries[name], share) for name, share in self._paid.get(pipeline, ()))
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
@@ -323,7 +342,11 @@ class Holdings:
     def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
         """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held."""
         wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
-        self._count(assessment, {key: max(count, wanted.get(key, 0)) for key, count in assessment.held.items()})
+        borrowed = assessment.spec.borrowed
+        self._count(
+            assessment,
+            {key: max(count, wanted.get(key, 0)) for key, count in assessment.held.items() if key[0] not in borrowed},
+        )
 
     def release(self, assessment: Assessment) -> None:
         """Count no replica of a pipeline as held."""

@@ -7,7 +7,7 @@ from enum import Enum
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned
-from controller.core.state.spec import PipelineSpec, Target
+from controller.core.state.spec import PipelineSpec, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import MetricsTier, Reading
@@ -48,6 +48,7 @@ class HoldReason(Enum):
     OVERHEAD = "Overhead"
     UNEXPLAINED = "Unexplained"
     IDLE = "Idle"
+    OWNER_NOT_ACTING = "OwnerNotActing"
 
 
 class ChangeReason(Enum):
@@ -147,6 +148,18 @@ class DemandUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedStage:
+    """A stage whose replicas serve several pipelines: the stage that declares it, and its users, the owner first.
+
+    Of the cost of its replicas, this pipeline pays `cost_share`.
+    """
+
+    owner: StageKey
+    users: tuple[PipelineKey, ...]
+    cost_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
 
@@ -155,7 +168,8 @@ class PipelineDecision:
     before tolerance and step limits. `admissible` is the load to admit, in the pipeline's unit, None where no limit
     is published. `admitted_meanwhile` is the limit until pending replicas are ready, None where there is none;
     `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next cycle. `floors`
-    has the least replicas of stages whose plan is below what the measured latency has shown to be needed.
+    has the least replicas of stages whose plan is below what the measured latency has shown to be needed. `shared` has
+    the stages that serve other pipelines too.
     """
 
     spec: PipelineSpec
@@ -174,6 +188,7 @@ class PipelineDecision:
     planned: Planned | None = None
     admitted_meanwhile: float | None = None
     floors: Mapping[StageName, int] = field(default_factory=dict)
+    shared: Mapping[StageName, SharedStage] = field(default_factory=dict)
 
     @property
     def key(self) -> PipelineKey:

@@ -46,6 +46,8 @@ def learned_placements(spec: PipelineSpec, learned: Learned) -> dict[PlacementKe
     """
     known: dict[PlacementKey, LearnedPlacement] = {}
     for key, placement in spec.placements().items():
+        if key[0] in spec.borrowed:  # learned by the pipeline that the replicas belong to
+            continue
         declared, prior, error = placement.declared, placement.prior, None
         cv = prior.service.cv if declared.cv else learned.cvs.get(key)
         if declared.service:
@@ -154,7 +156,7 @@ def placeholders(
     sessions of a replica.
     """
     for i, stage in enumerate(spec.stages):
-        for j, placement in enumerate(stage.placements):
+        for j, placement in enumerate(() if stage.shared_from is not None else stage.placements):
             key, at = (stage.name, placement.pool), ("spec", "stages", i, "placements", j, "serviceTime")
             if key not in learned and not placement.declared.service:
                 yield at

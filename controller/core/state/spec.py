@@ -14,6 +14,8 @@ from profiler.samples import Answer, Quantity
 
 PlacementKey = tuple[StageName, PoolName]
 """The key of a placement within its pipeline."""
+StageKey = tuple[PipelineKey, StageName]
+"""The key of a stage in the fleet."""
 
 UNDECLARED_SERVICE = ServiceLaw(fixed_s=0.05, cv=0.3)
 """Service law of a placement without `serviceTime`: a placeholder, in the range of speech models, that says nothing."""
@@ -123,6 +125,10 @@ class StageSpec:
 
     `metrics_model` is the model of the server that serves the stage, None for the only one. `metrics_answer` is the
     answer to which latencies are measured. Records of earlier versions have neither.
+
+    `shared_from` names the stage of another pipeline whose replicas serve this stage too, None where the stage has its
+    own. It is then resolved by `controller.core.state.shared`: `placements` and what belongs to the servers are those
+    of the other stage, and there are no rules.
     """
 
     name: StageName
@@ -137,6 +143,7 @@ class StageSpec:
     placements: tuple[PlacementSpec, ...]
     metrics_model: str | None = None
     metrics_answer: Answer = Answer.WHOLE
+    shared_from: StageKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +220,11 @@ class PipelineSpec:
     def placements(self) -> Mapping[PlacementKey, PlacementSpec]:
         """Return every placement by its key, in the order declared."""
         return {(stage.name, placement.pool): placement for stage in self.stages for placement in stage.placements}
+
+    @property
+    def borrowed(self) -> Mapping[StageName, StageKey]:
+        """Return the stages that replicas of another pipeline serve, each with the stage that these belong to."""
+        return {stage.name: stage.shared_from for stage in self.stages if stage.shared_from is not None}
 
     @property
     def items_per_unit_s(self) -> float:

@@ -14,6 +14,7 @@ from profiler.stages import (
     PipelineInput,
     PipelineProfile,
     PlacementInput,
+    SharedInput,
     StageInput,
     StageProfile,
 )
@@ -347,3 +348,23 @@ class TestEndToEndLatency:
         assert isinstance(found.latency_s, Absence)
         assert found.latency_s.reason is AbsenceReason.STALE
         assert "encoder" in found.latency_s.detail
+
+
+class TestSharedStages:
+    """The rates of a stage that serves several pipelines are those of all their items."""
+
+    def profiles(self, *, asr_ratio: float = 1.0) -> Sequence[StageProfile]:
+        everyone = placement(arrival_rate=400.0, completion_rate=400.0)
+        shared = replace(
+            stage("asr", everyone, after=["vad"], pass_ratio=asr_ratio), shared=SharedInput(other_sessions=0.0)
+        )
+        last = stage("notes", placement(arrival_rate=45.0), after=["asr"])
+        return profile_of(stage("vad", placement(completion_rate=100.0), pass_ratio=0.6), shared, last).stages
+
+    def test_the_ratio_before_it_is_that_of_the_stages_behind_it(self) -> None:
+        assert self.profiles()[0].pass_ratio_measured == pytest.approx(0.45)
+        assert self.profiles(asr_ratio=0.5)[0].pass_ratio_measured == pytest.approx(0.9)
+
+    def test_its_own_ratio_is_the_declared_one(self) -> None:
+        assert isinstance(self.profiles()[1].pass_ratio_measured, Absence)
+        assert self.profiles(asr_ratio=0.5)[1].pass_ratio == 0.5

@@ -13,7 +13,8 @@ from controller.commands.plan import plan
 
 DEMAND = "--demand=speech/live-captions=800"
 LIGHT = "--demand=speech/live-captions=100"
-EXAMPLE_FILES = sorted(EXAMPLES.glob("*.yaml"))
+SHARED_FILE = EXAMPLES / "shared-model.yaml"
+EXAMPLE_FILES = sorted(path for path in EXAMPLES.glob("*.yaml") if path != SHARED_FILE)
 
 
 def run(*arguments: object) -> Result:
@@ -418,3 +419,47 @@ def test_only_one_learned_file_is_taken_for_a_pipeline(tmp_path: Path) -> None:
     result = run(*CONTRACT[:2], DEMAND, f"--learned={path}", f"--learned={path}")
     assert result.exit_code == 2
     assert "a second file about speech/live-captions" in result.stderr
+
+
+SHARED = (EXAMPLES / "pools.yaml", SHARED_FILE, "--demand=telephony/calls=200", "--instances=c7i=20")
+
+
+def test_a_shared_stage_is_planned_once_for_the_sum_and_its_cost_is_split() -> None:
+    result = run(*SHARED, "--demand=telephony/voicemail=50", "-o", "json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    answer = json.loads(result.stdout)
+    calls, voicemail = answer["pipelines"]
+    recognizer, asr = calls["stages"][0], voicemail["stages"][0]
+    assert recognizer["placements"] == asr["placements"]
+    assert recognizer["rate_rps"] == asr["rate_rps"] == pytest.approx(400 + 50)
+    assert answer["cost_per_hour"] == pytest.approx(calls["cost_per_hour"] + voicemail["cost_per_hour"], abs=1e-5)
+    replicas = {
+        (p["name"], s["name"], e["pool"]): e["replicas"]
+        for p in answer["pipelines"]
+        for s in p["stages"]
+        for e in s["placements"]
+    }
+    own = {key: count for key, count in replicas.items() if key[1] != "asr"}
+    prices = {"g6": 0.8048, "c7i": 0.357}
+    size = {"punctuation": 4}
+    total = sum(count * prices[pool] / size.get(stage, 1) for (_, stage, pool), count in own.items())
+    assert answer["cost_per_hour"] == pytest.approx(total, abs=1e-5)
+    assert answer["lower_bound_per_hour"] <= answer["cost_per_hour"] + 1e-6
+    alone = json.loads(run(*SHARED, "--demand=telephony/voicemail=0", "-o", "json").stdout)["pipelines"][0]
+    assert alone["stages"][0]["rate_rps"] == 400
+
+
+def test_without_advice_no_budget_is_called_too_small() -> None:
+    result = run(*SHARED, "--demand=telephony/voicemail=200")
+    assert result.exit_code == 1
+    assert "telephony/voicemail: the SLA cannot be met for the whole load, limited by the budget" in result.stdout
+    assert "no budget is enough" not in result.stdout
+
+
+def test_a_range_or_a_frontier_of_pipelines_that_share_a_stage_is_refused() -> None:
+    ranged = run(*SHARED, "--demand=telephony/voicemail=10:20:2")
+    assert ranged.exit_code == 2
+    assert "telephony/voicemail: a range is not possible where pipelines share a stage" in ranged.stderr
+    curve = run(*SHARED, "--demand=telephony/voicemail=10", "--frontier=telephony/calls")
+    assert curve.exit_code == 2
+    assert "not possible where pipelines share a stage" in curve.stderr

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import sharing
 from builders import (
     ENCODER,
     ENCODER_GPU,
@@ -28,7 +29,7 @@ from planning import Planner
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
-from controller.core.messages.explain import reason_sentence
+from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.summary import summary
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory, PoolMemory, RuleMemory
 from controller.core.state.decision import ChangeReason, HoldReason, MetricsUse, Outcome, PipelineDecision
@@ -634,3 +635,122 @@ class TestIdle:
         assert decision.plan is not None
         assert not decision.plan.feasible
         assert decision.admissible is None
+
+
+class TestSharedStages:
+    """`speech/captions` declares an encoder that `speech/notes` uses as its `asr`."""
+
+    def test_a_rising_demand_of_one_user_grows_the_shared_stage_and_nothing_else_of_the_other(self) -> None:
+        decision = decide(sharing.the_world(demands=(10.0, 60.0)), Policy())
+        owner, borrower = sharing.of(decision, sharing.OWNER), sharing.of(decision, sharing.BORROWER)
+        assert moves(owner) == {sharing.ENCODER: (2, 5)}
+        assert moves(borrower) == {sharing.SUMMARY: (1, 4)}
+        assert borrower.desired[sharing.ASR] == 5
+
+    def test_its_cost_is_split_by_use_and_counted_once(self) -> None:
+        snapshot = sharing.the_world(demands=(10.0, 60.0))
+        snapshot = sharing.followed(snapshot, decide(snapshot, Policy()))
+        decision = decide(snapshot, Policy())
+        spends = {own.key: own.spend_per_hour for own in decision.pipelines}
+        # 5 encoders × $2, by 10 and 60 items/s; one decoder and four summaries × $0.5
+        assert spends[sharing.OWNER] == pytest.approx(10 / 7 + 0.5, rel=0.02)
+        assert sum(spends.values()) == pytest.approx(12.5)
+        assert sum(own.plan.cost_per_hour for own in decision.pipelines if own.plan) == pytest.approx(12.5)
+        assert next(pool for pool in decision.pools if pool.name == "gpu").in_use == 5
+
+    def test_it_is_sized_for_the_tightest_sla(self) -> None:
+        loads = (20.0, 20.0)
+        loose = decide(sharing.the_world(demands=loads, encoders=1), Policy())
+        specs = sharing.owning(), sharing.borrowing(sla_s=0.3)
+        tight = decide(sharing.the_world(specs, demands=loads, encoders=1), Policy())
+        assert (
+            sharing.of(tight, sharing.OWNER).desired[sharing.ENCODER]
+            > sharing.of(loose, sharing.OWNER).desired[sharing.ENCODER]
+        )
+        plan = sharing.of(tight, sharing.BORROWER).plan
+        assert plan is not None
+        assert plan.feasible
+
+    def test_both_users_are_told_who_scales_it_and_who_pays(self) -> None:
+        decision = decide(sharing.the_world(demands=(10.0, 30.0)), Policy())
+        texts = {own.key: " ".join(explain_pipeline(own, decision.now_s)) for own in decision.pipelines}
+        told = "stage asr: served and scaled by speech/captions, stage encoder; shared with speech/captions; 75% of its"
+        assert told in texts[sharing.BORROWER]
+        assert "stage encoder: scaled here; shared with speech/notes; 25% of its" in texts[sharing.OWNER]
+
+    def test_a_user_is_told_that_the_owner_does_not_act(self) -> None:
+        specs = sharing.owning(mode=Mode.PAUSED), sharing.borrowing()
+        decision = decide(sharing.the_world(specs, demands=(10.0, 60.0)), Policy())
+        (hold,) = (
+            own for own in sharing.of(decision, sharing.BORROWER).holds if own.reason is HoldReason.OWNER_NOT_ACTING
+        )
+        assert (hold.stage, hold.detail) == ("asr", "shared from speech/captions, stage encoder")
+        assert moves(sharing.of(decision, sharing.OWNER)) == {}
+        borrower = sharing.of(decision, sharing.BORROWER)
+        assert borrower.plan is not None
+        assert borrower.plan.replicas()[sharing.ASR] == 2  # as it runs
+        assert borrower.admissible is not None
+        assert borrower.admissible < 60
+
+    def test_a_user_that_does_not_act_counts_with_its_load(self) -> None:
+        specs = sharing.owning(), sharing.borrowing(mode=Mode.RECOMMEND)
+        decision = decide(sharing.the_world(specs, demands=(10.0, 60.0)), Policy())
+        assert moves(sharing.of(decision, sharing.OWNER)) == {sharing.ENCODER: (2, 5)}
+        assert moves(sharing.of(decision, sharing.BORROWER)) == {}
+
+    def test_the_budget_of_every_user_holds(self) -> None:
+        specs = sharing.owning(), sharing.borrowing(budget=3.0)
+        snapshot = sharing.the_world(specs, demands=(10.0, 60.0))
+        for _ in range(4):
+            decision = decide(snapshot, Policy())
+            snapshot = sharing.followed(snapshot, decision)
+        borrower = sharing.of(decide(snapshot, Policy()), sharing.BORROWER)
+        assert borrower.spend_per_hour <= 3.0 + 1e-9
+        assert borrower.plan is not None
+        assert borrower.plan.limited_by == Limit(kind=LimitKind.BUDGET)
+        owner = sharing.of(decision, sharing.OWNER).plan
+        assert owner is not None
+        assert owner.feasible
+
+    def test_without_the_demand_of_one_user_no_shared_replica_is_removed(self) -> None:
+        missing = Absence(reason=AbsenceReason.UNAVAILABLE)
+        decision = decide(sharing.the_world(demands=(10.0, missing), encoders=6), Policy())
+        owner = sharing.of(decision, sharing.OWNER)
+        assert owner.desired[sharing.ENCODER] == 6
+        assert HoldReason.METRICS_MISSING in holds(owner)
+
+    def test_a_measured_miss_of_one_user_adds_capacity_at_the_owner(self) -> None:
+        slow = seen(latency_p95=0.9, latency_mean=0.5)
+        snapshot = sharing.the_world(demands=(10.0, 10.0), samples={sharing.ENCODER: slow})
+        grown = []
+        for _ in range(4):
+            late = replace(snapshot.pipelines[1], latency_s=0.9)
+            decision = decide(replace(snapshot, pipelines=(snapshot.pipelines[0], late)), Policy())
+            grown.append(sharing.of(decision, sharing.OWNER).desired[sharing.ENCODER])
+            snapshot = replace(
+                snapshot,
+                now_s=snapshot.now_s + 15,
+                pipelines=tuple(
+                    replace(state, memory=own.memory)
+                    for state, own in zip(snapshot.pipelines, decision.pipelines, strict=True)
+                ),
+            )
+        assert grown[0] == 2
+        assert max(grown) > 2
+        (step,) = (own.memory.feedback.step for own in decision.pipelines if own.memory.feedback.step is not None)
+        assert step.stage == "asr"
+
+    def test_an_owner_without_demand_keeps_what_others_need(self) -> None:
+        idle = replace(a_scaling(), idle_after_s=0.0)
+        owner = sharing.owning()
+        stages = tuple(
+            replace(
+                stage, placements=tuple(replace(p, prior=replace(p.prior, min_replicas=0)) for p in stage.placements)
+            )
+            for stage in owner.stages
+        )
+        owner = replace(owner, scaling=replace(idle, down=replace(idle.down, stabilization_s=0.0)), stages=stages)
+        decision = decide(sharing.the_world((owner, sharing.borrowing(owner)), demands=(0.0, 30.0)), Policy())
+        desired = sharing.of(decision, sharing.OWNER).desired
+        assert desired[sharing.ENCODER] >= 2
+        assert desired[sharing.DECODER] == 0

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import sharing
 from builders import ENCODER, VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, a_target
 from planning import Planner
 
@@ -103,3 +104,10 @@ def test_a_decision_is_a_new_one_when_its_changes_holds_or_limit_differ(planner:
     assert pipeline.admissible is None
     assert [decision_key(other) == decision_key(pipeline) for other in others] == [True, False, False, False, False]
     assert [recorded(other) == recorded(pipeline) for other in others] == [True, False, False, False, False]
+
+
+def test_a_record_keeps_what_is_shared() -> None:
+    snapshot, policy = sharing.the_world(demands=(10.0, 60.0)), Policy()
+    decision = decide(snapshot, policy)
+    record = json.loads(json.dumps(decision_record(snapshot, decision)))
+    assert decide(*recorded_inputs(record)) == decision

@@ -10,6 +10,7 @@ import yaml
 
 from controller.core.cycle import decide
 from controller.core.messages.phrases import timestamp
+from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
@@ -258,3 +259,43 @@ def test_a_pod_that_runs_out_of_memory_again_and_again_cannot_start(monkeypatch:
     reader.close()
     assert causes[0] is None
     assert FailureCause.CANNOT_START in causes
+
+
+def borrowing(stage: str = "decode-audio", to: str = "live") -> dict[str, Any]:
+    """Return a pipeline whose only stage is shared from a stage of the pipeline `to`."""
+    pipeline = a_pipeline("borrower", created="2026-01-02T00:00:00Z")
+    own = {"name": "own", "sharedFrom": {"pipeline": to, "stage": stage}}
+    return {**pipeline, "spec": {**pipeline["spec"], "stages": [own]}}
+
+
+def test_a_shared_stage_has_the_workload_and_the_samples_of_its_owner_which_are_read_once() -> None:
+    reader = a_reader(a_pipeline("live"), borrowing())
+    observation = reader.observe()
+    (request,) = cast("Silent", reader._source).requests
+    reader.close()
+    states = {state.spec.name: state for state in observation.snapshot.pipelines}
+    shared = states["borrower"].targets[StageName("own"), AUDIO[1]]
+    owned = states["live"].targets[AUDIO]
+    assert isinstance(owned, TargetState)
+    assert shared == replace(owned, owner=PipelineKey("archive/live"))
+    assert {each.pipeline for each in request.placements} == {"archive/live"}
+    assert states["borrower"].samples.keys() == {(StageName("own"), AUDIO[1])}
+
+
+@pytest.mark.parametrize(
+    ("borrower", "words"),
+    [
+        (borrowing(to="nobody"), "pipeline archive/nobody does not exist or is not valid"),
+        (borrowing(stage="encode"), "pipeline archive/live has no stage encode"),
+    ],
+)
+def test_a_pipeline_whose_shared_stage_is_missing_is_told_so_and_left_as_it_is(
+    borrower: dict[str, Any], words: str
+) -> None:
+    reader = a_reader(a_pipeline("live"), borrower)
+    observation = reader.observe()
+    reader.close()
+    (invalid,) = observation.invalid_pipelines
+    assert (invalid.resource.name, invalid.reason) == ("borrower", ConditionReason.SHARED_STAGE_MISSING)
+    assert words in invalid.problem
+    assert [state.spec.name for state in observation.snapshot.pipelines] == ["live"]

@@ -4,6 +4,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Any
 
 import pytest
+import sharing
 from builders import (
     ENCODER,
     ENCODER_GPU,
@@ -318,3 +319,20 @@ def test_a_pool_whose_nodes_cannot_be_read_says_so() -> None:
     assert (available["status"], available["reason"]) == ("Unknown", "NodesUnreadable")
     assert available["message"].startswith("cannot list nodes; using the last known state: ")
     assert "403 nodes is forbidden" in available["message"]
+
+
+def test_a_shared_stage_says_whose_it_is_and_which_share_of_its_cost_is_paid() -> None:
+    snapshot = sharing.the_world(demands=(10.0, 30.0))
+    decision = decide(snapshot, Policy())
+    owner, borrower = (
+        pipeline_status(snapshot, state, own, decision, {})
+        for state, own in zip(snapshot.pipelines, decision.pipelines, strict=True)
+    )
+    assert (borrower["stages"][0]["sharedFrom"], borrower["stages"][0]["costShare"]) == (
+        "speech/captions/encoder",
+        "0.75",
+    )
+    assert (owner["stages"][0].get("sharedFrom"), owner["stages"][0]["costShare"]) == (None, "0.25")
+    assert "costShare" not in owner["stages"][1]
+    total = sum(float(status["billedPerHour"]) for status in (owner, borrower))
+    assert total == pytest.approx(sum(float(status["costPerHour"]) for status in (owner, borrower)), rel=0.05)

@@ -132,3 +132,91 @@ def test_a_finding_is_one_line_however_long_the_value() -> None:
     (finding,) = rules(changed(PIPELINE, {"spec.sla.query": "line\n" * 2000}))
     assert "\n" not in finding
     assert len(finding) < 200
+
+
+def sharing(to: str = "everything", stage: str = "vad", name: str = "borrower", **stage_fields: Any) -> dict[str, Any]:
+    """Return a pipeline with one stage, which is shared from `stage` of the pipeline `to`."""
+    pipeline = changed(ACTING, {"metadata.name": name})
+    own = {"name": "own", "sharedFrom": {"pipeline": to, "stage": stage}, **stage_fields}
+    return {**pipeline, "spec": {**pipeline["spec"], "stages": [own]}}
+
+
+def test_a_stage_can_be_shared_from_another_pipeline() -> None:
+    assert rules(ACTING, sharing()) == []
+
+
+@pytest.mark.parametrize(
+    ("borrower", "field", "value", "rule"),
+    [
+        (
+            sharing(to="everythink"),
+            "spec.stages[0].sharedFrom.pipeline",
+            '"everythink"',
+            "must name a SpeechPipeline of this namespace in these files; did you mean everything?",
+        ),
+        (
+            sharing(stage="vat"),
+            "spec.stages[0].sharedFrom.stage",
+            '"vat"',
+            "must name a stage of that pipeline; did you mean vad?",
+        ),
+        (sharing(to="borrower"), "spec.stages[0].sharedFrom.pipeline", '"borrower"', "must name another pipeline"),
+        (
+            sharing(rules=[{"name": "busy", "metric": "queue", "above": "1", "addReplicas": 1}]),
+            "spec.stages[0].rules",
+            None,
+            "not allowed with sharedFrom: declare it at the stage that this one is shared from",
+        ),
+        (
+            sharing(routing="Pull"),
+            "spec.stages[0].routing",
+            '"Pull"',
+            "not allowed with sharedFrom: declare it at the stage that this one is shared from",
+        ),
+        (
+            sharing(metrics={"preset": "triton"}),
+            "spec.stages[0].metrics",
+            '{"preset": "triton"}',
+            "not allowed with sharedFrom: declare it at the stage that this one is shared from",
+        ),
+        (
+            sharing(queueLimit=3),
+            "spec.stages[0].queueLimit",
+            "3",
+            "not allowed with sharedFrom: declare it at the stage that this one is shared from",
+        ),
+        (
+            sharing(placements=ACTING["spec"]["stages"][1]["placements"][:1]),
+            "spec.stages[0].placements",
+            None,
+            "not allowed with sharedFrom: the placements are those of the stage that it names",
+        ),
+    ],
+)
+def test_what_cannot_be_shared_is_one_finding(
+    borrower: dict[str, Any], field: str, value: str | None, rule: str
+) -> None:
+    found = [each for each in check(ACTING, borrower).findings if "target" not in each.field]
+    assert [(each.field, each.rule) for each in found] == [(field, rule)]
+    assert value is None or found[0].value == value
+
+
+def test_a_shared_stage_is_not_shared_on() -> None:
+    (finding,) = check(ACTING, sharing(), sharing(to="borrower", stage="own", name="third")).findings
+    assert (str(finding.file), finding.field) == ("2.yaml", "spec.stages[0].sharedFrom.stage")
+    assert finding.rule == "must not be shared from a third pipeline; name that one"
+
+
+def test_a_stage_has_placements_or_is_shared() -> None:
+    pipeline = changed(ACTING, {})
+    bare = {**pipeline, "spec": {**pipeline["spec"], "stages": [{"name": "own"}]}}
+    (finding,) = check(bare).findings
+    assert (finding.field, finding.rule) == ("spec.stages[0].placements", "required without sharedFrom")
+
+
+def test_a_pipeline_shares_a_stage_once() -> None:
+    borrower = sharing()
+    (own,) = borrower["spec"]["stages"]
+    twice = {**borrower, "spec": {**borrower["spec"], "stages": [own, {**own, "name": "again"}]}}
+    (finding,) = check(ACTING, twice).findings
+    assert finding.field == "spec.stages[1].sharedFrom"

@@ -19,7 +19,7 @@ SHORT = replace(STEADY, file=STEADY.file.model_copy(update={"duration": "2m", "w
 def pools(pipelines: tuple[SpeechPipeline, ...], stage: str) -> list[str]:
     (pipeline,) = pipelines
     (found,) = (each for each in pipeline.spec.stages if each.name == stage)
-    return [placement.pool for placement in found.placements]
+    return [placement.pool for placement in found.placements or []]
 
 
 def ready(result: RunResult, stage: str) -> dict[str, int]:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec
@@ -405,6 +406,21 @@ def test_fan_out_is_not_simulated(scenario: Path) -> None:
     assert changed_pipeline(scenario, 'passRatio: "0.45"', 'passRatio: "3"') == [
         'spec.stages[0].passRatio: "3": must be at most 1 in a scenario: fan-out is planned for, but not simulated'
     ]
+
+
+def test_a_stage_of_several_pipelines_is_not_simulated(scenario: Path) -> None:
+    path = scenario.with_name("live-captions.yaml")
+    first = path.read_text()
+    second = yaml.safe_load(first)
+    second["metadata"]["name"] = "notes"
+    second["spec"]["stages"] = [{"name": "own", "sharedFrom": {"pipeline": "live-captions", "stage": "vad"}}]
+    path.write_text(f"{first}\n---\n{yaml.safe_dump(second)}")
+    with pytest.raises(InvalidScenario) as caught:
+        load_scenario(scenario)
+    (told,) = [finding for finding in caught.value.findings if finding.field == "spec.stages[0].sharedFrom"]
+    assert told.rule == (
+        "not possible in a scenario: a stage that several pipelines share is planned for, but not simulated"
+    )
 
 
 def test_a_patch_that_takes_the_service_time_away_is_refused_where_it_is(scenario: Path) -> None:

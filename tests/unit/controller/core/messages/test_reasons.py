@@ -77,7 +77,11 @@ def of_pools() -> Iterator[ConditionValue]:
 
 
 def unusable_pipelines() -> Iterator[ConditionValue]:
-    for reason in (ConditionReason.INVALID_SPEC, ConditionReason.INTERNAL_ERROR):
+    for reason in (
+        ConditionReason.INVALID_SPEC,
+        ConditionReason.INTERNAL_ERROR,
+        ConditionReason.SHARED_STAGE_MISSING,
+    ):
         yield unusable_condition(ConditionType.READY, reason, "spec")
 
 

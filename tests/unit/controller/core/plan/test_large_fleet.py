@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
+import sharing
 from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, a_target, applied, pools
 
 from controller.core import cycle
@@ -174,3 +175,14 @@ def test_a_recorded_turn_can_be_made_again() -> None:
     planned = own(decision, "a").planned
     assert planned is not None
     assert decode(Planned, encode(planned)) == planned
+
+
+def test_pipelines_that_share_a_stage_get_their_turn_together() -> None:
+    snapshot = sharing.the_world(demands=(10.0, 60.0))
+    decision = decide(snapshot, Policy())  # one turn is for one pipeline
+    assert waiting(decision) == set()
+    owner, borrower = (sharing.of(decision, key) for key in (sharing.OWNER, sharing.BORROWER))
+    assert owner.desired[sharing.ENCODER] == borrower.desired[sharing.ASR] == 5
+    assert owner.shared[sharing.ENCODER[0]].cost_share == pytest.approx(1 / 7, rel=0.02)
+    (changed,) = own(decision, "captions").changes
+    assert (changed.stage, changed.after) == (sharing.ENCODER[0], 5)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import sharing
 from builders import ENCODER, VAD, a_pool, a_spec, a_state, a_target, default_pools, pools
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,3 +106,25 @@ def test_what_is_taken_out_is_not_counted() -> None:
     del replicas["b"]
     assert replicas.totals.instances(GPU) == replicas.occupied.instances(GPU) == 1
     assert dict(replicas) == {"a": 4}
+
+
+class TestSharedStages:
+    def books(self, *, budget: float = 100.0, fleet_budget: float | None = None) -> Ledger:
+        snapshot = sharing.the_world((sharing.owning(), sharing.borrowing(budget=budget)))
+        shares = {sharing.SHARED: {sharing.OWNER: 0.25, sharing.BORROWER: 0.75}}
+        return Ledger(snapshot.pipelines, snapshot.pools, fleet_budget, cost_shares=shares)
+
+    def test_every_user_pays_its_share_and_the_fleet_pays_once(self) -> None:
+        books = self.books()  # two encoders × $2, and two others × $0.5
+        assert books.observed_per_hour(sharing.OWNER) == pytest.approx(0.25 * 4 + 0.5)
+        assert books.observed_per_hour(sharing.BORROWER) == pytest.approx(0.75 * 4 + 0.5)
+        assert books.observed_per_hour() == books.cost_per_hour() == pytest.approx(5.0)
+        assert books.instances(sharing.GPU) == 2
+
+    def test_a_replica_that_takes_any_user_above_its_cap_is_refused(self) -> None:
+        assert self.books(budget=5.0).refusal(sharing.OWNER, sharing.ENCODER) is None
+        refused = self.books(budget=4.9).refusal(sharing.OWNER, sharing.ENCODER)
+        assert refused == Limit(kind=LimitKind.BUDGET, name=sharing.BORROWER)
+        assert self.books(fleet_budget=6.9).refusal(sharing.OWNER, sharing.ENCODER) == Limit(
+            kind=LimitKind.BUDGET, name=FLEET
+        )
