@@ -313,9 +313,8 @@ def _stepped(
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.SLA_MISSED, stage=name, detail=detail))
     floor = _floor(_carried(replicas, name, assessment), name, assessment, plan)
     before = memory.floors.get(name)
-    if current > _total(
-        plan.replicas(), name
-    ):  # replicas beyond the plan for another reason stay if the step is taken back
+    # Replicas beyond the plan for another reason stay if the step is taken back.
+    if current > _total(plan.replicas(), name):
         present = _carried(assessment.current, name, assessment)
         if before is None or present > _wanted(name, before, assessment, plan):
             before = _floor(present, name, assessment, plan)

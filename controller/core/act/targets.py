@@ -66,6 +66,7 @@ def _aim(
     pools: Mapping[PoolName, PoolState],
     now_s: float,
     *,
+    interval_s: float,
     pressed: bool,
     follows_plan: bool,
     shared: SharedAims = NOT_SHARED,
@@ -103,7 +104,7 @@ def _aim(
         final,
         lambda least: _lifted(assessment, planned, pools, _highest(rules, least)),
         now_s=now_s,
-        interval_s=policy.interval_s,
+        interval_s=interval_s,
     )
     measured = _highest(floors(feedback.memory, assessment, plan), shared.floors)
     final = _lifted(assessment, final, pools, _highest(rules, measured))
@@ -479,6 +480,7 @@ def find_aims(
             fleet,
             snapshot.pools,
             snapshot.now_s,
+            interval_s=policy.interval_s,
             pressed=assessment.key in pressed,
             follows_plan=assessment.key in pressed or assessment.key in follows,
             shared=shared,
