@@ -60,9 +60,9 @@ def learning_floors(
     """Return the least replicas of every stage that runs on replicas of which not enough is known.
 
     Not enough is known without a service law, and while sessions are refused but nothing says how many a replica holds;
-    `learned` is what this cycle has learned from `seen`. The stage has at least the replicas that it has now, because no
-    other number is known to carry the load. It gets twice as many while it queues or refuses sessions, and again when
-    the new ones have been ready for a window of the metrics.
+    `learned` is what this cycle has learned from `seen`. The stage has at least the replicas that it has now, because
+    no other number is known to carry the load. It gets twice as many while it queues or refuses sessions, and again
+    when the new ones have been ready for a window of the metrics.
     """
     floors: dict[StageName, int] = {}
     profiles = {own.name: own for own in profile.stages}
