@@ -144,10 +144,11 @@ class Stage(Part):
         _of_the_servers(
             "metrics",
             "metrics",
-            "self.metrics.preset == 'generic' && self.metrics.window == '1m' && size(self.metrics.overrides) == 0",
+            "!has(self.metrics) || self.metrics.preset == 'generic' && self.metrics.window == '1m'"
+            " && (!has(self.metrics.overrides) || size(self.metrics.overrides) == 0)",
         ),
         _of_the_servers("queue_limit", "queueLimit", "!has(self.queueLimit)"),
-        _of_the_servers("rules", "rules", "size(self.rules) == 0"),
+        _of_the_servers("rules", "rules", "!has(self.rules) || size(self.rules) == 0"),
         constraint(
             holds=lambda stage: (
                 stage.placements is None or any(placement.replicas.max >= 1 for placement in stage.placements)

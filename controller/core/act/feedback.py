@@ -288,7 +288,8 @@ def _stepped(
     """Return the feedback with a step at the stage whose latency most exceeds its share, or with what prevents it."""
     excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
     ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
-    useful = [name for name in ranked if name not in memory.useless_until_s and name not in assessment.fixed]
+    helpless = memory.useless_until_s.keys() | assessment.missing.owners
+    useful = [name for name in ranked if name not in helpless]
     if not useful:
         return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     name = useful[0]

@@ -120,7 +120,7 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_MISSED))
     if assessment.never_down:
         final = kept
-    stays = assessment.unseen | shared.kept
+    stays = assessment.missing.demands | shared.kept
     final |= {key: max(count, kept[key]) for key, count in final.items() if key[0] in stays}
     holds.extend(_shared_holds(assessment))
     holds.extend(_absences(assessment))
@@ -167,10 +167,10 @@ def _planned(assessment: Assessment, plan: PipelinePlan) -> Mapping[PlacementKey
 def _shared_holds(assessment: Assessment) -> Iterable[Hold]:
     """Yield the holds about shared stages: replicas that do not change, or that may not be removed."""
     for stage, (owner, name) in assessment.spec.borrowed.items():
-        if stage in assessment.fixed:
+        if stage in assessment.missing.owners:
             detail = details.owner_not_acting(owner, name)
             yield Hold(reason=HoldReason.OWNER_NOT_ACTING, stage=stage, detail=detail)
-    for stage in sorted(assessment.unseen - assessment.spec.borrowed.keys()):
+    for stage in sorted(assessment.missing.demands - assessment.spec.borrowed.keys()):
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=details.DEMAND_OF_ANOTHER)
 
 
@@ -544,7 +544,7 @@ def _servers(assessment: Assessment) -> Mapping[StageName, StageKey]:
     return {
         stage.name: (stage.sharing.owner, stage.sharing.stage)
         for stage in assessment.pipeline.stages
-        if stage.sharing is not None and stage.name not in assessment.fixed
+        if stage.sharing is not None and stage.name not in assessment.missing.owners
     }
 
 

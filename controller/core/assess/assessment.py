@@ -46,11 +46,16 @@ class Missing:
 
     `samples` has the stages whose ready replicas report no usable load, `targets` the placements whose workload cannot
     be read, with the reason, and `pools` the pools that do not exist.
+
+    `demands` has the shared stages that another pipeline uses whose demand is missing: nothing is removed there.
+    `owners` has the shared stages whose replicas belong to a pipeline that does not act: they stay as they are.
     """
 
     samples: Mapping[StageName, MissingReading]
     targets: Mapping[PlacementKey, str]
     pools: frozenset[PoolName]
+    demands: frozenset[StageName] = frozenset()
+    owners: frozenset[StageName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +70,6 @@ class Assessment:
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
     `outages` has a hold for every placement that cannot be used: why, and until when.
-
-    `unseen` are the shared stages that another pipeline uses whose demand is missing: nothing is removed there. `fixed`
-    are the shared stages whose replicas belong to a pipeline that does not act: they stay as they are.
     """
 
     state: PipelineState
@@ -85,8 +87,6 @@ class Assessment:
     conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
-    unseen: frozenset[StageName] = frozenset()
-    fixed: frozenset[StageName] = frozenset()
 
     @property
     def key(self) -> PipelineKey:
@@ -131,7 +131,7 @@ class Assessment:
         return frozenset(
             stage.name
             for stage in self.spec.stages
-            if stage.name not in busy | self.unseen | self.spec.borrowed.keys()
+            if stage.name not in busy | self.missing.demands | self.spec.borrowed.keys()
             and not any(placement.prior.min_replicas for placement in stage.placements)
         )
 
@@ -198,7 +198,7 @@ class Assessment:
             for key, count in self.current.items()
             if count
             and key[0] not in self.spec.borrowed
-            and (self.never_down or key[0] in self.unseen or key[1] in self.missing.pools)
+            and (self.never_down or key[0] in self.missing.demands or key[1] in self.missing.pools)
         }
 
 

@@ -171,8 +171,7 @@ def _shared(
             probe=None if learning.probe is not None and learning.probe[0] in borrowed else learning.probe,
             fallback=None if learning.fallback is None else fallback,
         ),
-        unseen=unseen,
-        fixed=frozenset(fixed),
+        missing=replace(assessment.missing, demands=unseen, owners=frozenset(fixed)),
     )
 
 

@@ -671,6 +671,12 @@ class TestSharedStages:
         assert plan is not None
         assert plan.feasible
 
+    def test_it_grows_for_a_user_that_is_late_although_its_owner_is_not(self) -> None:
+        specs = sharing.owning(), sharing.borrowing(sla_s=0.3)
+        decision = decide(sharing.the_world(specs, demands=(20.0, 20.0), encoders=3, others=(3, 4)), Policy())
+        assert moves(sharing.of(decision, sharing.OWNER)) == {sharing.ENCODER: (3, 4)}
+        assert moves(sharing.of(decision, sharing.BORROWER)) == {}
+
     def test_both_users_are_told_who_scales_it_and_who_pays(self) -> None:
         decision = decide(sharing.the_world(demands=(10.0, 30.0)), Policy())
         texts = {own.key: " ".join(explain_pipeline(own, decision.now_s)) for own in decision.pipelines}

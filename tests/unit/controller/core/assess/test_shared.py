@@ -65,9 +65,9 @@ def test_the_pass_ratio_of_a_shared_stage_is_the_declared_one() -> None:
 def test_a_missing_demand_of_another_user_keeps_the_replicas() -> None:
     missing = Absence(reason=AbsenceReason.UNAVAILABLE)
     found = assessed(the_world(demands=(10.0, missing), encoders=6))
-    assert found[OWNER].unseen == {"encoder"}
+    assert found[OWNER].missing.demands == {"encoder"}
     assert found[OWNER].kept == {ENCODER: 6}
-    assert found[BORROWER].unseen == frozenset()
+    assert found[BORROWER].missing.demands == frozenset()
 
 
 def test_what_does_not_belong_to_those_planned_together_is_planned_as_it_runs() -> None:
