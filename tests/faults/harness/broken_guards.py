@@ -133,7 +133,8 @@ def _first_tokens() -> None:
     from profiler.sources.presets import Preset
 
     formula = Preset.formula
-    Preset.formula = lambda self, quantity, _: formula(self, quantity, Answer.FIRST)  # type: ignore[method-assign]
+    first: Any = Preset
+    first.formula = lambda self, quantity, _: formula(self, quantity, Answer.FIRST)
     coarse: Any = queries
     coarse.refines = lambda *_: False
 
