@@ -53,7 +53,7 @@ check: $(STAMP) ## static checks and the tests that need neither browser, lab no
 	 tests=$$?; wait $$types && exit $$tests
 
 .PHONY: test-faults
-test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 25 minutes)
+test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 15 minutes)
 	@$(BIN)/sluice lab build
 	@$(if $(JSON),mkdir -p $(JSON))
 	@PYTHONPATH=tests/support:tests/faults/harness $(BIN)/python tests/faults/matrix.py $(if $(JSON),--json $(JSON)/matrix.json) $(ARGS)
