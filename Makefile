@@ -30,7 +30,8 @@ demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernete
 	@$(BIN)/sluice demo $(ARGS)
 
 # Live servers in real time: what fails because the machine was busy with something else for a moment passes by itself.
-live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more by itself" && $(BIN)/pytest $(1) --last-failed; }
+# A lab takes about half a core, and more for moments: three fill two cores, two leave the load on time.
+live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more by itself" && $(BIN)/pytest $(1) -n 0 --last-failed; }
 
 .PHONY: test
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
@@ -38,20 +39,21 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not quiet")
-	@$(call live,tests/integration -m quiet)
-	@$(call live,tests/e2e tests/oracle tests/unit/simulations/lab -m "lab or quiet")
-	@$(BIN)/pytest -n 2 tests/faults
+	@$(call live,tests/integration tests/e2e tests/oracle tests/unit/simulations/lab -m quiet)
+	@$(call live,-n 2 --dist loadfile tests/e2e -m punctual)
+	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/faults --ignore=tests/browser
+	@$(BIN)/mypy & types=$$!; \
+	 $(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/faults --ignore=tests/browser; \
+	 tests=$$?; wait $$types && exit $$tests
 
 .PHONY: test-faults
-test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 25 minutes)
+test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 15 minutes)
 	@$(BIN)/sluice lab build
 	@$(if $(JSON),mkdir -p $(JSON))
 	@PYTHONPATH=tests/support:tests/faults/harness $(BIN)/python tests/faults/matrix.py $(if $(JSON),--json $(JSON)/matrix.json) $(ARGS)

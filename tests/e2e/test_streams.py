@@ -8,18 +8,21 @@ from lab_runs import LabRun, lab_run
 from controller.core.act.rollout import FIRST_TO_GO
 from controller.kube.workloads import DELETION_COST
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.punctual]
 
 SCALE_INS = 10
+LENGTH_S = 98
+THREE_WAVES_S = 62
 
 
-def waves(scenarios: Path, folder: Path, *, drain: str) -> LabRun:
-    """Run the waves with this drain."""
+def waves(scenarios: Path, folder: Path, *, drain: str, duration_s: int = LENGTH_S) -> LabRun:
+    """Run the waves with this drain, or the first of them."""
     (folder / "streams.yaml").write_text(
         (scenarios / "streams.yaml").read_text().replace("drain: 6s", f"drain: {drain}")
     )
-    for name in ("waves.yaml", "waves.csv"):
-        (folder / name).write_text((scenarios / name).read_text())
+    whole, part = f"duration: {LENGTH_S}s", f"duration: {duration_s}s"
+    (folder / "waves.yaml").write_text((scenarios / "waves.yaml").read_text().replace(whole, part))
+    (folder / "waves.csv").write_text((scenarios / "waves.csv").read_text())
     return lab_run(folder / "waves.yaml", "--interval", "1", folder=folder, must_be_punctual=True)
 
 
@@ -36,8 +39,8 @@ def drained(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun
 
 @pytest.fixture(scope="module")
 def cut(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> LabRun:
-    """The waves with a drain of a quarter of every stream."""
-    return waves(scenarios, tmp_path_factory.mktemp("short-drain"), drain="1s")
+    """Three waves with a drain of a quarter of every stream."""
+    return waves(scenarios, tmp_path_factory.mktemp("short-drain"), drain="1s", duration_s=THREE_WAVES_S)
 
 
 def test_ten_replicas_and_more_are_taken_away(drained: LabRun) -> None:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent / "harness"))
 
 from broken_guards import GUARDS, PROOFS
 from rows import ROWS
-from story import Cell, Column, document, run_row, table, violated
+from story import Cell, Column, document, run_row, table, together, violated
 from world import FULL, World, paced
 
 from simulations.lab.host.binaries import ensure
@@ -36,14 +36,18 @@ def main() -> int:
         "--break", dest="broken", choices=sorted(GUARDS), help="remove a guard: its promise must then be violated"
     )
     arguments = parser.parse_args()
-    parts = arguments.rows or ([PROOFS[arguments.broken]] if arguments.broken else [""])
-    chosen = [row.name for row in ROWS if any(part in row.name for part in parts)]
+    parts = arguments.rows or (PROOFS[arguments.broken] if arguments.broken else [""])
+    groups = together(row for row in ROWS if any(part in row.name for part in parts))
+    chosen = [row.name for group in groups for row in group]
     ensure(_say)
     began_s = time.monotonic()
-    jobs = max(1, min(arguments.jobs, len(chosen)))
+    jobs = max(1, min(arguments.jobs, len(groups)))
     with tempfile.TemporaryDirectory(prefix="sluice-matrix-") as temporary:
         folder = arguments.keep or Path(temporary)
-        shares = [(chosen[job::jobs], folder / str(job), arguments) for job in range(jobs)]
+        shares = [
+            ([row.name for group in groups[job::jobs] for row in group], folder / str(job), arguments)
+            for job in range(jobs)
+        ]
         with ProcessPoolExecutor(jobs) as processes:
             found = {name: row for share in processes.map(_run, shares) for name, row in share.items()}
     cells = {name: found[name] for name in chosen}

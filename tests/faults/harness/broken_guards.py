@@ -107,6 +107,65 @@ def _declared_only() -> None:
     learning.learning_floors = lambda *_: {}
 
 
+def _all_models() -> None:
+    """Add up the metrics of all models of a server, whichever is selected."""
+    from profiler.sources import queries
+
+    every: Any = queries
+    every.chosen_models = lambda *_: {}
+    every.of_models = _summed
+
+
+def _summed(result: Any, label: str, _: object) -> list[Any]:
+    totals: dict[Any, Any] = {}
+    for series in result:
+        metric = {name: value for name, value in series["metric"].items() if name != label}
+        key, (at_s, value) = tuple(sorted(metric.items())), series["value"]
+        before = float(totals[key]["value"][1]) if key in totals else 0.0
+        totals[key] = {"metric": metric, "value": [at_s, str(before + float(value))]}
+    return list(totals.values())
+
+
+def _first_tokens() -> None:
+    """Read the metrics of first tokens for those of whole answers."""
+    from profiler.samples import Answer
+    from profiler.sources import queries
+    from profiler.sources.presets import Preset
+
+    formula = Preset.formula
+    first: Any = Preset
+    first.formula = lambda self, quantity, _: formula(self, quantity, Answer.FIRST)
+    coarse: Any = queries
+    coarse.refines = lambda *_: False
+
+
+def _usual_scrapes() -> None:
+    """Expect metrics of a new replica as soon as with a scrape every 15 s, whatever `--scrape-interval` is."""
+    from controller.settings import OperatorSettings
+
+    OperatorSettings.reporting_grace_s = property(lambda _: 4.0)  # type: ignore[assignment,method-assign]
+
+
+def _any_window() -> None:
+    """Do not compare windows with the scrape interval."""
+    from controller.core import cycle
+
+    unchecked: Any = cycle
+    unchecked.with_short_windows_named = lambda snapshot, _: snapshot
+
+
+def _lost_with_pool() -> None:
+    """Give up what runs on a pool while new replicas cannot be placed there."""
+    from controller.core.assess.availability import Availability
+
+    at_most = Availability.at_most
+
+    def none(self: Availability, state: Any) -> Any:
+        return {key: 0 if self._out(key[1]) else most for key, most in at_most(self, state).items()}
+
+    Availability.at_most = none  # type: ignore[method-assign]
+
+
 GUARDS: dict[str, Callable[[], None]] = {
     "never-down": _missing_is_zero,
     "caps": _no_budget,
@@ -117,20 +176,30 @@ GUARDS: dict[str, Callable[[], None]] = {
     "recovery": _slow_after_failure,
     "reason": _no_status,
     "sla-met": _declared_only,
+    "one-model": _all_models,
+    "whole-answers": _first_tokens,
+    "scrape-interval": _usual_scrapes,
+    "windows": _any_window,
+    "ready-stays": _lost_with_pool,
 }
 
-PROOFS: dict[str, str] = {
-    "never-down": "Prometheus: empty",
-    "caps": "API: down",
-    "one-writer": "three replicas",
-    "pending": "API: down",
-    "restart": "API: down",
-    "others": "API: down",
-    "recovery": "API: down",
-    "reason": "Prometheus: empty",
-    "sla-met": "one stage 0.2",
+PROOFS: dict[str, tuple[str, ...]] = {
+    "never-down": ("Prometheus: empty",),
+    "caps": ("API: down",),
+    "one-writer": ("three replicas",),
+    "pending": ("API: down",),
+    "restart": ("API: down",),
+    "others": ("API: down",),
+    "recovery": ("API: down",),
+    "reason": ("Prometheus: empty",),
+    "sla-met": ("one stage 0.2", "unequal replicas"),
+    "one-model": ("one selected", "none selected"),
+    "whole-answers": ("several tokens",),
+    "scrape-interval": ("scrapes every",),
+    "windows": ("windows of 60 s",),
+    "ready-stays": ("roll-out on a full pool",),
 }
-"""The row that shows the missing guard."""
+"""The rows that show the missing guard."""
 
 
 def remove_guard(name: str) -> None:

@@ -8,7 +8,7 @@ operator restarts with nothing changed.
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
@@ -23,6 +23,8 @@ LOOK_S = 1.0
 """The time of one read on a busy machine, of a state that may have been there for long."""
 _EPSILON = 1e-6
 _ATTEMPTS = 3
+_RESTED = 3
+"""Two cycles, and the one that may have begun before."""
 _METRICS_PROBLEM = '"message": "metrics: '
 
 
@@ -94,10 +96,22 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A fault. `run` gets a settled world and may leave it in any state; cells without a verdict are not applicable."""
+    """A fault. `run` gets a settled world and may leave it in any state; cells without a verdict are not applicable.
+
+    `shares` names the first of the rows that share a run with this one, which are best run in one world.
+    """
 
     name: str
     run: Callable[[World, Judge], None]
+    shares: str | None = None
+
+
+def together(rows: Iterable[Row]) -> tuple[tuple[Row, ...], ...]:
+    """Return the rows in groups of those that share a run, each group at the place of its first row."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.shares or row.name, []).append(row)
+    return tuple(map(tuple, groups.values()))
 
 
 # -- the story
@@ -226,9 +240,7 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
     """
     for _ in range(_ATTEMPTS):
         until(world.settled, what="all Deployments to have their pods")
-        cycles = operator.cycles()  # it may have started just now
-        until(lambda: operator.cycles() >= cycles + 2, what="two cycles")  # noqa: B023
-        before = _at_rest(world)
+        before = _at_rest(world, operator)
         operator.stop()
         world.again(operator)
         until(lambda: operator.cycles() >= 3, what="three cycles after the restart")
@@ -239,18 +251,19 @@ def restarted(world: World, judge: Judge, operator: Operator) -> None:
     judge.not_applicable(Column.RESTART, f"metrics were missing at times in {_ATTEMPTS} attempts: the machine is busy")
 
 
-def _at_rest(world: World) -> dict[str, dict[str, str]]:
-    """Wait until the operator has written nothing for two cycles, with metrics of all pods; return all versions."""
-    calm_s = 2 * world.pace.interval_s + 0.5
-    before, since_s, last = world.versions(), time.monotonic(), ""
-    deadline_s = since_s + _SOON_S + 3 * calm_s
+def _at_rest(world: World, operator: Operator) -> dict[str, dict[str, str]]:
+    """Wait until two whole cycles have written nothing, with metrics of all pods; return all versions."""
+    until(operator.cycles, what="a cycle")  # it may have started just now
+    before, cycles, last = world.versions(), operator.cycles(), ""
+    deadline_s = time.monotonic() + _SOON_S + 9 * world.pace.interval_s
     while time.monotonic() < deadline_s:
         complete = _metrics_of_all(world)  # read first: later writes are in the versions
+        rested = operator.cycles() - cycles
         now = world.versions()
         if now != before:
             last = _changed(before, now)
-            before, since_s = now, time.monotonic()
-        elif complete and time.monotonic() - since_s > calm_s:
+            before, cycles = now, operator.cycles()
+        elif complete and rested >= _RESTED:
             return before
         time.sleep(0.2)
     raise AssertionError(f"the operator still writes: {last or 'metrics are missing'}")

@@ -393,6 +393,8 @@ class World:
         self.folder = folder
         self.broken = broken
         self.pace = pace
+        self.kept: dict[str, Any] = {}
+        """What a run that rows share has shown, by the names of the rows that are still to be judged."""
         self.cluster = LabCluster(folder, binaries, scrape_interval_s=pace.scrape_s)
         self._exit = contextlib.ExitStack()
         self._operators: list[Operator] = []
