@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -30,10 +30,10 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` with a flag for each setting."""
     for name, field in reversed(OperatorSettings.model_fields.items()):
         flag = f"--{name.replace('_', '-')}"
-        if field.annotation is bool:
+        if bool in {field.annotation, *get_args(field.annotation)}:
             add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
         else:
-            kind = click.Path(path_type=Path) if name == "kubeconfig" else None
+            kind = click.Path(path_type=Path) if Path in get_args(field.annotation) else None
             add = click.option(flag, type=kind, help=field.description)
         command = add(command)
     return command
@@ -102,7 +102,8 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
+            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access)
+            sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(prometheus))
         else:
             direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
