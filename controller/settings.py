@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from controller.kube.priorities import HIGHEST_PRIORITY, PriorityLimits
 from controller.prometheus_access import access_problems
 from controller.resources.fields import Label, PositiveDuration, Subdomain, Url, duration_s
 from controller.resources.parsing import rule_text
@@ -23,9 +24,11 @@ class InvalidSettings(ValueError):
 _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 _USERNAME = r"^[^:\x00-\x1f\x7f]+$"
 _REGION = r"^[a-z0-9-]+$"
+_PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
 _RULES = {
     _HEADER: "must be headers such as X-Scope-OrgID=team-a, separated by commas",
     _USERNAME: "must be a user name without colons and control characters",
+    _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
     _REGION: "must be lower-case letters, digits and -, such as eu-west-1",
 }
 
@@ -67,8 +70,10 @@ class OperatorSettings(BaseSettings):
     # Each endpoint must be one process, not a Service in front of several.
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
     """URLs from which direct scrapes evaluate users' queries, comma-separated."""
-    restrict_queries: bool = False
-    """Let users' queries select only series of their own namespace; default: no."""
+    restrict_queries: bool | None = None
+    """Let users' queries select only series of their own namespace; default: yes, unless --namespaces names just one."""
+    max_priority: Annotated[tuple[Annotated[str, Field(pattern=_PRIORITY)], ...], NoDecode] = ("1000",)
+    """Highest priority of a pipeline, and of those in a namespace, comma-separated: default 1000; 10,speech=100000."""
     kubeconfig: Path | None = None
     """Credentials; default: the pod's, or kubectl's."""
     interval: PositiveDuration = "15s"
@@ -83,6 +88,9 @@ class OperatorSettings(BaseSettings):
     """Approximate time limit of the search for a plan; default 2s."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
     """Manage only pipelines of these namespaces, comma-separated; default: all."""
+    # Of several operators on a cluster, only one may write it.
+    pool_status: bool | None = None
+    """Write the status of ComputePools; default: yes, unless --namespaces is set."""
     host: str = "127.0.0.1"
     """Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
@@ -103,7 +111,7 @@ class OperatorSettings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """text (default), or json, which includes the decision records."""
 
-    @field_validator("namespaces", "metrics", "scrape_endpoints", "prometheus_headers", mode="before")
+    @field_validator("namespaces", "metrics", "scrape_endpoints", "prometheus_headers", "max_priority", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -122,6 +130,23 @@ class OperatorSettings(BaseSettings):
             key_file=self.prometheus_key_file,
             headers={name: value for name, _, value in (header.partition("=") for header in self.prometheus_headers)},
         )
+
+    @property
+    def restricts_queries(self) -> bool:
+        """Return whether users' queries see only their own namespace: by default where several have pipelines."""
+        return len(self.namespaces) != 1 if self.restrict_queries is None else self.restrict_queries
+
+    @property
+    def writes_pool_status(self) -> bool:
+        """Return whether to write the status of ComputePools, which all operators of a cluster share."""
+        return not self.namespaces if self.pool_status is None else self.pool_status
+
+    @property
+    def priorities(self) -> PriorityLimits:
+        """Return the highest priority of pipelines, by namespace."""
+        entries = [entry.rpartition("=") for entry in self.max_priority]
+        limits = {namespace: int(limit) for namespace, _, limit in entries}
+        return PriorityLimits(default=limits.pop("", HIGHEST_PRIORITY), namespaces=limits)
 
     @property
     def interval_s(self) -> float:
@@ -156,6 +181,9 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
         raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
+    limited = [entry.rpartition("=")[0] for entry in settings.max_priority]
+    if len(set(limited)) < len(limited):
+        raise InvalidSettings(f"{_flag('max_priority')}: {','.join(settings.max_priority)!r}: has two limits for one namespace")
     problems = access_problems(settings.prometheus_url or "", settings.prometheus_access)
     if found := [f"{_flag(name)}: {problem}" for name, problem in problems]:
         raise InvalidSettings("; ".join(found))

@@ -108,7 +108,7 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
             direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
-    return RestrictedSource(source) if settings.restrict_queries else source
+    return RestrictedSource(source) if settings.restricts_queries else source
 
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
@@ -185,6 +185,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
             namespaces=settings.namespaces,
+            priorities=settings.priorities,
         )
         parts.callback(reader.close)
         watches = parts.enter_context(
@@ -194,10 +195,18 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 pools=pools,
                 beat=lambda: health.beat("watches", _WATCH_DEAD_S),
                 died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
+                namespaces=settings.namespaces,
             )
         )
         events = EventRecorder(gateway)
-        reporter = Reporter(gateway, events, pipelines=pipelines, pools=pools, interval_s=settings.interval_s)
+        reporter = Reporter(
+            gateway,
+            events,
+            pipelines=pipelines,
+            pools=pools,
+            interval_s=settings.interval_s,
+            pool_status=settings.writes_pool_status,
+        )
         parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,
