@@ -36,7 +36,8 @@ live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
-	@$(BIN)/sluice lab build
+	@$(BIN)/sluice lab build --helm
+	@$(BIN)/pytest -n 2 tests/charts
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not quiet")
 	@$(call live,tests/integration -m quiet)
 	@$(call live,tests/e2e tests/oracle tests/unit/simulations/lab -m "lab or quiet")
@@ -48,7 +49,7 @@ check: $(STAMP) ## static checks and the tests that need neither browser, lab no
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/faults --ignore=tests/browser
+	@$(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/faults --ignore=tests/browser --ignore=tests/charts
 
 .PHONY: test-faults
 test-faults: $(STAMP) ## real servers under every fault: which promises hold, as a table (about 25 minutes)
@@ -80,6 +81,12 @@ fmt: $(STAMP) ## format the code
 .PHONY: crds
 crds: $(STAMP) ## regenerate crds/*.yaml from the models
 	@$(BIN)/python -m controller.resources.schema crds
+	@$(MAKE) --no-print-directory chart
+
+.PHONY: chart
+chart: ## renew what charts/sluice has of other folders: CRDs, roles, policies
+	@cp crds/*.yaml charts/sluice/files/crds/
+	@cp controller/kube/*.yaml charts/sluice/files/
 
 # Results as JSON beside the tables: make bench-latency JSON=results
 JSON ?=

@@ -71,7 +71,7 @@ class OperatorSettings(BaseSettings):
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
     """URLs from which direct scrapes evaluate users' queries, comma-separated."""
     restrict_queries: bool | None = None
-    """Let users' queries select only series of their own namespace; default: yes, unless --namespaces names just one."""
+    """Let users' queries select only series of their own namespace; default: yes, unless --namespaces has just one."""
     max_priority: Annotated[tuple[Annotated[str, Field(pattern=_PRIORITY)], ...], NoDecode] = ("1000",)
     """Highest priority of a pipeline, and of those in a namespace, comma-separated: default 1000; 10,speech=100000."""
     kubeconfig: Path | None = None
@@ -183,7 +183,9 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
     limited = [entry.rpartition("=")[0] for entry in settings.max_priority]
     if len(set(limited)) < len(limited):
-        raise InvalidSettings(f"{_flag('max_priority')}: {','.join(settings.max_priority)!r}: has two limits for one namespace")
+        raise InvalidSettings(
+            f"{_flag('max_priority')}: {','.join(settings.max_priority)!r}: has two limits for one namespace"
+        )
     problems = access_problems(settings.prometheus_url or "", settings.prometheus_access)
     if found := [f"{_flag(name)}: {problem}" for name, problem in problems]:
         raise InvalidSettings("; ".join(found))

@@ -1,4 +1,4 @@
-"""Limits the priorities that authors of pipelines choose: a high one takes pools and fleet budget from other tenants."""
+"""Limits the priorities that authors choose: a high one takes pools and fleet budget from other tenants."""
 
 import logging
 from collections.abc import Mapping

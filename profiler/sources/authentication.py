@@ -42,7 +42,9 @@ class _BearerToken(AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         token = _content(self._file, "bearer token")
         if _VISIBLE.fullmatch(token) is None:  # as a header it would raise an error with the token in its text
-            raise NoCredentials(f"bearer token {self._file}: not a token: it is empty, or has spaces or control characters")
+            raise NoCredentials(
+                f"bearer token {self._file}: not a token: it is empty, or has spaces or control characters"
+            )
         request.headers["Authorization"] = f"Bearer {token}"
         return request
 
@@ -56,7 +58,8 @@ class _Basic(AuthBase):
         password = _content(self._file, "password")
         if not password:
             raise NoCredentials(f"password {self._file}: the file is empty")
-        return HTTPBasicAuth(self._username, password.encode())(request)
+        HTTPBasicAuth(self._username, password.encode())(request)
+        return request
 
 
 class _SigV4(AuthBase):

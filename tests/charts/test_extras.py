@@ -3,10 +3,11 @@
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
-from helm_chart import CHART, Chart, of_kind, one
+from helm_chart import CHART, Chart, Values, of_kind, one
 
 CRDS = Path(__file__).parents[2] / "crds"
 KEEP = {"helm.sh/resource-policy": "keep"}
@@ -30,7 +31,7 @@ class TestCrds:
 
 
 class TestMonitoring:
-    VALUES = {
+    VALUES: ClassVar[Values] = {
         "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://wiki/runbook"},
         "dashboards": {"enabled": True, "namespace": "grafana", "annotations": {"grafana_folder": "Sluice"}},
@@ -45,7 +46,11 @@ class TestMonitoring:
         (folder / "dashboards").mkdir()
         panel = {"title": "{{ pipeline }}", "expr": 'a{b="c"} > 0', "legendFormat": "{{ stage }} & <more>"}
         (folder / "dashboards" / "fleet.json").write_text(json.dumps(panel))
-        rule = {"alert": "A", "expr": "up == 0", "annotations": {"runbook_url": "__RUNBOOK_URL__#a", "d": "{{ $value }}"}}
+        rule = {
+            "alert": "A",
+            "expr": "up == 0",
+            "annotations": {"runbook_url": "__RUNBOOK_URL__#a", "d": "{{ $value }}"},
+        }
         (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "sluice", "rules": [rule]}]}))
         return Chart(helm=chart.helm, folder=folder)
 

@@ -129,9 +129,7 @@ def test_a_single_replica_without_an_election_is_replaced_before_the_next_begins
     assert not any("one-writer" in policy["metadata"]["name"] for policy in manifests)
 
 
-@pytest.mark.parametrize(
-    ("size", "limit"), [("Small", "512Mi"), ("Medium", "768Mi"), ("Large", "1Gi")]
-)
+@pytest.mark.parametrize(("size", "limit"), [("Small", "512Mi"), ("Medium", "768Mi"), ("Large", "1Gi")])
 def test_resources_follow_the_size_of_the_fleet(chart: Chart, size: str, limit: str) -> None:
     resources = container(chart.render({"fleetSize": size}))["resources"]
     assert resources["limits"] == {"memory": limit}
@@ -227,7 +225,9 @@ def test_without_prometheus_none_is_set(chart: Chart) -> None:
     assert not any("PROMETHEUS" in name for name in found)
 
 
-@pytest.mark.parametrize(("version", "accepted"), [("v1.29.9", False), ("v1.30.0", True), ("v1.30.4-eks-a737599", True)])
+@pytest.mark.parametrize(
+    ("version", "accepted"), [("v1.29.9", False), ("v1.30.0", True), ("v1.30.4-eks-a737599", True)]
+)
 def test_the_server_must_know_the_admission_policies(chart: Chart, version: str, accepted: bool) -> None:
     if accepted:
         assert chart.render(arguments=["--kube-version", version])

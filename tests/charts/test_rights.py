@@ -64,7 +64,11 @@ def test_an_operator_that_is_told_to_writes_the_status_of_pools_and_events_about
 
 @pytest.mark.parametrize("values", [{}, ONE_NAMESPACE])
 def test_further_rules_are_granted_where_workloads_are(chart: Chart, values: Values) -> None:
-    extra = {"apiGroups": ["leaderworkerset.x-k8s.io"], "resources": ["leaderworkersets/scale"], "verbs": ["get", "patch"]}
+    extra = {
+        "apiGroups": ["leaderworkerset.x-k8s.io"],
+        "resources": ["leaderworkersets/scale"],
+        "verbs": ["get", "patch"],
+    }
     manifests = chart.render({**values, "rbac": {"extraRules": [extra]}})
     role = one(manifests, "Role" if values else "ClusterRole", "sluice-operator")
     assert extra in role["rules"]

@@ -22,7 +22,10 @@ PASSWORD = "test"
 # The bcrypt hash of the password, from Prometheus' own documentation.
 WEB = """
 tls_server_config:
-  {cert_file: server.crt, key_file: server.key, client_auth_type: RequireAndVerifyClientCert, client_ca_file: authority.crt}
+  cert_file: server.crt
+  key_file: server.key
+  client_auth_type: RequireAndVerifyClientCert
+  client_ca_file: authority.crt
 basic_auth_users: {sluice: $2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay}
 """
 

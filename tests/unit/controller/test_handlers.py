@@ -62,7 +62,7 @@ def test_an_operator_of_some_namespaces_lists_and_watches_pipelines_there_only(
     listed: list[tuple[str, str | None]] = []
     watched: list[tuple[bool, tuple[str, ...]]] = []
 
-    class Noted(Empty):
+    class Noted:
         def pages(self, resource: Resource, namespace: str | None) -> list[object]:
             listed.append((resource.plural, namespace))
             return []

@@ -89,7 +89,17 @@ def test_certificates_must_be_usable(signed: Signed, file: Path) -> None:
 
 def test_a_key_with_a_password_is_refused_without_asking_for_it(signed: Signed, tmp_path: Path) -> None:
     locked = tmp_path / "locked.key"
-    command = ["openssl", "ec", "-in", signed.key, "-out", locked, "-aes256", "-passout", "pass:secret"]
+    command: list[str | Path] = [
+        "openssl",
+        "ec",
+        "-in",
+        signed.key,
+        "-out",
+        locked,
+        "-aes256",
+        "-passout",
+        "pass:secret",
+    ]
     subprocess.run(command, check=True, capture_output=True)
     words = problems(certificate_file=signed.certificate, key_file=locked)
     assert "without a password" in words

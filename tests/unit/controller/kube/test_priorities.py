@@ -8,6 +8,7 @@ from controller.core.state.spec import PipelineSpec
 from controller.kube.priorities import PriorityLimits
 from optimizer.model import PipelineKey
 
+
 def a_pipeline(namespace: str, priority: int) -> PipelineSpec:
     return replace(a_spec(priority=priority), namespace=namespace, key=PipelineKey(f"{namespace}/captions"))
 
