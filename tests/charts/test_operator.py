@@ -110,6 +110,7 @@ def test_two_replicas_with_an_election_are_spread_and_kept_from_being_drained_to
     selector = deployment["selector"]["matchLabels"]
     assert one(manifests, "PodDisruptionBudget")["spec"] == {
         "maxUnavailable": 1,
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",
         "selector": {"matchLabels": selector},
     }
     spread = deployment["template"]["spec"]["topologySpreadConstraints"]
