@@ -46,7 +46,7 @@ class Cluster:
         return done.stdout
 
     def apply(self, manifest: Any, *arguments: str) -> None:
-        self.kubectl("apply", "--filename=-", "--validate=strict", *arguments, given=manifest)
+        self.kubectl("apply", "--server-side", "--filename=-", "--validate=strict", *arguments, given=manifest)
 
     def helm(
         self, *arguments: str, values: Values | None = None, namespace: str = SYSTEM, chart: Path | None = CHART
