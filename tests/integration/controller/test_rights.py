@@ -25,7 +25,7 @@ from simulations.lab.host.binaries import ensure, ensure_helm
 pytestmark = [
     pytest.mark.lab,
     # A world that ends while its operator runs leaves the proxies' connections to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
 RBAC = Path(__file__).parents[3] / "controller" / "kube" / "rbac.yaml"
