@@ -37,11 +37,15 @@ live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
-	@$(BIN)/sluice lab build
+	@$(BIN)/sluice lab build --helm
+	@$(BIN)/pytest -n 2 tests/charts
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not quiet")
 	@$(call live,tests/integration tests/e2e tests/oracle tests/unit/simulations/lab -m quiet)
 	@$(call live,-n 2 --dist loadfile tests/e2e -m punctual)
 	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
+
+# Folders of tests that need more than this environment.
+apart = integration e2e faults browser charts install
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
@@ -49,7 +53,7 @@ check: $(STAMP) ## static checks and the tests that need neither browser, lab no
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy & types=$$!; \
-	 $(BIN)/pytest -n 2 -m "not quiet" --ignore=tests/integration --ignore=tests/e2e --ignore=tests/faults --ignore=tests/browser; \
+	 $(BIN)/pytest -n 2 -m "not quiet" $(addprefix --ignore=tests/,$(apart)); \
 	 tests=$$?; wait $$types && exit $$tests
 
 .PHONY: test-faults
@@ -82,6 +86,12 @@ fmt: $(STAMP) ## format the code
 .PHONY: crds
 crds: $(STAMP) ## regenerate crds/*.yaml from the models
 	@$(BIN)/python -m controller.resources.schema crds
+	@$(MAKE) --no-print-directory chart
+
+.PHONY: chart
+chart: ## renew what charts/sluice has of other folders: CRDs, roles, policies
+	@cp crds/*.yaml charts/sluice/files/crds/
+	@cp controller/kube/*.yaml charts/sluice/files/
 
 # Results as JSON beside the tables: make bench-latency JSON=results
 JSON ?=

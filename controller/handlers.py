@@ -39,9 +39,14 @@ class ResourceWatches:
         pools: ResourceStore,
         beat: Callable[[], None],
         died: Callable[[], None],
+        namespaces: tuple[str, ...] = (),
     ) -> None:
-        """`beat` is called every second while kopf runs, `died` when kopf ends before the context is left."""
+        """Watch the pipelines in `namespaces`, or in all if that is empty, and all pools.
+
+        `beat` is called every second while kopf runs, `died` when kopf ends before the context is left.
+        """
         self._gateway = gateway
+        self._namespaces = namespaces
         self._stores: dict[Resource, ResourceStore] = {PIPELINES: pipelines, POOLS: pools}
         self._beat = beat
         self._died = died
@@ -58,7 +63,8 @@ class ResourceWatches:
         """
         for resource, store in self._stores.items():
             try:
-                store.resync(self._gateway.pages(resource))
+                scopes = self._namespaces if resource.namespaced and self._namespaces else (None,)
+                store.resync(page for scope in scopes for page in self._gateway.pages(resource, scope))
             except NotFound:
                 raise NotFound(
                     f"the API server does not serve {resource.plural}.{_GROUP}: apply Sluice's CRDs first"
@@ -101,7 +107,8 @@ class ResourceWatches:
                 registry=self._registry(),
                 settings=_settings(),
                 standalone=True,
-                clusterwide=True,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
                 stop_flag=self._stop,
             )
         finally:

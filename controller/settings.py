@@ -9,12 +9,28 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from controller.kube.priorities import HIGHEST_PRIORITY, PriorityLimits
+from controller.prometheus_access import access_problems
 from controller.resources.fields import Label, PositiveDuration, Subdomain, Url, duration_s
 from controller.resources.parsing import rule_text
+from profiler.sources.access import Access
 
 
 class InvalidSettings(ValueError):
     """A setting is missing or invalid; the message names the setting, its value and the rule."""
+
+
+# The text of the rule for each pattern, as in `controller.resources.fields`.
+_HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
+_USERNAME = r"^[^:\x00-\x1f\x7f]+$"
+_REGION = r"^[a-z0-9-]+$"
+_PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
+_RULES = {
+    _HEADER: "must be headers such as X-Scope-OrgID=team-a, separated by commas",
+    _USERNAME: "must be a user name without colons and control characters",
+    _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
+    _REGION: "must be lower-case letters, digits and -, such as eu-west-1",
+}
 
 
 def _whole_seconds(duration: str) -> str:
@@ -25,7 +41,7 @@ def _whole_seconds(duration: str) -> str:
 
 
 class OperatorSettings(BaseSettings):
-    """Settings of `sluice operator`: one field per flag, with the flag's help text."""
+    """Settings of `sluice operator`: one field per flag, with the flag's help text, so there are many."""
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -33,11 +49,31 @@ class OperatorSettings(BaseSettings):
     """Metric sources, preferred first: prometheus (default), direct, or prometheus,direct."""
     prometheus_url: Url | None = None
     """URL of Prometheus, such as http://prometheus:9090."""
+    prometheus_token_file: Path | None = None
+    """File with a bearer token for Prometheus; read again for every query."""
+    prometheus_username: Annotated[str, Field(pattern=_USERNAME)] | None = None
+    """User name for basic authentication to Prometheus."""
+    prometheus_password_file: Path | None = None
+    """File with the password for the same; read again for every query."""
+    prometheus_ca_file: Path | None = None
+    """PEM file with the CA certificates of Prometheus; default: the system's."""
+    prometheus_certificate_file: Path | None = None
+    """PEM file with the client certificate for Prometheus."""
+    prometheus_key_file: Path | None = None
+    """PEM file with its private key; default: in the certificate's file."""
+    prometheus_headers: Annotated[tuple[Annotated[str, Field(pattern=_HEADER)], ...], NoDecode] = ()
+    """Further HTTP headers for Prometheus, comma-separated, such as X-Scope-OrgID=team-a."""
+    prometheus_sigv4_region: Annotated[str, Field(pattern=_REGION)] | None = None
+    """AWS region: sign requests to Amazon Managed Prometheus (SigV4) with the pod's AWS credentials."""
+    prometheus_sigv4_service: Annotated[str, Field(pattern=_REGION)] = "aps"
+    """AWS service of the signature; default aps."""
     # Each endpoint must be one process, not a Service in front of several.
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
     """URLs from which direct scrapes evaluate users' queries, comma-separated."""
-    restrict_queries: bool = False
-    """Let users' queries select only series of their own namespace; default: no."""
+    restrict_queries: bool | None = None
+    """Let users' queries select only series of their own namespace; default: yes, unless --namespaces has just one."""
+    max_priority: Annotated[tuple[Annotated[str, Field(pattern=_PRIORITY)], ...], NoDecode] = ("1000",)
+    """Highest priority of a pipeline, and of those in a namespace, comma-separated: default 1000; 10,speech=100000."""
     kubeconfig: Path | None = None
     """Credentials; default: the pod's, or kubectl's."""
     interval: PositiveDuration = "15s"
@@ -52,6 +88,9 @@ class OperatorSettings(BaseSettings):
     """Approximate time limit of the search for a plan; default 2s."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
     """Manage only pipelines of these namespaces, comma-separated; default: all."""
+    # Of several operators on a cluster, only one may write it.
+    pool_status: bool | None = None
+    """Write the status of ComputePools; default: yes, unless --namespaces is set."""
     host: str = "127.0.0.1"
     """Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
@@ -72,10 +111,42 @@ class OperatorSettings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """text (default), or json, which includes the decision records."""
 
-    @field_validator("namespaces", "metrics", "scrape_endpoints", mode="before")
+    @field_validator("namespaces", "metrics", "scrape_endpoints", "prometheus_headers", "max_priority", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @property
+    def prometheus_access(self) -> Access:
+        """Return how to authenticate to Prometheus."""
+        return Access(
+            token_file=self.prometheus_token_file,
+            username=self.prometheus_username,
+            password_file=self.prometheus_password_file,
+            sigv4_region=self.prometheus_sigv4_region,
+            sigv4_service=self.prometheus_sigv4_service,
+            ca_file=self.prometheus_ca_file,
+            certificate_file=self.prometheus_certificate_file,
+            key_file=self.prometheus_key_file,
+            headers={name: value for name, _, value in (header.partition("=") for header in self.prometheus_headers)},
+        )
+
+    @property
+    def restricts_queries(self) -> bool:
+        """Return whether users' queries see only their own namespace: by default where several have pipelines."""
+        return len(self.namespaces) != 1 if self.restrict_queries is None else self.restrict_queries
+
+    @property
+    def writes_pool_status(self) -> bool:
+        """Return whether to write the status of ComputePools, which all operators of a cluster share."""
+        return not self.namespaces if self.pool_status is None else self.pool_status
+
+    @property
+    def priorities(self) -> PriorityLimits:
+        """Return the highest priority of pipelines, by namespace."""
+        entries = [entry.rpartition("=") for entry in self.max_priority]
+        limits = {namespace: int(limit) for namespace, _, limit in entries}
+        return PriorityLimits(default=limits.pop("", HIGHEST_PRIORITY), namespaces=limits)
 
     @property
     def interval_s(self) -> float:
@@ -110,6 +181,14 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
         raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
+    limited = [entry.rpartition("=")[0] for entry in settings.max_priority]
+    if len(set(limited)) < len(limited):
+        raise InvalidSettings(
+            f"{_flag('max_priority')}: {','.join(settings.max_priority)!r}: has two limits for one namespace"
+        )
+    problems = access_problems(settings.prometheus_url or "", settings.prometheus_access)
+    if found := [f"{_flag(name)}: {problem}" for name, problem in problems]:
+        raise InvalidSettings("; ".join(found))
     return settings
 
 
@@ -118,4 +197,5 @@ def _flag(name: str) -> str:
 
 
 def _message(problem: ErrorDetails) -> str:
-    return f"{_flag(str(problem['loc'][0]))}: {problem['input']!r}: {rule_text(problem)}"
+    rule = _RULES.get(problem.get("ctx", {}).get("pattern", "")) or rule_text(problem)
+    return f"{_flag(str(problem['loc'][0]))}: {problem['input']!r}: {rule}"

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -30,10 +30,10 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` with a flag for each setting."""
     for name, field in reversed(OperatorSettings.model_fields.items()):
         flag = f"--{name.replace('_', '-')}"
-        if field.annotation is bool:
+        if bool in {field.annotation, *get_args(field.annotation)}:
             add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
         else:
-            kind = click.Path(path_type=Path) if name == "kubeconfig" else None
+            kind = click.Path(path_type=Path) if Path in get_args(field.annotation) else None
             add = click.option(flag, type=kind, help=field.description)
         command = add(command)
     return command
@@ -102,12 +102,13 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(PrometheusSource(settings.prometheus_url)))
+            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access)
+            sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(prometheus))
         else:
             direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
-    return RestrictedSource(source) if settings.restrict_queries else source
+    return RestrictedSource(source) if settings.restricts_queries else source
 
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
@@ -184,6 +185,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
             namespaces=settings.namespaces,
+            priorities=settings.priorities,
         )
         parts.callback(reader.close)
         watches = parts.enter_context(
@@ -193,10 +195,18 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 pools=pools,
                 beat=lambda: health.beat("watches", _WATCH_DEAD_S),
                 died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
+                namespaces=settings.namespaces,
             )
         )
         events = EventRecorder(gateway)
-        reporter = Reporter(gateway, events, pipelines=pipelines, pools=pools, interval_s=settings.interval_s)
+        reporter = Reporter(
+            gateway,
+            events,
+            pipelines=pipelines,
+            pools=pools,
+            interval_s=settings.interval_s,
+            pool_status=settings.writes_pool_status,
+        )
         parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,

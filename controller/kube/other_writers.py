@@ -19,8 +19,10 @@ _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, Writ
 class Ownership:
     """Knows the outcomes of Sluice's writes in earlier cycles, and the other autoscalers of the cluster."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, namespaces: tuple[str, ...] = ()) -> None:
+        """Look for other autoscalers in `namespaces`, or in all if that is empty."""
         self._gateway = gateway
+        self._scopes = namespaces or (None,)
         self._written: dict[tuple[PipelineKey, PlacementKey], int] = {}
         self._refused: dict[tuple[PipelineKey, PlacementKey], str] = {}
         self._autoscalers: dict[Resource, Mapping[tuple[str, Target], str]] = {}
@@ -30,7 +32,7 @@ class Ownership:
         """List HorizontalPodAutoscalers and ScaledObjects; a kind that cannot be listed keeps the last known ones."""
         for resource, kind in _KINDS.items():
             try:
-                items = self._gateway.list_all(resource).items
+                items = [item for scope in self._scopes for item in self._gateway.list_all(resource, scope).items]
                 self._autoscalers[resource] = {_target(item): f"{kind}/{item['metadata']['name']}" for item in items}
                 self._problems.pop(resource, None)
             except NotFound:  # the kind is not installed

@@ -35,6 +35,7 @@ from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Re
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
+from controller.kube.priorities import PriorityLimits
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
@@ -59,6 +60,7 @@ from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
+_UNLIMITED = PriorityLimits()
 _METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the decision
 
 
@@ -100,9 +102,16 @@ class Observation:
 class Resources:
     """Parses the resources in the stores; a pipeline's spec is parsed only once per generation."""
 
-    def __init__(self, pipelines: ResourceStore, pools: ResourceStore, namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        pipelines: ResourceStore,
+        pools: ResourceStore,
+        namespaces: tuple[str, ...],
+        priorities: PriorityLimits = _UNLIMITED,
+    ) -> None:
         self._pipelines = pipelines
         self._pools = pools
+        self._priorities = priorities
         self._namespaces = frozenset(namespaces)
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
 
@@ -114,7 +123,7 @@ class Resources:
             if self._namespaces and namespace not in self._namespaces:
                 continue
             version = resource.uid, resource.generation
-            spec = self._specs.get(version) or _parsed(resource.whole())
+            spec = self._specs.get(version) or self._limited(_parsed(resource.whole()))
             specs[version] = spec
             if isinstance(spec, str):
                 invalid.append(InvalidObject(resource=resource, problem=spec))
@@ -122,6 +131,9 @@ class Resources:
                 usable.append((spec, resource))
         self._specs = specs
         return usable, tuple(invalid)
+
+    def _limited(self, spec: PipelineSpec | str) -> PipelineSpec | str:
+        return spec if isinstance(spec, str) else self._priorities.limited(spec)
 
     def pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
         """Return the pools with their specs, and those whose spec cannot be used."""
@@ -166,12 +178,13 @@ class Reader:
         interval_s: float,
         reporting_grace_s: float,
         namespaces: tuple[str, ...] = (),
+        priorities: PriorityLimits = _UNLIMITED,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
         self._source = source
-        self._resources = Resources(pipelines, pools, namespaces)
+        self._resources = Resources(pipelines, pools, namespaces, priorities)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
@@ -180,7 +193,7 @@ class Reader:
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
         self._problems: tuple[str, ...] = ()
-        self.ownership = Ownership(gateway)
+        self.ownership = Ownership(gateway, namespaces)
         self._last_nodes: Sequence[Json] = ()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 

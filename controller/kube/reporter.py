@@ -57,16 +57,19 @@ class Reporter:
         pipelines: ResourceStore,
         pools: ResourceStore,
         interval_s: float,
+        pool_status: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`pipelines` and `pools` get every written object at once, before the watches deliver it.
 
-        `interval_s` is the time between cycles; `clock` returns monotonic seconds.
+        `interval_s` is the time between cycles; without `pool_status`, ComputePools are only read; `clock` returns
+        monotonic seconds.
         """
         self._gateway = gateway
         self._events = events
         self._stores = {PIPELINES: pipelines, POOLS: pools}
         self._interval_s = interval_s
+        self._pool_status = pool_status
         self._clock = clock
         self._unreachable = threading.Event()
         self._visited_at_s: dict[str, float] = {}
@@ -88,7 +91,7 @@ class Reporter:
         """
         snapshot, now_s = observation.snapshot, decision.now_s
         self._unreachable.clear()
-        for pool in decision.pools:
+        for pool in decision.pools if self._pool_status else ():
             resource = observation.pools[pool.name]
             old = resource.status()
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
@@ -123,7 +126,8 @@ class Reporter:
 
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
-        kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, observation.invalid_pools))
+        invalid_pools = observation.invalid_pools if self._pool_status else ()
+        kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, invalid_pools))
         news = (
             (kind, found.resource, old, status)
             for kind, invalid in kinds

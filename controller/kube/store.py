@@ -59,12 +59,14 @@ class Store(Generic[T]):
     def resync(self, pages: Iterable[Listing]) -> str:
         """Store a complete list, remove the objects that it lacks, and return the list's resource version.
 
-        Watches miss deletions while they are interrupted. A list that fails part way removes nothing.
+        Watches miss deletions while they are interrupted. A list that fails part way removes nothing. `pages` may be
+        those of one list after the other, one for each namespace; the version is then that of the first.
         """
         listed: set[Key] = set()
         version = "0"
-        for page in pages:
-            version = page.resource_version
+        for number, page in enumerate(pages):
+            if number == 0:  # what appeared after it in a namespace that was already listed is not gone
+                version = page.resource_version
             for resource in page.items:
                 self.put(resource)
                 listed.add(_key(resource))

@@ -1,19 +1,20 @@
 """Metrics from Prometheus, or from a back end with the same query API, evaluated at the back end's present time."""
 
-from pathlib import Path
-
 from profiler.samples import Origin
+from profiler.sources.access import Access
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.presets import load_presets
 from profiler.sources.prometheus_api import PrometheusApi
 from profiler.sources.queries import query_plan
 
+_OPEN = Access()
+
 
 class PrometheusSource:
-    """A `MetricSource` that reads from the back end at `url`. For `token_file` and `ca_file` see `PrometheusApi`."""
+    """A `MetricSource` that reads from the back end at `url`, to which it authenticates as `access` says."""
 
-    def __init__(self, url: str, *, token_file: Path | None = None, ca_file: Path | None = None) -> None:
-        self._api = PrometheusApi(url, token_file=token_file, ca_file=ca_file)
+    def __init__(self, url: str, access: Access = _OPEN) -> None:
+        self._api = PrometheusApi(url, access)
         self._presets = load_presets()
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ prometheus-api-client builds the request to /api/v1/query, keeps the connections
 * A limit on the size of an answer, and on the time to read its body.
 * Checks before the library reads the answer. `warnings` mark a partial answer, and the library drops them. Answers may
   come from a cache. Pages that are not an answer of the API make the library raise `KeyError` or `JSONDecodeError`.
-* A bearer token, which is read from its file again for every query.
+* Credentials that rotate (`authentication`).
 """
 
 import io
@@ -17,17 +17,17 @@ import time
 from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from typing import Any
 
 import requests
 from prometheus_api_client import PrometheusConnect
-from requests.auth import AuthBase
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from profiler.samples import Absence, AbsenceReason
+from profiler.sources.access import Access
+from profiler.sources.authentication import NoCredentials, authenticate
 
 _ATTEMPTS = 2
 _PAUSE_S = 0.1
@@ -42,21 +42,17 @@ _SHOWN = 200
 """Most characters of a message of the back end that are shown."""
 
 
+_OPEN = Access()
+
+
 class PrometheusApi:
-    """A client of the query API at `url`.
+    """A client of the query API at `url`, which authenticates as `access` says."""
 
-    `token_file` holds a bearer token; it is read again for every query because tokens rotate. `ca_file` replaces the
-    system's trust store.
-    """
-
-    def __init__(self, url: str, *, token_file: Path | None = None, ca_file: Path | None = None) -> None:
+    def __init__(self, url: str, access: Access = _OPEN) -> None:
         session = requests.Session()
         session.hooks["response"] += [self._read, _require_complete_answer]
         self._of_thread = threading.local()
-        if token_file is not None:
-            session.auth = _BearerToken(token_file)
-        if ca_file is not None:
-            session.verify = str(ca_file)
+        authenticate(session, access)
         self._client = PrometheusConnect(url=url.rstrip("/"), session=session, retry=Retry(total=0))
 
     def close(self) -> None:
@@ -111,7 +107,9 @@ class PrometheusApi:
                 problem = str(error)
             except requests.Timeout:
                 problem = "no answer in time"
-            except requests.RequestException as error:
+            except NoCredentials as error:
+                return _unavailable(str(error))
+            except OSError as error:  # those of `requests`, and a CA or certificate file that is gone
                 problem = _cause(error)
         return _unavailable(problem)
 
@@ -132,19 +130,6 @@ class _Overloaded(Exception):
     """The back end cannot answer now; another attempt may succeed."""
 
 
-class _BearerToken(AuthBase):
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        try:
-            token = self._file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise _NoAnswer(f"bearer token {self._file}: {error.strerror}") from error
-        request.headers["Authorization"] = f"Bearer {token}"
-        return request
-
-
 def _require_an_end(size: int, end_s: float) -> None:
     if size > _MOST_BYTES:
         raise _NoAnswer(f"more than {_MOST_BYTES // 2**20} MiB in answer to one query")
@@ -162,6 +147,8 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
     document = _document(response)
     if status in {requests.codes.bad_request, requests.codes.unprocessable_entity} and "error" in document:
         raise _BadQuery(str(document["error"])[:_SHOWN])
+    if status in {requests.codes.unauthorized, requests.codes.forbidden}:
+        raise _NoAnswer(f"HTTP status {status}: check the credentials (--prometheus-token-file and others)")
     if status != requests.codes.ok:
         raise _NoAnswer(f"HTTP status {status}")
     data = document.get("data")
@@ -207,7 +194,7 @@ def _unavailable(detail: str) -> Absence:
     return Absence(reason=AbsenceReason.UNAVAILABLE, detail=f"Prometheus: {detail}")
 
 
-def _cause(error: requests.RequestException) -> str:
+def _cause(error: OSError) -> str:
     """Return the cause without the URL, so that the same problem of many queries has one text."""
-    inner = error.args[0] if error.args else error
+    inner = error.args[0] if error.args and isinstance(error, requests.RequestException) else error
     return str(getattr(inner, "reason", inner))[:_SHOWN]

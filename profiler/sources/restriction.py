@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from optimizer.model import PipelineKey
-from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity
+from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity, Reading
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
 from profiler.sources.promql import fill, pod_matcher
 from profiler.sources.promql_syntax import selector_places
 from profiler.sources.promql_tokens import UnsupportedQuery
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own
 def restricted(query: str, namespace: str) -> str:
     """Return `query` with the condition `namespace="<namespace>"` in every selector.
 
@@ -63,9 +63,20 @@ class RestrictedSource:
                 key: replace(samples, readings={**samples.readings, **refused_overrides.get(key, {})})
                 for key, samples in answer.placements.items()
             },
-            scalars={**answer.scalars, **refused},
+            scalars={
+                **{key: _explained(reading, request.scalar_owners.get(key)) for key, reading in answer.scalars.items()},
+                **refused,
+            },
             problems=(*answer.problems, *refusals),
         )
+
+
+def _explained(reading: Reading, key: PipelineKey | None) -> Reading:
+    """Return `reading`; where the query returns no series, with the condition that it got."""
+    if not isinstance(reading, Absence) or reading.reason is not AbsenceReason.MISSING or key is None:
+        return reading
+    condition = f'--restrict-queries added namespace="{_namespace(key)}" to every selector'
+    return replace(reading, detail=f"{reading.detail}; {condition}" if reading.detail else condition)
 
 
 def _overrides(target: PlacementTarget) -> tuple[dict[Quantity, str], dict[Quantity, Absence]]:

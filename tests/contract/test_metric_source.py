@@ -20,6 +20,7 @@ from http_upstream import serving
 
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity, Reading
+from profiler.sources.access import Access
 from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 from profiler.sources.prometheus import PrometheusSource
 
@@ -405,7 +406,7 @@ class TestWhatIsNotANumber:
 
 def test_the_token_is_read_again_for_every_query(back_end: BackEnd, tmp_path: Path) -> None:
     token = tmp_path / "token"
-    source = PrometheusSource(back_end.url, token_file=token)
+    source = PrometheusSource(back_end.url, Access(token_file=token))
     answer = read(source, replace(TARGET, pods=frozenset()), demand="scalar")
     assert "No such file" in answer.problems[0]
     for value in ("first", "second"):

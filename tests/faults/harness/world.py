@@ -278,7 +278,8 @@ class _Exporter:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                lines = [f'offered_rate{{pipeline="{name}"}} {rate}' for name, rate in tuple(offered.items())]
+                labels = f'namespace="{NAMESPACE}", pipeline='  # queries see their own namespace only
+                lines = [f'offered_rate{{{labels}"{name}"}} {rate}' for name, rate in tuple(offered.items())]
                 body = "\n".join([*lines, ""]).encode()
                 self.send_response(HTTPStatus.OK)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")

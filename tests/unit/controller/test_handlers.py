@@ -10,7 +10,7 @@ import kopf
 import pytest
 
 from controller.handlers import ResourceWatches
-from controller.kube.gateway import Gateway, Unavailable
+from controller.kube.gateway import Gateway, Resource, Unavailable
 from controller.kube.store import ResourceStore
 
 
@@ -54,6 +54,40 @@ def test_nothing_is_watched_before_the_resources_could_be_read() -> None:
             watches.resync()
         watches.start()
         assert threading.active_count() == threads_before, "no watch, which would end for want of CRDs"
+
+
+def test_an_operator_of_some_namespaces_lists_and_watches_pipelines_there_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: list[tuple[str, str | None]] = []
+    watched: list[tuple[bool, tuple[str, ...]]] = []
+
+    class Noted:
+        def pages(self, resource: Resource, namespace: str | None) -> list[object]:
+            listed.append((resource.plural, namespace))
+            return []
+
+    async def watching(*, clusterwide: bool, namespaces: tuple[str, ...], **_: Any) -> None:
+        watched.append((clusterwide, namespaces))
+
+    monkeypatch.setattr(kopf, "operator", watching)
+    for namespaces in ((), ("speech", "batch")):
+        died = threading.Event()
+        watches = ResourceWatches(
+            cast("Gateway", Noted()),
+            pipelines=ResourceStore(),
+            pools=ResourceStore(),
+            beat=lambda: None,
+            died=died.set,
+            namespaces=namespaces,
+        )
+        with watches:
+            watches.resync()
+            watches.start()
+            assert died.wait(10)
+    everywhere = [("speechpipelines", None), ("computepools", None)]
+    assert listed == [*everywhere, ("speechpipelines", "speech"), ("speechpipelines", "batch"), ("computepools", None)]
+    assert watched == [(True, ()), (False, ("speech", "batch"))]
 
 
 def test_what_a_long_list_leaves_behind_is_cleared_within_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:

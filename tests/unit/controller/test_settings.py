@@ -3,6 +3,7 @@ import socket
 import pytest
 
 from controller.kube.lease import Terms
+from controller.kube.priorities import PriorityLimits
 from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, load_settings
 
@@ -30,7 +31,38 @@ def test_sources_and_endpoints_of_metrics_are_separated_by_commas(monkeypatch: p
     settings = load_settings({})
     assert settings.metrics == ("prometheus", "direct")
     assert settings.scrape_endpoints == ("http://a:9100/metrics", "http://b:9100/metrics")
-    assert not settings.restrict_queries
+
+
+@pytest.mark.parametrize(
+    ("flags", "restricts"),
+    [
+        ({}, True),
+        ({"namespaces": "speech,batch"}, True),
+        ({"namespaces": "speech"}, False),
+        ({"restrict_queries": False}, False),
+        ({"namespaces": "speech", "restrict_queries": True}, True),
+    ],
+)
+def test_queries_are_restricted_where_several_namespaces_have_pipelines(
+    flags: dict[str, object], restricts: bool
+) -> None:
+    assert load_settings(flags).restricts_queries is restricts
+
+
+def test_an_operator_of_some_namespaces_leaves_the_status_of_pools_to_others() -> None:
+    assert load_settings({}).writes_pool_status
+    assert not load_settings({"namespaces": "speech"}).writes_pool_status
+    assert load_settings({"namespaces": "speech", "pool_status": True}).writes_pool_status
+
+
+def test_priorities_are_limited_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings({}).priorities == PriorityLimits(default=1000)
+    monkeypatch.setenv("SLUICE_MAX_PRIORITY", "10, speech=100000,batch=0")
+    assert load_settings({}).priorities == PriorityLimits(default=10, namespaces={"speech": 100_000, "batch": 0})
+
+
+def test_without_a_default_only_the_named_namespaces_are_limited() -> None:
+    assert load_settings({"max_priority": "batch=5"}).priorities.default == 1_000_000_000
 
 
 def test_without_prometheus_its_address_is_not_required(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +103,9 @@ def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> N
         ("port", "eight", "must be an integer"),
         ("restrict_queries", "perhaps", "must be true or false"),
         ("port", "70000", "must be at most 65535"),
+        ("max_priority", "high", "must be integers from 0 to 1000000000, such as 1000 or speech=100000"),
+        ("max_priority", "speech=1000000001", "must be integers from 0 to 1000000000"),
+        ("max_priority", "10,20", "has two limits for one namespace"),
         ("log_format", "xml", "must be text or json"),
         ("namespaces", "Speech", "must be a DNS label"),
         ("metrics", "graphite", "must be prometheus or direct"),

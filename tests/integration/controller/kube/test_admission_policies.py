@@ -1,5 +1,6 @@
 """What the API server refuses the operator's identity, on a cluster of its own with the policies installed."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -245,6 +246,46 @@ class TestWhoeverWritesAPipeline:
             )
 
 
+class TestPriorities:
+    """Those of other tenants are safe from an author who takes the highest."""
+
+    LIMIT = "spec.priority: must be at most {} in namespace default; the limits are settings of the operator"
+
+    @staticmethod
+    def create(cluster: Cluster, priority: int) -> str:
+        """Create another pipeline; a policy takes effect a moment after it is changed, and until then it is there."""
+        return refused(lambda: apply(cluster.admin, ranked(f"ranked-{next(NUMBERS)}", priority)))
+
+    @staticmethod
+    def change(cluster: Cluster, **spec: Any) -> str:
+        patch = {"spec": spec}
+        return refused(lambda: pipelines(cluster.admin).patch_namespaced_custom_object(*PIPELINES, "ranked", patch))
+
+    def test_above_the_limit_are_refused(self, cluster: Cluster) -> None:
+        until(lambda: self.LIMIT.format(1000) in self.create(cluster, 1001))
+        apply(cluster.admin, ranked("ranked", 1000))
+        assert self.LIMIT.format(1000) in self.change(cluster, priority=1_000_000_000)
+
+    def test_that_were_within_the_limit_do_not_block_other_changes_when_it_is_lowered(self, cluster: Cluster) -> None:
+        policies = client.AdmissionregistrationV1Api(cluster.admin)
+        policy = policies.read_validating_admission_policy("sluice-priorities")
+        policy.spec.variables[0].expression = '{"": 1000, "default": 10}'
+        policies.replace_validating_admission_policy("sluice-priorities", policy)
+        until(lambda: self.LIMIT.format(10) in self.create(cluster, 11))
+        assert not self.change(cluster, budget={"perHour": "7"})
+        assert not self.change(cluster, priority=500)
+        assert self.LIMIT.format(10) in self.change(cluster, priority=501)
+        assert not self.change(cluster, priority=10)
+        assert self.LIMIT.format(10) in self.change(cluster, priority=11)
+
+
+def ranked(name: str, priority: int) -> dict[str, Any]:
+    document = a_pipeline(name)
+    document["spec"]["priority"] = priority
+    return document
+
+
+NUMBERS = itertools.count()
 NO_RIGHT = "target: you must have the right to patch the scale of each target"
 PIPELINES = ("sluice.dev", "v1alpha1", "default", "speechpipelines")
 

@@ -28,7 +28,7 @@ def test_the_operator_refuses_wrong_settings_as_wrong_usage(
 @pytest.mark.parametrize(
     ("flags", "environment", "setting", "value"),
     [
-        ([], {}, "restrict_queries", False),
+        ([], {}, "restrict_queries", None),
         (["--restrict-queries"], {}, "restrict_queries", True),
         ([], {"SLUICE_RESTRICT_QUERIES": "true"}, "restrict_queries", True),
         (["--no-restrict-queries"], {"SLUICE_RESTRICT_QUERIES": "true"}, "restrict_queries", False),
@@ -39,7 +39,7 @@ def test_the_operator_refuses_wrong_settings_as_wrong_usage(
     ],
 )
 def test_boolean_flags_win_over_the_environment(
-    flags: list[str], environment: dict[str, str], setting: str, value: bool, monkeypatch: pytest.MonkeyPatch
+    flags: list[str], environment: dict[str, str], setting: str, value: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[OperatorSettings] = []
     monkeypatch.setattr("controller.commands.operator.run", lambda settings, _stop: started.append(settings))

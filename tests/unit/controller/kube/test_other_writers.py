@@ -29,17 +29,20 @@ class Lists:
 
     items: dict[Resource, list[dict[str, Any]]] = field(default_factory=dict)
     error: KubeError | None = None
+    asked: set[str | None] = field(default_factory=set)
 
-    def list_all(self, resource: Resource) -> Listing:
+    def list_all(self, resource: Resource, namespace: str | None) -> Listing:
+        self.asked.add(namespace)
         if self.error:
             raise self.error
         if resource not in self.items:
             raise NotFound("no such kind")
-        return Listing(items=tuple(self.items[resource]), resource_version="1")
+        found = [item for item in self.items[resource] if namespace in {None, item["metadata"]["namespace"]}]
+        return Listing(items=tuple(found), resource_version="1")
 
 
-def ownership(lists: Lists | None = None) -> Ownership:
-    return Ownership(cast(Gateway, lists or Lists()))
+def ownership(lists: Lists | None = None, namespaces: tuple[str, ...] = ()) -> Ownership:
+    return Ownership(cast(Gateway, lists or Lists()), namespaces)
 
 
 def autoscaler(called: str, namespace: str = "speech", **target: str) -> dict[str, Any]:
@@ -114,3 +117,12 @@ def test_autoscalers_that_cannot_be_read_for_a_moment_stay_known() -> None:
     lists.error, lists.items = None, {}
     known.refresh()
     assert known.autoscalers(SPEC) == {}
+
+
+def test_an_operator_of_some_namespaces_looks_for_autoscalers_there_only() -> None:
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "encoder-inferentia"}
+    lists = Lists({AUTOSCALERS: [autoscaler("here", **target), autoscaler("there", namespace="other", **target)]})
+    known = ownership(lists, ("batch", "speech"))
+    known.refresh()
+    assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/here"}
+    assert lists.asked == {"batch", "speech"}

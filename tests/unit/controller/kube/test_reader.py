@@ -18,7 +18,8 @@ from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_document
 from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gateway, KubeError, NotFound
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
-from controller.kube.reader import Reader
+from controller.kube.priorities import PriorityLimits
+from controller.kube.reader import Reader, Resources
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples
@@ -133,6 +134,15 @@ def test_a_node_that_is_gone_takes_its_pod_with_it_and_its_pool_has_failed() -> 
     target, memory = seen([a_node("node-1")])
     assert (len(target.stranded), len(target.starting)) == (1, 0)
     assert memory.reason == "pod-0: its node node-0 is not ready"
+
+
+def test_a_priority_counts_up_to_the_limit_of_its_namespace() -> None:
+    (manifest,) = manifests("batch-transcription.yaml")
+    manifest["spec"]["priority"] = 500
+    resources = Resources(a_store(manifest), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
+    for _ in range(2):  # parsed, and then known
+        ((spec, _resource),), _invalid = resources.pipelines()
+        assert spec.priority == 20
 
 
 def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_selects() -> None:

@@ -80,7 +80,7 @@ def _merged(document: Any, patch: Any) -> Any:
 class World:
     """The default snapshot of the builders, its resources, and a reporter."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pool_status: bool = True) -> None:
         self.snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
         names = [("SpeechPipeline", "captions", {"namespace": "speech"})]
         names += [("ComputePool", name, {}) for name in self.snapshot.pools]
@@ -105,6 +105,7 @@ class World:
             pipelines=self.pipelines,
             pools=self.pools,
             interval_s=10.0,
+            pool_status=pool_status,
             clock=lambda: next(looks),
         )
 
@@ -146,6 +147,15 @@ def test_a_cycle_like_the_one_before_writes_nothing(world: World) -> None:
     for cycle in range(1, 10):
         world.report(replace(steady, now_s=NOW_S + 15 * cycle))
     assert world.log.patches == []
+
+
+def test_an_operator_that_shares_the_pools_with_others_only_reads_them() -> None:
+    world = World(pool_status=False)
+    assert world.report() == {CAPTIONS}
+    assert world.log.patches == ["captions"]
+    pool = InvalidObject(resource=next(iter(world.pools.snapshot().values())), problem="spec.price: required")
+    world.reporter.record_events(replace(unusable(), invalid_pools=(pool,)), (), ())
+    assert world.log.patches == ["captions"]
 
 
 def test_a_pipeline_that_is_gone_is_not_acted_on_and_forgotten(world: World) -> None:

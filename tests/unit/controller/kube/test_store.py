@@ -110,6 +110,19 @@ def test_a_list_of_several_pages_sweeps_only_what_none_of_them_has() -> None:
     assert names(store) == ["batch", "captions"]
 
 
+def test_what_appears_while_the_lists_of_several_namespaces_are_read_stays() -> None:
+    store = ResourceStore()
+    store.put(an_object("ghost", 3))
+
+    def pages() -> Iterator[Listing]:
+        yield a_listing(9, an_object("captions", 3))
+        store.put(an_object("new", 10))  # in the first namespace, after it was listed
+        yield a_listing(11, an_object("batch", 3))
+
+    assert store.resync(pages()) == "9"
+    assert names(store) == ["batch", "captions", "new"]
+
+
 def test_a_list_that_breaks_off_sweeps_nothing() -> None:
     def pages() -> Iterator[Listing]:
         yield a_listing(9, an_object("captions", 5))

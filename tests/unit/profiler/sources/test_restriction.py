@@ -1,6 +1,7 @@
 """Every selector of a query gets the namespace, or the query is refused; some queries try to get around it."""
 
 from collections.abc import Hashable
+from dataclasses import replace
 
 import pytest
 from tenant_queries import REFUSED, RESTRICTED
@@ -100,3 +101,16 @@ def test_the_users_own_query_of_a_quantity_is_restricted_as_well() -> None:
     refusal = samples.of(Quantity.UTILIZATION)
     assert isinstance(refusal, Absence)
     assert "in: a b" in refusal.detail
+
+
+def test_a_query_without_series_says_what_was_added_to_it() -> None:
+    class Empty(Recorder):
+        def read(self, request: ReadRequest) -> ReadAnswer:
+            answer = super().read(request)
+            absent = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
+            return replace(answer, scalars=dict.fromkeys(request.scalars, absent))
+
+    request = ReadRequest(placements=(), scalars={"demand": "a"}, deadline_s=1.0, scalar_owners={"demand": KEY[0]})
+    reading = RestrictedSource(Empty()).read(request).scalars["demand"]
+    added = '--restrict-queries added namespace="speech" to every selector'
+    assert reading == Absence(reason=AbsenceReason.MISSING, detail=f"the query returns no series; {added}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulations.lab.host import binaries
-from simulations.lab.host.binaries import BuildError, ensure
+from simulations.lab.host.binaries import BuildError, ensure, ensure_helm
 
 PROGRAMS = (
     "etcd",
@@ -28,6 +28,7 @@ build)
   if [ -n "$GO_FAILS" ]; then echo "dial tcp: $GO_FAILS" >&2; exit 1; fi
   for argument; do if [ "$previous" = -o ]; then output=$argument; fi; previous=$argument; done
   case "$output" in
+  */.helm-*/) echo built > "$output"helm ;;
   */) for name in prometheus promtool; do echo built > "$output$name"; done ;;
   *) echo built > "$output" ;;
   esac ;;
@@ -79,6 +80,21 @@ def test_every_program_is_built_once_and_then_taken_from_the_cache(journal: Path
 
     assert ensure(silent) == found
     assert len(builds(journal)) == 2
+
+
+def test_helm_is_built_only_when_it_is_asked_for(journal: Path) -> None:
+    ensure(ignore)
+    assert "helm" not in builds(journal)
+    assert ensure_helm(ignore).read_text() == "built\n"
+    assert ensure_helm(silent).name == "helm"
+    assert builds(journal) == ["controlplane", "prometheus", "helm"]
+
+
+def test_helm_of_the_machine_is_used(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    helm = executable(tmp_path / "given" / "helm")
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(helm.parent))
+    assert ensure_helm(silent) == helm
+    assert builds(journal) == []
 
 
 def test_the_compiler_never_fetches_another_compiler(journal: Path) -> None:

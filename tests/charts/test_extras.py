@@ -1,0 +1,139 @@
+"""CRDs, monitoring, network policy, the test and the notes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import yaml
+from helm_chart import CHART, Chart, Values, of_kind, one
+
+CRDS = Path(__file__).parents[2] / "crds"
+KEEP = {"helm.sh/resource-policy": "keep"}
+
+
+class TestCrds:
+    def test_are_those_of_the_repository_and_outlive_the_release(self, chart: Chart) -> None:
+        rendered = {crd["metadata"]["name"]: crd for crd in of_kind(chart.render(), "CustomResourceDefinition")}
+        sources = [yaml.safe_load(file.read_text()) for file in CRDS.glob("*.yaml")]
+        assert rendered.keys() == {crd["metadata"]["name"] for crd in sources}
+        for crd in sources:
+            assert rendered[crd["metadata"]["name"]]["spec"] == crd["spec"]
+            assert rendered[crd["metadata"]["name"]]["metadata"]["annotations"] == KEEP
+
+    def test_go_with_the_release_if_that_is_wanted(self, chart: Chart) -> None:
+        for crd in of_kind(chart.render({"crds": {"keep": False}}), "CustomResourceDefinition"):
+            assert "annotations" not in crd["metadata"]
+
+    def test_are_left_to_another_release(self, chart: Chart) -> None:
+        assert of_kind(chart.render({"crds": {"install": False}}), "CustomResourceDefinition") == []
+
+
+class TestMonitoring:
+    VALUES: ClassVar[Values] = {
+        "serviceMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}, "runbookUrl": "https://wiki/runbook"},
+        "dashboards": {"enabled": True, "namespace": "grafana", "annotations": {"grafana_folder": "Sluice"}},
+    }
+
+    @pytest.fixture
+    def filled(self, chart: Chart, tmp_path: Path) -> Chart:
+        """The chart with a dashboard and a rule."""
+        folder = tmp_path / "sluice"
+        shutil.copytree(CHART, folder)
+        shutil.rmtree(folder / "dashboards", ignore_errors=True)
+        (folder / "dashboards").mkdir()
+        panel = {"title": "{{ pipeline }}", "expr": 'a{b="c"} > 0', "legendFormat": "{{ stage }} & <more>"}
+        (folder / "dashboards" / "fleet.json").write_text(json.dumps(panel))
+        rule = {
+            "alert": "A",
+            "expr": "up == 0",
+            "annotations": {"runbook_url": "__RUNBOOK_URL__#a", "d": "{{ $value }}"},
+        }
+        (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "sluice", "rules": [rule]}]}))
+        return Chart(helm=chart.helm, folder=folder)
+
+    def test_is_off_by_default(self, filled: Chart) -> None:
+        assert of_kind(filled.render(), "ServiceMonitor", "PrometheusRule", "ConfigMap") == []
+
+    def test_finds_the_service_and_keeps_the_operators_labels(self, filled: Chart) -> None:
+        manifests = filled.render(self.VALUES)
+        monitor, service = one(manifests, "ServiceMonitor"), one(manifests, "Service")
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] == service["spec"]["ports"][0]["name"]
+        assert (endpoint["honorLabels"], endpoint["interval"]) == (True, "30s")
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+    def test_has_the_rules_with_links_to_your_runbook(self, filled: Chart) -> None:
+        rule = one(filled.render(self.VALUES), "PrometheusRule")
+        (alert,) = rule["spec"]["groups"][0]["rules"]
+        assert alert["annotations"] == {"runbook_url": "https://wiki/runbook#a", "d": "{{ $value }}"}
+
+    def test_has_a_config_map_for_each_dashboard_as_it_is(self, filled: Chart) -> None:
+        found = one(filled.render(self.VALUES), "ConfigMap")
+        assert found["metadata"]["namespace"] == "grafana"
+        assert found["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert found["metadata"]["annotations"] == {"grafana_folder": "Sluice"}
+        assert found["data"]["fleet.json"] == (filled.folder / "dashboards" / "fleet.json").read_text()
+
+    def test_without_files_there_is_nothing(self, filled: Chart) -> None:
+        shutil.rmtree(filled.folder / "dashboards")
+        (filled.folder / "rules.yaml").unlink()
+        assert of_kind(filled.render(self.VALUES), "PrometheusRule", "ConfigMap") == []
+
+    def test_renders_with_the_files_of_the_chart(self, chart: Chart) -> None:
+        assert chart.render(self.VALUES)
+
+
+class TestNetworkPolicy:
+    def test_is_off_by_default(self, chart: Chart) -> None:
+        assert of_kind(chart.render(), "NetworkPolicy") == []
+
+    @pytest.mark.parametrize(
+        ("url", "port"),
+        [("http://a.b:9090", 9090), ("https://a.b/x", 443), ("http://a.b", 80), ("https://[::1]:9091/x", 9091)],
+    )
+    def test_opens_the_port_of_prometheus(self, chart: Chart, url: str, port: int) -> None:
+        manifests = chart.render({"networkPolicy": {"enabled": True}, "prometheus": {"url": url}})
+        spec = one(manifests, "NetworkPolicy")["spec"]
+        selector = one(manifests, "Deployment")["spec"]["selector"]
+        assert spec["podSelector"] == selector
+        ports = [{entry["port"] for entry in rule["ports"]} for rule in spec["egress"]]
+        assert ports == [{53}, {443, 6443}, {port}]
+        assert spec["ingress"] == [{"ports": [{"port": "http"}]}]
+
+    def test_is_extended(self, chart: Chart) -> None:
+        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+        values = {
+            "networkPolicy": {"enabled": True, "metricsFrom": [peer], "extraEgress": [{"to": [peer]}]},
+            "operator": {"metrics": ["direct"]},
+        }
+        spec = one(chart.render(values), "NetworkPolicy")["spec"]
+        assert spec["ingress"][0]["from"] == [peer]
+        assert spec["egress"][2:] == [{"to": [peer]}]
+
+
+def test_the_test_asks_the_service_whether_cycles_succeed(chart: Chart) -> None:
+    manifests = chart.render(release="a", namespace="one")
+    pod = one(manifests, "Pod")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    service = one(manifests, "Service")
+    address = f"http://{service['metadata']['name']}.one.svc:{service['spec']['ports'][0]['port']}/readyz"
+    (container,) = pod["spec"]["containers"]
+    assert container["args"][1] == address
+    compile(container["args"][0], "args", "exec")
+
+
+def test_the_notes_say_the_next_step(chart: Chart) -> None:
+    arguments = ("install", "a", chart.folder, "--namespace", "one", "--dry-run=client")
+    notes = chart.run(*arguments).partition("NOTES:")[2]
+    assert "helm test a --namespace one" in notes
+    assert "2 replicas in namespace one, for pipelines in all namespaces." in notes
+    assert "mode: Recommend" in notes
+    narrow = chart.run(*arguments, values={"watchNamespaces": ["speech"], "crds": {"install": False}, "replicas": 1})
+    narrow = narrow.partition("NOTES:")[2]
+    assert "1 replica in namespace one, for pipelines in speech." in narrow
+    assert "This release has no CRDs" in narrow
+    assert "It only reads ComputePools" in narrow

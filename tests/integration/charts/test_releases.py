@@ -1,0 +1,172 @@
+"""Releases of the chart on a real API server, made by the real Helm. Nothing runs their pods here."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_chart import CHART, Chart, ChartRefused, Values, one
+
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.host.binaries import Binaries, ensure_helm
+
+pytestmark = pytest.mark.lab
+
+SYSTEM = "sluice-system"
+NAMESPACES = (SYSTEM, "other-system", "speech", "batch")
+# Every kind that the chart makes, but CRDs.
+KINDS = (
+    "serviceaccounts,services,deployments,leases,poddisruptionbudgets,networkpolicies,roles,rolebindings,configmaps,"
+    "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas"
+)
+OURS = "app.kubernetes.io/managed-by=Helm,app.kubernetes.io/name=sluice"
+EVERYTHING = {"networkPolicy": {"enabled": True}, "dashboards": {"enabled": True}}
+NO_CRDS = {"crds": {"install": False}}
+
+
+class Cluster:
+    """An API server with namespaces that enforce the restricted Pod Security standard."""
+
+    def __init__(self, control_plane: ControlPlane, binaries: Binaries, chart: Chart) -> None:
+        self._kubeconfig, self._kubectl, self._chart = control_plane.kubeconfig, binaries.kubectl, chart
+        for namespace in NAMESPACES:
+            labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+            self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
+
+    def kubectl(self, *arguments: str, given: Any = None) -> str:
+        """Return the output of kubectl; `given` is a manifest for its input."""
+        command: list[str | Path] = [self._kubectl, "--kubeconfig", self._kubeconfig, *arguments]
+        done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "Warning" not in done.stderr, done.stderr
+        return done.stdout
+
+    def apply(self, manifest: Any, *arguments: str) -> None:
+        self.kubectl("apply", "--server-side", "--filename=-", "--validate=strict", *arguments, given=manifest)
+
+    def helm(
+        self, *arguments: str, values: Values | None = None, namespace: str = SYSTEM, chart: Path | None = CHART
+    ) -> None:
+        """Run Helm for a release in `namespace`."""
+        verb, *rest = arguments
+        folder = [] if chart is None else [chart]
+        self._chart.run(
+            verb, *rest, *folder, "--namespace", namespace, "--kubeconfig", self._kubeconfig,
+            values=None if chart is None else values or {},
+        )  # fmt: skip
+
+    def ours(self) -> list[str]:
+        """Return the objects of all releases but the CRDs, as `kind/name`."""
+        listed = json.loads(self.kubectl("get", KINDS, "--all-namespaces", "--selector", OURS, "--output=json"))
+        return [f"{item['kind']}/{item['metadata']['name']}" for item in listed["items"]]
+
+    def clear(self) -> None:
+        for namespace in NAMESPACES:
+            listed = self._chart.run("list", "--namespace", namespace, "--kubeconfig", self._kubeconfig, "-q")
+            for release in listed.split():
+                self.helm("uninstall", release, namespace=namespace, chart=None)
+        self.kubectl("delete", "customresourcedefinitions", "--all")
+
+
+@pytest.fixture(scope="module")
+def chart() -> Chart:
+    return Chart(helm=ensure_helm(print))
+
+
+@pytest.fixture(scope="module")
+def fresh(binaries: Binaries, chart: Chart, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with ControlPlane(tmp_path_factory.mktemp("releases"), binaries) as control_plane:
+        yield Cluster(control_plane, binaries, chart)
+
+
+@pytest.fixture
+def cluster(fresh: Cluster) -> Iterator[Cluster]:
+    yield fresh
+    fresh.clear()
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING, {**EVERYTHING, "watchNamespaces": ["speech", "batch"]}])
+def test_the_server_accepts_every_object_without_a_warning(cluster: Cluster, chart: Chart, values: Values) -> None:
+    for manifest in chart.render(values, release="y"):
+        cluster.apply(manifest, "--dry-run=server")
+
+
+def test_pods_meet_the_restricted_standard(cluster: Cluster, chart: Chart) -> None:
+    manifests = chart.render()
+    template = one(manifests, "Deployment")["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "operator"}}
+    for each in (pod, one(manifests, "Pod")):
+        each["metadata"] |= {"namespace": SYSTEM}
+        each["spec"].pop("serviceAccountName", None)
+        cluster.kubectl("create", "--filename=-", "--dry-run=server", given=each)
+
+
+def test_nothing_but_the_crds_outlives_the_release(cluster: Cluster) -> None:
+    cluster.helm("install", "sluice", values=EVERYTHING)
+    assert "Deployment/sluice" in cluster.ours()
+    cluster.helm("uninstall", "sluice", chart=None)
+    assert cluster.ours() == []
+    assert len(cluster.kubectl("get", "crd", "--output=name").split()) == 2
+    cluster.helm("install", "sluice")  # takes over the CRDs that were kept
+
+
+def test_an_upgrade_reaches_the_crds_and_keeps_the_holder_of_the_lease(cluster: Cluster, tmp_path: Path) -> None:
+    older = tmp_path / "sluice"
+    shutil.copytree(CHART, older)
+    file = older / "files" / "crds" / "sluice.dev_computepools.yaml"
+    crd = yaml.safe_load(file.read_text())
+    columns = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    crd["spec"]["versions"][0]["additionalPrinterColumns"] = columns[:1]
+    file.write_text("# An older one.\n" + yaml.safe_dump(crd, sort_keys=False))
+    cluster.helm("install", "sluice", chart=older)
+    path = "--output=jsonpath={.spec.versions[0].additionalPrinterColumns[*].name}"
+    assert len(cluster.kubectl("get", "crd", "computepools.sluice.dev", path).split()) == 1
+    holder = '{"spec": {"holderIdentity": "sluice-0_1"}}'
+    cluster.kubectl("patch", "lease", "sluice", "--namespace", SYSTEM, "--type=merge", "--patch", holder)
+    cluster.helm("upgrade", "sluice")
+    assert len(cluster.kubectl("get", "crd", "computepools.sluice.dev", path).split()) == len(columns)
+    lease = cluster.kubectl("get", "lease", "sluice", "--namespace", SYSTEM, "--output=jsonpath={.spec.holderIdentity}")
+    assert lease == "sluice-0_1"
+
+
+def test_two_releases_with_disjoint_namespaces_stand_side_by_side(cluster: Cluster) -> None:
+    cluster.helm("install", "sluice", values={"watchNamespaces": ["speech"]})
+    cluster.helm("install", "sluice", values={"watchNamespaces": ["batch"], **NO_CRDS}, namespace="other-system")
+    roles = json.loads(cluster.kubectl("get", "rolebindings", "--all-namespaces", "--selector", OURS, "--output=json"))
+    granted = {
+        item["metadata"]["namespace"]: item["subjects"][0]["namespace"]
+        for item in roles["items"]
+        if item["metadata"]["name"] == "sluice-operator"
+    }
+    assert granted == {"speech": SYSTEM, "batch": "other-system"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refusal"),
+    [
+        (["speech"], ["batch", "speech"], 'Role "sluice-operator" in namespace "speech" exists and cannot be imported'),
+        ([], [], 'ClusterRole "sluice-operator" in namespace "" exists and cannot be imported'),
+        (["speech"], [], "release one manages namespace speech: name the namespaces of this release"),
+        ([], ["speech"], "release one manages all namespaces: give it watchNamespaces first"),
+    ],
+)
+def test_releases_that_overlap_are_refused(cluster: Cluster, first: list[str], second: list[str], refusal: str) -> None:
+    cluster.helm("install", "one", values={"watchNamespaces": first})
+    before = cluster.ours()
+    with pytest.raises(ChartRefused) as refused:
+        cluster.helm("install", "two", values={"watchNamespaces": second, **NO_CRDS}, namespace="other-system")
+    assert refusal in str(refused.value)
+    assert cluster.ours() == before
+
+
+def test_a_release_changes_its_namespaces(cluster: Cluster) -> None:
+    cluster.helm("install", "sluice")
+    for namespaces in (["speech"], ["speech", "batch"], []):
+        cluster.helm("upgrade", "sluice", values={"watchNamespaces": namespaces})
+        kind = "RoleBinding" if namespaces else "ClusterRoleBinding"
+        granted = [name for name in cluster.ours() if name.endswith("/sluice-operator") and "Binding" in name]
+        assert granted == [f"{kind}/sluice-operator"] * max(1, len(namespaces))
