@@ -74,7 +74,8 @@ RUN python3 /bill_of_materials.py > /opt/sluice/sbom.cdx.json \
  && find /opt/sluice -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 
 FROM simulations-files AS simulations-machine-code
-RUN cd / && python -m optimizer.warm_up && python -m simulations.engine.warm_up \
+COPY --from=operator-machine-code /machine-code /
+RUN cd / && python -m simulations.engine.warm_up \
  && NUMBA_DEBUG_CACHE=1 python -m optimizer.warm_up > /warm.log \
  && NUMBA_DEBUG_CACHE=1 python -m simulations.engine.warm_up >> /warm.log \
  && grep -q 'data loaded' /warm.log && ! grep 'data saved' /warm.log \

@@ -77,7 +77,7 @@ images = PYTHONPATH=tests/support $(BIN)/python -m images
 .PHONY: image
 image: $(STAMP) ## build the container images and check them in read-only containers without network (docs/image.md)
 	@$(images) build
-	@$(BIN)/pytest tests/install -rP
+	@SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP
 
 .PHONY: image-reproducible
 image-reproducible: $(STAMP) ## build the operator's image twice without a cache: all but the machine code must be identical
