@@ -78,6 +78,17 @@ browser: $(STAMP) ## find a Chromium for the tests of the report, or install Deb
 	   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 	 { echo "the tests of the report need Chromium: install it, or name one in SLUICE_BROWSER" >&2; exit 1; }
 
+images = PYTHONPATH=tests/support $(BIN)/python -m images
+
+.PHONY: image
+image: $(STAMP) ## build the container images and check them in read-only containers without network (docs/image.md)
+	@$(images) build
+	@SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP
+
+.PHONY: image-reproducible
+image-reproducible: $(STAMP) ## build the operator's image twice without a cache: all but the machine code must be identical
+	@$(images) compare
+
 .PHONY: fmt
 fmt: $(STAMP) ## format the code
 	@$(BIN)/ruff format .
@@ -150,10 +161,14 @@ docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, and the list
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
 
+resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
-	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
+	@$(resolve) pyproject.toml -o requirements.lock
+	@$(resolve) --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
+	@$(resolve) --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
+	@$(resolve) --group image -o requirements-build.lock
 
 .PHONY: clean
 clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)

@@ -13,7 +13,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import kopf
 
@@ -106,6 +106,8 @@ class ResourceWatches:
             await kopf.operator(
                 registry=self._registry(),
                 settings=_settings(),
+                # Without one kopf asks for the name of the user, and fails where a container's user has none.
+                identity=cast("Any", "sluice"),
                 standalone=True,
                 clusterwide=not self._namespaces,
                 namespaces=self._namespaces,

@@ -3,6 +3,7 @@
 A standby replica is ready too, and `/readyz` names the leader.
 """
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -55,6 +56,8 @@ class HealthServer:
     def __init__(self, host: str, port: int, health: Health, metrics: Callable[[], bytes]) -> None:
         """Bind to `host` and `port`; port 0 picks a free one. `metrics` returns the content of `/metrics`.
 
+        The host `::` stands for every address of IPv6 and IPv4.
+
         Raises:
             OSError: the address is in use, or it does not belong to this machine.
         """
@@ -91,8 +94,16 @@ class HealthServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """Log nothing: probes come every few seconds."""
 
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
+        class Server(ThreadingHTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            daemon_threads = True
+
+            def server_bind(self) -> None:
+                if self.address_family == socket.AF_INET6:
+                    self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+                super().server_bind()
+
+        self._server = Server((host, port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
 
     @property
@@ -100,6 +111,12 @@ class HealthServer:
         """Return the host and the port that the server listens on."""
         host, port = self._server.server_address[:2]
         return str(host), port
+
+    @property
+    def url(self) -> str:
+        """Return the base URL, such as http://127.0.0.1:8080."""
+        host, port = self.address
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -1,13 +1,17 @@
 """Settings of the operator process, read from the environment (`SLUICE_…`) and overridden by flags."""
 
+import os
+import re
 import socket
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
 
 from controller.kube.priorities import HIGHEST_PRIORITY, PriorityLimits
 from controller.prometheus_access import access_problems
@@ -38,6 +42,23 @@ def _whole_seconds(duration: str) -> str:
     if seconds < 2 or seconds != int(seconds):
         raise ValueError("must be a whole number of seconds, at least 2s")
     return duration
+
+
+_SERVICE_LINK = re.compile("(tcp|udp|sctp)://")
+
+
+class _Environment(EnvSettingsSource):
+    """The environment without service links.
+
+    For a Service called `sluice` kubelet sets SLUICE_PORT=tcp://10.0.0.37:8080 in all pods of its namespace. No setting
+    can begin like that, so such a value counts as not set.
+    """
+
+    @override
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        value, key, is_complex = super().get_field_value(field, field_name)
+        is_link = isinstance(value, str) and _SERVICE_LINK.match(value)
+        return None if is_link else value, key, is_complex
 
 
 class OperatorSettings(BaseSettings):
@@ -91,8 +112,8 @@ class OperatorSettings(BaseSettings):
     # Of several operators on a cluster, only one may write it.
     pool_status: bool | None = None
     """Write the status of ComputePools; default: yes, unless --namespaces is set."""
-    host: str = "127.0.0.1"
-    """Address to listen on for /metrics, /livez and /readyz; default 127.0.0.1."""
+    host: str | None = None
+    """Address to listen on for /metrics, /livez and /readyz; default: every address in a pod, elsewhere 127.0.0.1."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port for the same; default 8080, 0 picks a free one."""
     leader_elect: bool = True
@@ -115,6 +136,30 @@ class OperatorSettings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        *_: PydanticBaseSettingsSource,
+        **__: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of settings, the one that wins first: flags, then the environment."""
+        return init_settings, _Environment(settings_cls)
+
+    @property
+    def listen_address(self) -> str:
+        """Return the address to listen on.
+
+        kubelet's probes and Prometheus call a pod by its own address, so that 127.0.0.1 would fail there. Outside a pod
+        nothing else has to reach the metrics, and they need no authentication.
+        """
+        if self.host is not None:
+            return self.host
+        if "KUBERNETES_SERVICE_HOST" not in os.environ:
+            return "127.0.0.1"
+        return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104  # "::" has the addresses of IPv4 too
 
     @property
     def prometheus_access(self) -> Access:

@@ -162,11 +162,11 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
         try:
-            server = HealthServer(settings.host, settings.port, health, telemetry.exposition)
+            server = HealthServer(settings.listen_address, settings.port, health, telemetry.exposition)
         except OSError as error:
-            raise click.UsageError(f"cannot listen on {settings.host}:{settings.port}: {error}") from None
+            raise click.UsageError(f"cannot listen on {settings.listen_address}:{settings.port}: {error}") from None
         parts.enter_context(server)
-        _LOG.info("metrics and probes at http://%s:%d", *server.address)
+        _LOG.info("metrics and probes at %s", server.url)
         pipelines, pools = ResourceStore(), ResourceStore()
         cluster = parts.enter_context(
             Cluster(

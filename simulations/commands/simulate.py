@@ -15,7 +15,10 @@ import click
 from controller.commands.findings import refused
 
 if TYPE_CHECKING:
-    from simulations.results.results import Experiment
+    from simulations.experiment.experiment import RunRequest
+    from simulations.experiment.hindsight import BoundRequest
+    from simulations.experiment.parts import Split
+    from simulations.results.results import BoundResult, Experiment, RunResult
     from simulations.scenario.scenario import Scenario
 
 if find_spec("scipy") is None:  # solves the bound; the operator's image lacks it, and `sluice` then reports that
@@ -64,6 +67,18 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
+@click.option(
+    "--parts",
+    type=click.IntRange(1),
+    help="Split the runs into this many parts, for several machines; make only one of them, a file in --out.",
+)
+@click.option(
+    "--part",
+    type=click.IntRange(0),
+    envvar="JOB_COMPLETION_INDEX",
+    help="The part to make, counted from 0. Default: $JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets.",
+)
+@click.option("--join", is_flag=True, help="Run nothing: join the parts in --out to the results of one process.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def simulate(
     scenario: Path,
@@ -73,6 +88,9 @@ def simulate(
     seeds: tuple[int, ...] | None,
     out: Path | None,
     jobs: int | None,
+    parts: int | None,
+    part: int | None,
+    join: bool,
     output: str,
 ) -> None:
     """Simulate SCENARIO: what Sluice and baseline policies would cost, and how often they would meet the SLA.
@@ -90,13 +108,26 @@ def simulate(
     _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
     if out is not None:
         _check_writable(out)
-    experiment = _run(
+    runs, bounds = _planned(
         loaded,
         policies=tuple(dict.fromkeys(policies)) or None,
         what_ifs=tuple(dict.fromkeys(what_ifs)) or None,
         seeds=seeds,
-        jobs=jobs or len(os.sched_getaffinity(0)),
     )
+    processes = jobs or len(os.sched_getaffinity(0))
+    command = ("sluice", *sys.argv[1:])
+    if parts is None and not join:
+        results, found = _made(loaded, runs, bounds, jobs=processes)
+    else:
+        split, folder = _split(loaded, runs, bounds, parts=parts, out=out)
+        if not join:
+            chosen = _chosen(part, split.parts)
+            path = split.write(folder, chosen, *_made(loaded, *split.part(chosen), jobs=processes))
+            click.echo(f"part: {path}", err=output == "json")
+            return
+        results, found = _joined(split, folder)
+        command = _of_one_process(command)
+    experiment = _experiment(loaded, results, found, command=command, seeds=tuple(seeds or loaded.file.seeds))
     _print(experiment, output)
     if out is not None:
         page = _write(experiment, loaded, out)
@@ -123,48 +154,117 @@ def _check_writable(folder: Path) -> None:
         )
 
 
-def _run(
+def _planned(
     scenario: "Scenario",
     *,
     policies: Sequence[str] | None,
     what_ifs: Sequence[str] | None,
     seeds: Sequence[int] | None,
-    jobs: int,
-) -> "Experiment":
+) -> "tuple[tuple[RunRequest, ...], tuple[BoundRequest, ...]]":
     from simulations.cluster.refusals import check_simulated
-    from simulations.engine.self_checks import self_checks
-    from simulations.experiment.experiment import planned_runs, run_and_bound
+    from simulations.experiment.experiment import planned_runs
     from simulations.experiment.hindsight import BoundRequest
-    from simulations.experiment.provenance import provenance
-    from simulations.results.results import Experiment
     from simulations.scenario.scenario import InvalidScenario
 
     runs = planned_runs(scenario, policies=policies, what_ifs=what_ifs, seeds=seeds)
-    bounds = [BoundRequest(what_if=w, seed=s) for w, s in dict.fromkeys((run.what_if, run.seed) for run in runs)]
+    bounds = dict.fromkeys((run.what_if, run.seed) for run in runs)
     try:
         check_simulated(
             scenario,
             what_ifs={run.what_if for run in runs if run.what_if is not None},
             seeds=dict.fromkeys(run.seed for run in runs),
         )
-        with _progress(len(runs) + len(bounds)) as step:
-            checks = self_checks(runs[0].seed)
-            results, found_bounds = run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
     except InvalidScenario as error:
         raise refused(error.findings) from None
+    return runs, tuple(BoundRequest(what_if=what_if, seed=seed) for what_if, seed in bounds)
+
+
+def _made(
+    scenario: "Scenario", runs: "Sequence[RunRequest]", bounds: "Sequence[BoundRequest]", *, jobs: int
+) -> "tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]":
+    from simulations.experiment.experiment import run_and_bound
+
+    try:
+        with _progress(len(runs) + len(bounds)) as step:
+            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
+
+
+def _split(
+    scenario: "Scenario",
+    runs: "tuple[RunRequest, ...]",
+    bounds: "tuple[BoundRequest, ...]",
+    *,
+    parts: int | None,
+    out: Path | None,
+) -> "tuple[Split, Path]":
+    """Return the experiment as it is split, and the folder of its parts."""
+    from simulations.experiment.parts import Split
+    from simulations.experiment.provenance import provenance
+
+    if parts is None:
+        raise click.UsageError("--join: needs --parts, the number of parts to join.")
+    if out is None:
+        raise click.UsageError("--parts: needs --out, the folder of the parts.")
+    return Split(runs=runs, bounds=bounds, parts=parts, inputs=provenance(scenario, (), runs)), out
+
+
+def _chosen(part: int | None, parts: int) -> int:
+    if part is None:
+        raise click.UsageError(
+            "--parts: needs --part, the part to make; in an Indexed Job $JOB_COMPLETION_INDEX names it."
+        )
+    if part >= parts:
+        raise click.UsageError(f"--part: {part}: must be below --parts, {parts}; parts are counted from 0.")
+    return part
+
+
+def _joined(split: "Split", folder: Path) -> "tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]":
+    from simulations.experiment.parts import InvalidPart
+
+    try:
+        return split.join(folder)
+    except InvalidPart as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _of_one_process(command: Sequence[str]) -> tuple[str, ...]:
+    """Return `command` without the options that split it: what repeats the joined result."""
+    kept: list[str] = []
+    words = iter(command)
+    for word in words:
+        if word in {"--parts", "--part"}:
+            next(words, None)
+        elif word != "--join" and not word.startswith(("--parts=", "--part=")):
+            kept.append(word)
+    return tuple(kept)
+
+
+def _experiment(
+    scenario: "Scenario",
+    results: "tuple[RunResult, ...]",
+    bounds: "tuple[BoundResult, ...]",
+    *,
+    command: Sequence[str],
+    seeds: tuple[int, ...],
+) -> "Experiment":
+    from simulations.engine.self_checks import self_checks
+    from simulations.experiment.provenance import provenance
+    from simulations.results.results import Experiment
+
+    checks = self_checks(results[0].seed)
     for check in checks:
         if not check.ok:
             click.echo(f"self-check failed: {check.name}: do not rely on these numbers", err=True)
     return Experiment(
         scenario=scenario.file.name,
-        seeds=tuple(seeds or scenario.file.seeds),
+        seeds=seeds,
         results=results,
-        bounds=found_bounds,
+        bounds=bounds,
         self_checks=tuple(checks),
-        provenance=provenance(scenario, ("sluice", *sys.argv[1:]), results),
+        provenance=provenance(scenario, command, results),
     )
 
 

@@ -195,7 +195,7 @@ def _answers(
     try:
         with _uninterruptible():
             waiting: dict[Future[RunResult | BoundResult], int] = {
-                pool.submit(_in_process, requests[index]): index for index in _longest_first(requests)
+                pool.submit(_in_process, requests[index]): index for index in longest_first(requests)
             }
         while waiting:
             for done in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -211,7 +211,7 @@ def _answers(
     return [found[index] for index in range(len(requests))]
 
 
-def _longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
+def longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
     """Return the indexes of the requests, the longest first, so that all processes are busy until the end.
 
     Runs of Sluice take longest because it plans, then bounds; in all other runs most of the work is the queues.

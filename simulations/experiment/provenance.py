@@ -5,6 +5,7 @@ import platform
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata, resources
 
+from simulations.experiment.experiment import RunRequest
 from simulations.policies.catalogue import TRAINED
 from simulations.results.results import Provenance, RunResult, Tuning
 from simulations.scenario.scenario import Scenario
@@ -12,8 +13,8 @@ from simulations.scenario.scenario import Scenario
 _DISTRIBUTIONS = {"sluice": "sluice-operator", "numpy": "numpy", "numba": "numba", "scipy": "scipy"}
 
 
-def provenance(scenario: Scenario, command: Sequence[str], results: Iterable[RunResult] = ()) -> Provenance:
-    """Return the provenance of `results`, the runs of `scenario` made by `command` on this machine."""
+def provenance(scenario: Scenario, command: Sequence[str], runs: Iterable[RunResult | RunRequest] = ()) -> Provenance:
+    """Return the provenance of `runs`, made or to be made of `scenario` by `command` on this machine."""
     versions = {"python": platform.python_version()}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
@@ -21,7 +22,7 @@ def provenance(scenario: Scenario, command: Sequence[str], results: Iterable[Run
         except metadata.PackageNotFoundError:
             continue  # not every command needs every library
     files = dict(_files(scenario))
-    if any(result.tuning is Tuning.TRAINED for result in results):
+    if any(run.tuning is Tuning.TRAINED for run in runs):
         files[f"simulations/policies/{TRAINED}"] = (resources.files("simulations.policies") / TRAINED).read_bytes()
     return Provenance(
         command=tuple(command),

@@ -119,13 +119,19 @@ def test_the_environment_has_the_versions_that_work_together() -> None:
 
 
 def test_locks_are_hash_checked_and_name_no_index() -> None:
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-simulate.lock", "requirements-build.lock"):
         text = (ROOT / name).read_text()
         assert "--index-url" not in text
         assert "://" not in text
         requirements = re.findall(r"^[A-Za-z0-9_.-]+==\S+", text, re.MULTILINE)
         assert requirements
         assert text.count("--hash=sha256:") >= len(requirements)
+
+
+def test_simulations_in_a_container_have_the_operators_versions() -> None:
+    locked, simulate = ((ROOT / name).read_text() for name in ("requirements.lock", "requirements-simulate.lock"))
+    versions = set(re.findall(r"^[A-Za-z0-9_.-]+==[^ ]+", locked, re.MULTILINE))
+    assert versions < set(re.findall(r"^[A-Za-z0-9_.-]+==[^ ]+", simulate, re.MULTILINE))
 
 
 def test_the_operators_lock_carries_nothing_of_the_lab() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import getpass
 import threading
 import weakref
 from typing import Any, cast
@@ -38,6 +39,35 @@ def test_watches_that_fail_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None
         watches.resync()
         watches.start()
         assert died.wait(10)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_watches_start_where_the_user_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As in a container whose user is not in /etc/passwd.
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    started = threading.Event()
+
+    async def starting(**arguments: Any) -> None:
+        tasks = await kopf.spawn_tasks(**arguments)
+        started.set()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    monkeypatch.setattr(kopf, "operator", starting)
+    died = threading.Event()
+    watches = ResourceWatches(
+        cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
+    )
+    with watches:
+        watches.resync()
+        watches.start()
+        assert died.wait(10)
+    assert started.is_set()
+
+
+def nameless() -> str:
+    raise OSError("No username set in the environment")
 
 
 def test_nothing_is_watched_before_the_resources_could_be_read() -> None:

@@ -45,6 +45,20 @@ def test_metrics_are_served(server: HealthServer) -> None:
     assert get(server, "/metrics") == (200, "sluice_up 1\n")
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_every_address_includes_those_of_ipv4(health: Health) -> None:
+    with HealthServer("::", 0, health, lambda: b"sluice_up 1\n") as server:
+        _, port = server.address
+        assert server.url == f"http://[::]:{port}"
+        for host in ("127.0.0.1", "[::1]"):
+            with urlopen(f"http://{host}:{port}/metrics", timeout=5) as answer:
+                assert answer.read() == b"sluice_up 1\n"
+
+
+def test_the_address_is_told_as_a_url(server: HealthServer) -> None:
+    assert server.url == f"http://127.0.0.1:{server.address[1]}"
+
+
 def test_a_loop_that_stopped_turning_is_not_alive_and_named(server: HealthServer, health: Health, clock: Clock) -> None:
     health.beat("cycle", within_s=60)
     health.beat("watches", within_s=10)

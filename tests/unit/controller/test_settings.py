@@ -84,6 +84,31 @@ def test_outside_of_a_pod_the_host_is_named() -> None:
     assert load_settings({"pod_name": "sluice-0"}).pod == "sluice-0"
 
 
+@pytest.mark.parametrize("link", ["tcp://10.0.0.37:8080", "udp://10.0.0.37:53", "sctp://[fd00::1]:8080"])
+def test_the_link_of_a_service_called_sluice_is_not_a_port(monkeypatch: pytest.MonkeyPatch, link: str) -> None:
+    monkeypatch.setenv("SLUICE_PORT", link)
+    assert load_settings({}).port == 8080
+    assert load_settings({"port": "9000"}).port == 9000
+
+
+def test_a_link_given_as_a_flag_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match=r"--port \(SLUICE_PORT\): 'tcp://10.0.0.37:8080': must be an integer"):
+        load_settings({"port": "tcp://10.0.0.37:8080"})
+
+
+def test_in_a_pod_probes_reach_every_address_and_elsewhere_none_but_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert load_settings({}).listen_address == "127.0.0.1"
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: True)
+    assert load_settings({}).listen_address == "::"
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    assert load_settings({}).listen_address == "0.0.0.0"
+    assert load_settings({"host": "127.0.0.2"}).listen_address == "127.0.0.2"
+
+
 def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICE_PROMETHEUS_URL")
     with pytest.raises(InvalidSettings, match=r"--prometheus-url \(SLUICE_PROMETHEUS_URL\) is required"):

@@ -149,6 +149,65 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(simulator:
     assert simulator.runs == []
 
 
+def test_parts_that_are_made_one_by_one_are_joined_to_the_report_of_one_process(
+    simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, alone = tmp_path / "parts", tmp_path / "alone"
+    made = 0
+    for index in range(3):
+        monkeypatch.setenv("JOB_COMPLETION_INDEX", str(index))
+        result = call("--out", str(parts), "--parts", "3")
+        assert result.stdout == f"part: {parts / f'part-{index}-of-3.json'}\n"
+        assert not (parts / "report.html").exists()
+        made += len(simulator.runs) + len(simulator.bounds)
+    monkeypatch.delenv("JOB_COMPLETION_INDEX")
+    simulator.runs = []
+    monkeypatch.setattr(sys, "argv", ["sluice", "simulate", "s.yaml", "--parts", "3", "--join", "--out", "o"])
+    joined = call("--out", str(parts), "--parts", "3", "--join")
+    assert simulator.runs == [], "nothing is run again"
+    monkeypatch.setattr(sys, "argv", ["sluice", "simulate", "s.yaml", "--out", "o"])
+    whole = call("--out", str(alone))
+
+    assert made == len(simulator.runs) + len(simulator.bounds)
+    for name in ("report.html", "results.json"):
+        assert (parts / name).read_bytes() == (alone / name).read_bytes()
+    assert joined.stdout.splitlines()[:-1] == whole.stdout.splitlines()[:-1]
+
+
+def test_the_part_to_make_can_be_named(simulator: Simulator, tmp_path: Path) -> None:
+    result = call("--out", str(tmp_path), "--parts", "3", "--part", "2", "-o", "json")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == f"part: {tmp_path / 'part-2-of-3.json'}\n"
+
+
+def test_missing_parts_are_told_and_no_report_is_written(simulator: Simulator, tmp_path: Path) -> None:
+    call("--out", str(tmp_path), "--parts", "2", "--part", "1")
+    result = call("--out", str(tmp_path), "--parts", "2", "--join")
+    assert result.exit_code == 1
+    assert result.stderr == f"Error: {tmp_path}: part-0-of-2.json: missing; make these parts first\n"
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--join", "--out", "o"], "--join: needs --parts"),
+        (["--parts", "2", "--part", "0"], "--parts: needs --out"),
+        (["--parts", "2", "--out", "o"], "needs --part, the part to make; in an Indexed Job"),
+        (["--parts", "2", "--out", "o", "--part", "2"], "--part: 2: must be below --parts, 2"),
+        (["--parts", "0", "--out", "o"], "--parts"),
+    ],
+)
+def test_parts_that_cannot_be_are_wrong_usage(
+    simulator: Simulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert simulator.runs == []
+
+
 def test_an_invalid_scenario_is_told_with_file_and_line(simulator: Simulator, tmp_path: Path) -> None:
     for name in ("pools.yaml", "live-captions.yaml"):
         (tmp_path / name).write_text((CONTRACT / name).read_text())

@@ -14,7 +14,7 @@ import pytest
 from lab_runs import eventually
 from small_scenarios import a_scenario
 
-from simulations.experiment.experiment import RunRequest, _longest_first, planned_runs, run_all, run_and_bound, run_one
+from simulations.experiment.experiment import RunRequest, longest_first, planned_runs, run_all, run_and_bound, run_one
 from simulations.experiment.hindsight import BoundRequest, bound_one
 from simulations.policies.catalogue import POLICIES
 from simulations.results.results import RunResult, Tuning
@@ -168,7 +168,7 @@ def test_what_takes_longest_begins_first(scenario: Scenario) -> None:
     """The last to begin is one that ends soon: no process waits long for another."""
     runs = [RunRequest(policy=policy, seed=1) for policy in ("hpa", "sluice", "keda", "sluice")]
 
-    assert _longest_first([*runs, BoundRequest(what_if=None, seed=1)]) == [1, 3, 4, 0, 2]
+    assert longest_first([*runs, BoundRequest(what_if=None, seed=1)]) == [1, 3, 4, 0, 2]
 
 
 def test_another_process_gives_the_same_bytes(scenario: Scenario, run: RunResult) -> None:

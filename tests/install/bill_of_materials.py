@@ -1,0 +1,35 @@
+"""Print the software bill of materials of an image (CycloneDX, JSON): Python distributions and Debian packages.
+
+It runs in the build of the image, where /opt/sluice and the image's own Debian packages are installed.
+"""
+
+import json
+import subprocess
+from typing import Any
+from urllib.parse import quote
+
+_ENVIRONMENT = ("/opt/build/bin/cyclonedx-py", "environment", "--output-reproducible", "/opt/sluice/bin/python")
+_PACKAGES = ("dpkg-query", "--show", "--showformat", "${Package}\t${Version}\t${Architecture}\n")
+
+
+def debian_components(listing: str) -> list[dict[str, Any]]:
+    """Return a CycloneDX component for each line `package⇥version⇥architecture` of `listing`."""
+    components = []
+    for line in listing.splitlines():
+        name, version, architecture = line.split("\t")
+        address = f"pkg:deb/debian/{quote(name, safe='')}@{quote(version, safe='.-~')}?arch={architecture}"
+        components.append({"type": "library", "bom-ref": address, "name": name, "version": version, "purl": address})
+    return components
+
+
+def main() -> None:
+    """Print the bill of materials."""
+    python = subprocess.run(_ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    debian = subprocess.run(_PACKAGES, capture_output=True, text=True, check=True).stdout
+    document = json.loads(python)
+    document["components"] += debian_components(debian)
+    print(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()
