@@ -81,6 +81,10 @@ fmt: $(STAMP) ## format the code
 crds: $(STAMP) ## regenerate crds/*.yaml from the models
 	@$(BIN)/python -m controller.resources.schema crds
 
+.PHONY: dashboards
+dashboards: $(STAMP) ## regenerate the Grafana dashboards and the alert rules of the chart
+	@$(BIN)/python -m controller.monitoring.generate charts/sluice
+
 # Results as JSON beside the tables: make bench-latency JSON=results
 JSON ?=
 bench = PYTHONPATH=tests/support $(BIN)/python tests/bench/$(1).py $(if $(JSON),--json $(JSON)/$(1).json) $(ARGS)
@@ -134,9 +138,10 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, and the list of reasons
+docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the lists of reasons and of metrics
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
+	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/monitoring.md
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
