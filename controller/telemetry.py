@@ -393,7 +393,8 @@ def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:
             if target.owner is None:
                 counts = (target.ready, *map(len, (target.starting, target.pending, target.stranded)))
                 for kind, count in zip(_REPLICA_STATES, (*counts, target.terminating), strict=True):
-                    found[pool, kind] += count
+                    if count:  # few states have any, and a fleet may have thousands of workloads
+                        found[pool, kind] += count
     return found
 
 

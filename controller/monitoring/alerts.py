@@ -200,9 +200,7 @@ ALERTS = (
         wait="1m",
         severity="warning",
         summary=f"streams of {_OF_PIPELINE} are cut",
-        description=(
-            f"{_NUMBER} streams per second of {_OF_PIPELINE} lose their replica before they end."
-        ),
+        description=(f"{_NUMBER} streams per second of {_OF_PIPELINE} lose their replica before they end."),
     ),
 )
 """All alerts, in the order of the runbook."""
