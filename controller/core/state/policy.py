@@ -17,7 +17,8 @@ class Policy:
     `switching_cost_per_hour`: the least saving for which one replica is changed.
     `search_effort`: the limit on the work of a search, as in `optimizer.model.Problem`.
     `advice`: whether plans say what it takes to serve a pipeline that is not served in full, which takes some thirty
-    searches for each such pipeline, and what one more instance of a pool saves, one search each. It changes no decision.
+    searches for each such pipeline, and what one more instance of a pool saves, one search each. This changes no
+    decision.
     """
 
     interval_s: float = 15.0
