@@ -30,7 +30,7 @@ from controller.core.state.carry_over import FailureCause
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
 from optimizer.model import PipelineKey, PoolName
-from profiler.samples import Absence, AbsenceReason, Quantity, Reading
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity, Reading
 
 _PIPELINE = ["namespace", "pipeline"]
 _STAGE = [*_PIPELINE, "stage"]
@@ -82,7 +82,7 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
     (
         "metric_readings",
-        f"Readings of the last cycle by result: {_ANSWERED}, or the reason why there is no number",
+        f"Readings that the last cycle needed by result: {_ANSWERED}, or the reason why there is no number",
         ["result"],
     ),
     ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
@@ -374,7 +374,10 @@ class _Gauges:
 
 
 def _readings(snapshot: Snapshot) -> Iterator[Reading]:
-    """Yield the readings of a cycle: demand, latency and rules of every pipeline, and all of stages with replicas."""
+    """Yield the readings that a cycle needs: demand, latency and rules of pipelines, throughput of ready replicas.
+
+    Not others, as of sessions: many servers do not export them, and nothing is wrong then.
+    """
     for state in snapshot.pipelines:
         yield state.demand
         if state.latency_s is not None:
@@ -382,7 +385,8 @@ def _readings(snapshot: Snapshot) -> Iterator[Reading]:
         yield from state.rule_readings.values()
         for key, target in state.found():
             if target.ready:
-                yield from state.samples_of(*key).readings.values()
+                samples = state.samples_of(*key)
+                yield from map(samples.of, THROUGHPUT)
 
 
 def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:

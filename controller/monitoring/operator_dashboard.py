@@ -5,8 +5,6 @@ from controller.monitoring.promql import INSTALLATION, PIPELINE, gauge, series
 
 _REPLICA = "{{pod}} {{instance}}"
 _ANSWERED = gauge("metric_readings", by="result", where='result="Answered"')
-_ASKED = gauge("metric_readings", by="result", where='result!~"Unsupported|NoTraffic"')
-"""Without the readings that are absent by nature, which is no failure of the source."""
 
 
 def _of(name: str) -> str:
@@ -111,20 +109,20 @@ OPERATOR = Dashboard(
                 ),
                 Panel(
                     title="Metrics answered",
-                    question="Which share of the readings that a cycle asked for were numbers? Readings that a server "
-                    "does not export, and ratios without traffic, are left out.",
+                    question="Which share of the readings that a cycle needs (demand, latency, rules, throughput of "
+                    "the stages) were numbers?",
                     unit="percentunit",
                     most=1,
                     queries=(
                         Query(
-                            expr=f"sum({_ANSWERED}) / sum({_ASKED})",
+                            expr=f"sum({_ANSWERED}) / sum({gauge('metric_readings', by='result')})",
                             legend="answered",
                         ),
                     ),
                 ),
                 Panel(
                     title="Absent readings",
-                    question="Why are readings absent?",
+                    question="Why are readings absent that a cycle needs?",
                     stacked=True,
                     queries=(
                         Query(

@@ -198,11 +198,11 @@ def test_the_spend_of_the_fleet_includes_replicas_that_no_cycle_can_change() -> 
 
 def test_readings_are_counted_by_their_result() -> None:
     silent = Absence(reason=AbsenceReason.STALE)
-    state = a_state(demand=silent, replicas={VAD: 1, ENCODER: 1}, samples={VAD: seen(utilization=silent)})
+    state = a_state(demand=silent, replicas={VAD: 1, ENCODER: 1}, samples={VAD: seen(completion_rate=silent)})
     readings = of(after(Telemetry(), a_snapshot(state)), "metric_readings")
-    assert readings['{result="Answered"}'] == 4, "arrivals and completions of the two stages with replicas"
-    assert readings['{result="Stale"}'] == 2, "the demand, and one utilization"
-    assert readings['{result="Missing"}'] == 0
+    assert readings['{result="Answered"}'] == 3, "arrivals of both stages with replicas, completions of one"
+    assert readings['{result="Stale"}'] == 2, "the demand, and completions of the other"
+    assert readings['{result="Missing"}'] == 0, "what most servers do not export is not needed"
     assert set(readings) == {f'{{result="{name}"}}' for name in ("Answered", *(each.value for each in AbsenceReason))}
 
 
