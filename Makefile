@@ -104,6 +104,10 @@ chart: ## renew what charts/sluice has of other folders: CRDs, roles, policies
 	@cp crds/*.yaml charts/sluice/files/crds/
 	@cp controller/kube/*.yaml charts/sluice/files/
 
+.PHONY: dashboards
+dashboards: $(STAMP) ## regenerate the Grafana dashboards and the alert rules of the chart
+	@$(BIN)/python -m controller.monitoring.generate charts/sluice
+
 # Results as JSON beside the tables: make bench-latency JSON=results
 JSON ?=
 bench = PYTHONPATH=tests/support $(BIN)/python tests/bench/$(1).py $(if $(JSON),--json $(JSON)/$(1).json) $(ARGS)
@@ -157,9 +161,10 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, and the list of reasons
+docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the lists of reasons and of metrics
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
+	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/monitoring.md
 
 resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 

@@ -74,6 +74,7 @@ class ControlLoop:
         self._watch = watch
         self._policy = policy
         self._telemetry = telemetry
+        telemetry.runs_every(policy.interval_s)
         self._health = health
         self._search_effort = search_effort
         self._permit = permit

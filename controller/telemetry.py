@@ -1,10 +1,13 @@
 """The operator's metrics: counters of its own work, and gauges of the last Decision.
 
 The gauges are rebuilt from each Decision, so those of a deleted pipeline disappear. A value that is unknown has no
-series.
+series. `FAMILIES` and `metric_names` say what there is; `controller.monitoring` and `docs/monitoring.md` are made from
+them.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from prometheus_client import (
@@ -13,16 +16,21 @@ from prometheus_client import (
     Gauge,
     Histogram,
     Info,
+    ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from controller.core.assess.availability import unavailable
-from controller.core.state.decision import Decision, PipelineDecision
-from controller.core.state.snapshot import PipelineState, Snapshot, TargetState
-from profiler.samples import Quantity, Reading
+from controller.core.messages.summary import health
+from controller.core.state.carry_over import FailureCause
+from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
+from optimizer.model import PipelineKey, PoolName
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity, Reading
 
 _PIPELINE = ["namespace", "pipeline"]
 _STAGE = [*_PIPELINE, "stage"]
@@ -32,39 +40,92 @@ _STAGE_QUANTITIES = {
     "stage_arrivals_per_second": Quantity.ARRIVAL_RATE,
     "stage_latency_seconds": Quantity.LATENCY_P95,
     "stage_queue_depth": Quantity.QUEUE_DEPTH,
+    "stage_refusals_per_second": Quantity.SESSION_REFUSALS,
 }
+_REPLICA_STATES = ("ready", "starting", "pending", "stranded", "terminating")
+_ANSWERED = "Answered"
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DETAILED = 1000
-"""Fleets of up to this many pipelines have series per stage: about thirty for each pipeline."""
-_FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
+"""Fleets of up to this many pipelines have series per stage: about forty for each pipeline."""
+FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipelines", f"Pipelines managed; with more than {DETAILED}, series of stages are left out", []),
+    ("pipeline_info", "1, with the pipeline's mode and the unit of its demand", [*_PIPELINE, "mode", "unit"]),
+    ("pipeline_health", "1 for the health of the pipeline, as in the column HEALTH", [*_PIPELINE, "health"]),
+    ("pipeline_limited", "1 for the limit that keeps the plan from serving more", [*_PIPELINE, "limited_by"]),
+    ("pipeline_hold", "Number of holds with this reason: changes that are held back", [*_PIPELINE, "reason"]),
+    (
+        "pipeline_last_change_timestamp_seconds",
+        "Time of the last decision that changed replicas for this reason, since the operator started",
+        [*_PIPELINE, "reason"],
+    ),
     ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
     ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
     ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
+    ("pipeline_planned_latency_seconds", "Latency of the plan at the SLA's percentile, predicted", _PIPELINE),
+    ("pipeline_sla_missed", "1 while the latency exceeds the SLA, else 0; no series while it is unknown", _PIPELINE),
     ("pipeline_overhead_seconds", "Measured time outside the stages; no series until it is known", _PIPELINE),
     ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
     ("pipeline_spend_usd_per_hour", "Cost of the existing replicas in USD per hour", _PIPELINE),
     ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour", _PIPELINE),
     ("pipeline_budget_usd_per_hour", "Budget in USD per hour", _PIPELINE),
+    (
+        "pipeline_budget_excused",
+        "1 while spend above the budget is excused because replicas drain, else 0",
+        _PIPELINE,
+    ),
+    ("fleet_spend_usd_per_hour", "Cost of all replicas, those that no cycle can change included, USD per hour", []),
+    ("fleet_budget_usd_per_hour", "Budget of all pipelines together in USD per hour; no series without one", []),
     ("pipeline_served_ratio", "Largest share of the demand that can be served within the SLA, 0 to 1", _PIPELINE),
     ("pipeline_admissible", "Demand to admit, in the pipeline's unit; no series while there is no limit", _PIPELINE),
     ("metrics_source", "1 for the source that the pipeline's metrics come from", [*_PIPELINE, "source"]),
     ("demand_unseen_seconds", "Time for which the pipeline's demand has not been observed, 0 if it is", _PIPELINE),
     ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
+    (
+        "metric_readings",
+        f"Readings that the last cycle needed by result: {_ANSWERED}, or the reason why there is no number",
+        ["result"],
+    ),
     ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
     ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
     ("stage_arrivals_per_second", "Items offered to the stage per second", _STAGE),
     ("stage_latency_seconds", "95th percentile of waiting plus service time", _STAGE),
     ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
+    ("stage_refusals_per_second", "Streams that the stage refused per second, because no slot was free", _STAGE),
+    ("stage_latency_factor", "Measured over modelled 95th percentile, as plans use it", _STAGE),
+    ("placement_service_factor", "Measured over declared mean service time; no series until measured", _PLACEMENT),
     ("stage_replicas_desired", "Replicas desired", _PLACEMENT),
     ("stage_replicas_ready", "Replicas ready", _PLACEMENT),
     ("pool_instances", "Instances of the pool in use", ["pool"]),
+    ("pool_planned_instances", "Instances of the pool that the replicas after this cycle's changes need", ["pool"]),
+    ("pool_ready_instances", "Ready nodes of the pool", ["pool"]),
+    ("pool_leaving_instances", "Ready nodes of the pool that are being removed", ["pool"]),
     ("pool_limit", "Maximum number of instances of the pool", ["pool"]),
+    ("pool_price_usd_per_hour", "Price of an instance in USD per hour", ["pool"]),
+    (
+        "pool_shadow_price_usd_per_hour",
+        "Saving by one more instance in USD per hour; no series while it was not computed",
+        ["pool"],
+    ),
+    ("pool_replicas", "Replicas on the pool by state", ["pool", "state"]),
+    ("pool_failing_placements", "Placements on the pool that plans avoid although it delivers", ["pool", "cause"]),
     ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
 PARTS = ("read", "decide", "status", "apply")
 """The parts of a cycle, in order."""
+
+
+_SUFFIX = {"counter": "_total", "info": "_info"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A metric that the operator exports: its name, its kind in Prometheus, its help text and its labels."""
+
+    name: str
+    kind: str
+    text: str
+    labels: tuple[str, ...]
 
 
 class Telemetry:
@@ -102,10 +163,18 @@ class Telemetry:
         )
         self._leader = Gauge("sluice_leader", "1 if this replica is the leader, else 0", registry=self._registry)
         self._leader.set(1)  # stays 1 without leader election
+        self._interval = Gauge(
+            "sluice_cycle_interval_seconds", "Time between cycles, as configured", registry=self._registry
+        )
+        ProcessCollector(registry=self._registry)
         for outcome in ("success", "failure"):
             self._cycles.labels(outcome)
         for part in PARTS:
             self._parts.labels(part)
+
+    def runs_every(self, interval_s: float) -> None:
+        """Report `interval_s` as the configured time between cycles."""
+        self._interval.set(interval_s)
 
     def leads(self, leads: Callable[[], bool]) -> None:
         """Report as `sluice_leader`, at every scrape, whether this replica leads: the result of `leads()`."""
@@ -140,6 +209,36 @@ class Telemetry:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
+    def own_metrics(self) -> Iterator[Described]:
+        """Yield the metrics of the operator's own work, those that have no series yet included."""
+        for metric in vars(self).values():
+            if isinstance(metric, MetricWrapperBase):
+                for family in metric.describe():
+                    yield Described(
+                        name=family.name + _SUFFIX.get(family.type, ""),
+                        kind=family.type,
+                        text=family.documentation,
+                        labels=tuple(metric._labelnames),  # noqa: SLF001 -- the library has no other way to them
+                    )
+
+
+def described() -> tuple[Described, ...]:
+    """Return every metric that the operator exports, except those of its process (`process_…`)."""
+    build = Described(name="sluice_build_info", kind="info", text="Version of the operator", labels=("version",))
+    gauges = (
+        Described(name=f"sluice_{name}", kind="gauge", text=text, labels=tuple(labels))
+        for name, text, labels in FAMILIES
+    )
+    return (*gauges, *Telemetry().own_metrics(), build)
+
+
+def metric_names() -> frozenset[str]:
+    """Return the name of every series that the operator exports, those of its process included."""
+    names = {metric.name for metric in described() if metric.kind != "histogram"}
+    names |= {f"{m.name}_{part}" for m in described() if m.kind == "histogram" for part in ("bucket", "sum", "count")}
+    process = {sample.name for family in ProcessCollector(registry=None).collect() for sample in family.samples}
+    return frozenset(names | process)
+
 
 class _Fleet(Collector):
     """The gauges of the last decision as plain numbers, so that the decision itself need not be kept in memory.
@@ -148,25 +247,39 @@ class _Fleet(Collector):
     """
 
     def __init__(self) -> None:
-        self._series: dict[str, list[tuple[list[str], float]]] = {}
+        self._series: dict[str, list[tuple[Sequence[str], float]]] = {}
+        self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
 
     def take(self, snapshot: Snapshot, decision: Decision) -> None:
         """Replace the gauges by those of a new decision."""
         gauges = _Gauges()
         detailed = len(decision.pipelines) <= DETAILED
         gauges.set("pipelines", [], len(decision.pipelines))
+        self._changed_at_s = {
+            pipeline.key: self._changed_at_s.get(pipeline.key, {})
+            | {change.reason.value: decision.now_s for change in pipeline.changes}
+            for pipeline in decision.pipelines
+        }
         for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
             gauges.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
+            for reason, at_s in self._changed_at_s[pipeline.key].items():
+                labels = [state.spec.namespace, state.spec.name, reason]
+                gauges.set("pipeline_last_change_timestamp_seconds", labels, at_s)
+        gauges.add_fleet(snapshot, decision)
+        gauges.add_readings(snapshot)
+        replicas, failing = _replicas_by_pool(snapshot), _failing_by_pool(decision)
         for pool in decision.pools:
-            gauges.set("pool_instances", [pool.name], pool.in_use)
-            gauges.set("pool_limit", [pool.name], pool.limit)
-            gauges.set("pool_unavailable", [pool.name], unavailable(pool.memory, decision.now_s))
+            gauges.add_pool(snapshot.pools[pool.name], pool, decision.now_s)
+            for kind in _REPLICA_STATES:
+                gauges.set("pool_replicas", [pool.name, kind], replicas[pool.name, kind])
+            for cause in FailureCause:
+                gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
         self._series = gauges.series
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges that have at least one series."""
         series = self._series
-        for name, text, labels in _FAMILIES:
+        for name, text, labels in FAMILIES:
             if name in series:
                 family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
                 for values, value in series[name]:
@@ -178,9 +291,9 @@ class _Gauges:
     """The series of one decision by the name of their gauge."""
 
     def __init__(self) -> None:
-        self.series: dict[str, list[tuple[list[str], float]]] = {}
+        self.series: dict[str, list[tuple[Sequence[str], float]]] = {}
 
-    def set(self, name: str, labels: list[str], value: Reading | None) -> None:
+    def set(self, name: str, labels: Sequence[str], value: Reading | None) -> None:
         """Add a series, unless its value is unknown."""
         if isinstance(value, int | float):
             self.series.setdefault(name, []).append((labels, value))
@@ -189,14 +302,24 @@ class _Gauges:
         """Add the series of one pipeline, and those of its stages if `detailed`."""
         spec = state.spec
         labels = [spec.namespace, spec.name]
+        self.set("pipeline_info", [*labels, spec.mode.value, spec.unit.value], 1)
+        self.set("pipeline_health", [*labels, health(decision).value], 1)
+        for reason, count in Tally(hold.reason.value for hold in decision.holds).items():
+            self.set("pipeline_hold", [*labels, reason], count)
         self.set("pipeline_demand", labels, decision.demand.planned)
         self.set("pipeline_observed_demand", labels, decision.demand.observed)
         self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
+        if isinstance(latency_s := decision.profile.latency_s, float):
+            self.set("pipeline_sla_missed", labels, latency_s > spec.sla.latency_s)
         self.set("pipeline_overhead_seconds", labels, decision.profile.overhead_s)
         self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
         self.set("pipeline_spend_usd_per_hour", labels, decision.spend_per_hour)
         self.set("pipeline_budget_usd_per_hour", labels, spec.budget_per_hour)
+        self.set("pipeline_budget_excused", labels, decision.memory.excess_excused_until_s is not None)
         if decision.plan is not None:
+            self.set("pipeline_planned_latency_seconds", labels, decision.plan.latency_s)
+            if decision.plan.limited_by is not None:
+                self.set("pipeline_limited", [*labels, str(decision.plan.limited_by)], 1)
             self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
         self.set("pipeline_admissible", labels, decision.admissible)
@@ -205,10 +328,17 @@ class _Gauges:
         self.set("demand_safety_factor", labels, decision.metrics.margin)
         if not detailed:
             return
+        declared = {key for key, placement in spec.placements().items() if placement.declared.service}
         for stage in decision.profile.stages:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
             for name, quantity in _STAGE_QUANTITIES.items():
                 self.set(name, [*labels, stage.name], stage.readings.get(quantity))
+            if stage.latency_correction is not None:
+                self.set("stage_latency_factor", [*labels, stage.name], stage.latency_factor)
+            for placement in stage.placements:
+                if placement.measured and (stage.name, placement.pool) in declared:
+                    factor_of = [*labels, stage.name, placement.pool]
+                    self.set("placement_service_factor", factor_of, placement.service_factor)
         for (stage_name, pool), failure in decision.memory.failures.items():
             self.set("placement_unavailable", [*labels, stage_name, pool], unavailable(failure.outage, now_s))
         for (stage_name, pool), target in state.targets.items():
@@ -217,3 +347,68 @@ class _Gauges:
             self.set("stage_replicas_desired", [*labels, stage_name, pool], decision.desired.get((stage_name, pool)))
             if isinstance(target, TargetState):
                 self.set("stage_replicas_ready", [*labels, stage_name, pool], target.ready)
+
+    def add_fleet(self, snapshot: Snapshot, decision: Decision) -> None:
+        """Add spend and budget of all pipelines together."""
+        spend = sum(pipeline.spend_per_hour for pipeline in decision.pipelines)
+        self.set("fleet_spend_usd_per_hour", [], spend + unaccounted_per_hour(snapshot.pools.values()))
+        self.set("fleet_budget_usd_per_hour", [], decision.policy.budget_per_hour)
+
+    def add_readings(self, snapshot: Snapshot) -> None:
+        """Add how many readings were numbers, and how many were absent for each reason."""
+        results = Tally(
+            reading.reason.value if isinstance(reading, Absence) else _ANSWERED for reading in _readings(snapshot)
+        )
+        for result in (_ANSWERED, *(reason.value for reason in AbsenceReason)):
+            self.set("metric_readings", [result], results[result])
+
+    def add_pool(self, state: PoolState, decision: PoolDecision, now_s: float) -> None:
+        """Add the instances of a pool, their price, and whether plans avoid the pool."""
+        labels = [decision.name]
+        self.set("pool_instances", labels, decision.in_use)
+        self.set("pool_planned_instances", labels, decision.planned)
+        self.set("pool_ready_instances", labels, state.ready_instances)
+        self.set("pool_leaving_instances", labels, state.leaving_instances)
+        self.set("pool_limit", labels, decision.limit)
+        self.set("pool_price_usd_per_hour", labels, state.spec.price_per_hour)
+        self.set("pool_shadow_price_usd_per_hour", labels, decision.shadow_price_per_hour)
+        self.set("pool_unavailable", labels, unavailable(decision.memory, now_s))
+
+
+def _readings(snapshot: Snapshot) -> Iterator[Reading]:
+    """Yield the readings that a cycle needs: demand, latency and rules of pipelines, throughput of ready replicas.
+
+    Not others, as of sessions: many servers do not export them, and nothing is wrong then.
+    """
+    for state in snapshot.pipelines:
+        yield state.demand
+        if state.latency_s is not None:
+            yield state.latency_s
+        yield from state.rule_readings.values()
+        for key, target in state.found():
+            if target.ready:
+                samples = state.samples_of(*key)
+                yield from map(samples.of, THROUGHPUT)
+
+
+def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:
+    """Return the replicas on each pool by state; a workload counts for its owner only."""
+    found: Tally[tuple[PoolName, str]] = Tally()
+    for state in snapshot.pipelines:
+        for (_, pool), target in state.found():
+            if target.owner is None:
+                counts = (target.ready, *map(len, (target.starting, target.pending, target.stranded)))
+                for kind, count in zip(_REPLICA_STATES, (*counts, target.terminating), strict=True):
+                    if count:  # few states have any, and a fleet may have thousands of workloads
+                        found[pool, kind] += count
+    return found
+
+
+def _failing_by_pool(decision: Decision) -> Tally[tuple[PoolName, FailureCause]]:
+    """Return how many placements on each pool plans avoid, by cause."""
+    return Tally(
+        (pool, failure.cause)
+        for pipeline in decision.pipelines
+        for (_, pool), failure in pipeline.memory.failures.items()
+        if unavailable(failure.outage, decision.now_s)
+    )

@@ -17,6 +17,9 @@ from optimizer.reports.advice import advice_for
 from optimizer.reports.packing import packing_for
 from optimizer.search.tables import supply_of
 
+_ROUNDING = 1e-9
+"""Sums of the same prices in another order differ by less than this."""
+
 
 def certified_plan(
     problem: Problem,
@@ -90,7 +93,8 @@ def _shadow_price(component: Component, name: PoolName) -> float:
     relaxed = Fleet(problem, supply, pool_prices=prices, targets=fleet.targets)
     answers = relaxed.together({p.key: 1.0 for p in problem.pipelines}, supply.limits, fleet_budget(problem))
     cost = plan.cost_per_hour if answers is None else sum(answer.cost_per_hour for answer in answers.values())
-    return max(0.0, plan.cost_per_hour - cost)
+    saving = plan.cost_per_hour - cost
+    return saving if saving > _ROUNDING else 0.0
 
 
 def _with_advice(allocation: Allocation) -> Plan:

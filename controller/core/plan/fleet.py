@@ -220,10 +220,18 @@ def planned_together(
 def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
     """Return the plan for `problem`, from the cache if an equal problem was solved before.
 
-    The lower bound is computed for a single pipeline only: the bound of several pipelines is in no status.
+    The lower bound is computed for a single pipeline only: the bound of several pipelines is in no status. Shadow
+    prices take one more search for each pool, so they come with advice, and only where the plan is cached.
     """
     single = len(problem.pipelines) == 1
-    solve = partial(certified_plan, problem, shares_before=shares_before, lower_bound=single, advice=advice)
+    solve = partial(
+        certified_plan,
+        problem,
+        shares_before=shares_before,
+        lower_bound=single,
+        shadow_prices=advice and len(problem.pipelines) <= REMEMBERED,
+        advice=advice,
+    )
     if len(problem.pipelines) > REMEMBERED:
         return solve()
     key = (

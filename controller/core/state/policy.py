@@ -16,8 +16,9 @@ class Policy:
     `latency_headroom`: the share of the SLA that plans leave free for model errors. Current replicas may use it.
     `switching_cost_per_hour`: the least saving for which one replica is changed.
     `search_effort`: the limit on the work of a search, as in `optimizer.model.Problem`.
-    `advice`: whether plans say what it takes to serve a pipeline that is not served in full. This changes no decision,
-    and takes some thirty searches for each such pipeline.
+    `advice`: whether plans say what it takes to serve a pipeline that is not served in full, which takes some thirty
+    searches for each such pipeline, and what one more instance of a pool saves, one search each. This changes no
+    decision.
     """
 
     interval_s: float = 15.0

@@ -44,7 +44,7 @@ class LabCluster(Service):
 
     `metrics` is the proxy in front of Prometheus, which injects metrics faults. `pools` has the nodes of each pool,
     under faults; change the counters of a pool, then call `settle_nodes`. The ingress must serve its metrics on
-    `ingress_port`.
+    `ingress_port`. Prometheus scrapes it, the pods and the operator.
     """
 
     def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:
@@ -60,7 +60,7 @@ class LabCluster(Service):
             binaries,
             kubeconfig=self._control_plane.kubeconfig,
             scrape_interval_s=scrape_interval_s,
-            targets=[f"{LOOPBACK}:{self.ingress_port}"],
+            targets=[f"{LOOPBACK}:{self.ingress_port}", f"{LOOPBACK}:{self.operator_port}"],
         )
         self._proxy_port = proxy_port
         self.pools: dict[PoolName, FaultyPool] = {}

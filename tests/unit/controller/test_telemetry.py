@@ -1,11 +1,30 @@
+import re
+from dataclasses import replace
+
+import metrics_document
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    pools,
+    seen,
+)
 
 from controller.core.cycle import decide
-from controller.core.state.carry_over import MetricsLoss, PipelineMemory
+from controller.core.state.carry_over import FailureCause, MetricsLoss, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
-from controller.telemetry import Telemetry
+from controller.core.state.spec import Declared, Mode
+from controller.telemetry import Telemetry, described, metric_names
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import Learned
 
@@ -107,3 +126,160 @@ def test_a_fleet_of_thousands_has_series_of_its_pipelines_alone(monkeypatch: pyt
     assert [line for line in lines if line.startswith("sluice_pipeline_demand{")]
     assert not [line for line in lines if line.startswith("sluice_stage")]
     assert "sluice_pipelines 1.0" in lines
+
+
+def of(lines: list[str], name: str) -> dict[str, float]:
+    """The series of a metric: their labels as exposed, and their values."""
+    found = [line.rpartition(" ") for line in lines if re.match(rf"sluice_{name}[{{ ]", line)]
+    return {series.removeprefix(f"sluice_{name}"): float(value) for series, _, value in found}
+
+
+CAPTIONS = 'namespace="speech",pipeline="captions"'
+
+
+def test_health_and_limit_are_those_of_the_status() -> None:
+    lines = after(Telemetry(), a_snapshot(a_state(demand=10.0, replicas={VAD: 1, ENCODER: 1})))
+    assert of(lines, "pipeline_health") == {f'{{health="OK",{CAPTIONS}}}': 1}
+    assert not of(lines, "pipeline_limited")
+    short = a_snapshot(a_state(a_spec(budget=2.0), demand=500.0, replicas={VAD: 1, ENCODER: 1}))
+    lines = after(Telemetry(), short)
+    assert of(lines, "pipeline_health") == {f'{{health="Overloaded",{CAPTIONS}}}': 1}
+    assert of(lines, "pipeline_limited") == {f'{{limited_by="Budget",{CAPTIONS}}}': 1}
+
+
+def test_holds_are_counted_by_reason_and_mode_and_unit_can_be_joined() -> None:
+    lines = after(Telemetry(), a_snapshot(a_state(a_spec(mode=Mode.PAUSED), replicas={VAD: 1, ENCODER: 1})))
+    assert of(lines, "pipeline_hold")[f'{{{CAPTIONS},reason="Paused"}}'] == 1
+    assert of(lines, "pipeline_info") == {f'{{mode="Paused",{CAPTIONS},unit="Requests"}}': 1}
+
+
+def test_the_last_change_keeps_its_time_until_the_pipeline_is_deleted() -> None:
+    telemetry = Telemetry()
+    snapshot = a_snapshot(a_state(demand=100.0, replicas={VAD: 1, ENCODER: 1}))
+    decision = decide(snapshot, Policy())
+    (reason,) = {change.reason.value for change in decision.pipelines[0].changes}
+    series = {f'{{{CAPTIONS},reason="{reason}"}}': NOW_S}
+    assert of(after(telemetry, snapshot), "pipeline_last_change_timestamp_seconds") == series
+    later = a_snapshot(a_state(demand=10.0, replicas={VAD: 1, ENCODER: 1}), now_s=NOW_S + 15)
+    assert not decide(later, Policy()).pipelines[0].changes
+    assert of(after(telemetry, later), "pipeline_last_change_timestamp_seconds") == series
+    empty = Snapshot(now_s=NOW_S + 30, pipelines=(), pools={})
+    after(telemetry, empty)
+    assert not of(after(telemetry, later), "pipeline_last_change_timestamp_seconds"), "a new pipeline of the same name"
+
+
+@pytest.mark.parametrize(("latency_s", "missed"), [(0.4, 0.0), (0.6, 1.0)])
+def test_a_missed_sla_is_one_and_an_unknown_latency_no_series(latency_s: float, missed: float) -> None:
+    state = replace(a_state(a_spec(sla_s=0.5), replicas={VAD: 1, ENCODER: 1}), latency_s=latency_s)
+    assert of(after(Telemetry(), a_snapshot(state)), "pipeline_sla_missed") == {f"{{{CAPTIONS}}}": missed}
+    unknown = replace(state, latency_s=Absence(reason=AbsenceReason.MISSING))
+    assert not of(after(Telemetry(), a_snapshot(unknown)), "pipeline_sla_missed")
+
+
+def test_spend_above_the_budget_is_excused_while_replicas_drain() -> None:
+    replicas = {VAD: 1, ENCODER: 9}
+    lines = after(Telemetry(), a_snapshot(a_state(a_spec(budget=2.0), replicas=replicas)))
+    assert of(lines, "pipeline_budget_excused") == {f"{{{CAPTIONS}}}": 1}
+    lines = after(Telemetry(), a_snapshot(a_state(a_spec(budget=20.0), replicas=replicas)))
+    assert of(lines, "pipeline_budget_excused") == {f"{{{CAPTIONS}}}": 0}
+
+
+def test_the_spend_of_the_fleet_includes_replicas_that_no_cycle_can_change() -> None:
+    telemetry = Telemetry()
+    fleet = pools(a_pool("cpu", price=0.5, unaccounted={4: 8}), a_pool("inferentia"), a_pool("gpu"))
+    snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: 1}), fleet=fleet)
+    telemetry.succeeded(snapshot, decide(snapshot, Policy(budget_per_hour=50.0)), 0.2, invalid=0)
+    lines = exposed(telemetry)
+    assert of(lines, "pipeline_spend_usd_per_hour") == {f"{{{CAPTIONS}}}": pytest.approx(1.5)}
+    assert of(lines, "fleet_spend_usd_per_hour") == {"": pytest.approx(2.5)}
+    assert of(lines, "fleet_budget_usd_per_hour") == {"": 50.0}
+    assert not of(after(telemetry, snapshot), "fleet_budget_usd_per_hour"), "no budget, no series"
+
+
+def test_readings_are_counted_by_their_result() -> None:
+    silent = Absence(reason=AbsenceReason.STALE)
+    state = a_state(demand=silent, replicas={VAD: 1, ENCODER: 1}, samples={VAD: seen(completion_rate=silent)})
+    readings = of(after(Telemetry(), a_snapshot(state)), "metric_readings")
+    assert readings['{result="Answered"}'] == 3, "arrivals of both stages with replicas, completions of one"
+    assert readings['{result="Stale"}'] == 2, "the demand, and completions of the other"
+    assert readings['{result="Missing"}'] == 0, "what most servers do not export is not needed"
+    assert set(readings) == {f'{{result="{name}"}}' for name in ("Answered", *(each.value for each in AbsenceReason))}
+
+
+def test_a_pool_has_its_price_and_its_replicas_by_state() -> None:
+    waiting = a_target(4, ready=1, existing=4, terminating=2, pending_since_s=[NOW_S] * 2, starting_since_s=[NOW_S])
+    fleet = pools(a_pool("cpu"), a_pool("inferentia", price=0.76, ready=7, leaving=1), a_pool("gpu"))
+    lines = after(Telemetry(), a_snapshot(a_state(replicas={VAD: 1, ENCODER: waiting}), fleet=fleet))
+    replicas = {name: value for name, value in of(lines, "pool_replicas").items() if "inferentia" in name}
+    assert list(replicas.values()) == [1, 1, 2, 0, 2]
+    assert [name.split('"')[3] for name in replicas] == ["ready", "starting", "pending", "stranded", "terminating"]
+    assert of(lines, "pool_price_usd_per_hour")['{pool="inferentia"}'] == 0.76
+    assert of(lines, "pool_ready_instances")['{pool="inferentia"}'] == 7
+    assert of(lines, "pool_leaving_instances")['{pool="inferentia"}'] == 1
+    assert of(lines, "pool_failing_placements")['{cause="CannotStart",pool="inferentia"}'] == 0
+
+
+def test_a_workload_that_two_pipelines_name_is_counted_once() -> None:
+    own = a_state(a_spec(name="own"), replicas={VAD: 1, ENCODER: 2})
+    shown = replace(
+        a_state(a_spec(name="copy", mode=Mode.RECOMMEND)),
+        targets={key: replace(target, owner=own.spec.key) for key, target in own.targets.items() if key != ENCODER_GPU},
+    )
+    replicas = of(after(Telemetry(), a_snapshot(own, shown)), "pool_replicas")
+    assert replicas['{pool="inferentia",state="ready"}'] == 2
+
+
+def test_placements_that_fail_on_a_pool_that_delivers_are_counted_by_cause() -> None:
+    outage = PoolMemory(unavailable_until_s=NOW_S + 300, backoff_s=300.0, reason="no node takes it")
+    failures = {ENCODER: PlacementFailure(cause=FailureCause.FRAGMENTED, outage=outage)}
+    state = a_state(replicas={VAD: 1, ENCODER: 1, ENCODER_GPU: 1}, memory=PipelineMemory(failures=failures))
+    failing = of(after(Telemetry(), a_snapshot(state)), "pool_failing_placements")
+    assert {name for name, count in failing.items() if count} <= {'{cause="Fragmented",pool="inferentia"}'}
+
+
+def test_a_learned_service_time_is_compared_with_a_declared_one_only() -> None:
+    known = PipelineMemory(learned=Learned(service_factors={ENCODER: 2.5}))
+    lines = after(Telemetry(), a_snapshot(a_state(replicas={VAD: 1, ENCODER: 3}, memory=known)))
+    name = f'{{{CAPTIONS},pool="inferentia",stage="encoder"}}'
+    assert of(lines, "placement_service_factor") == {name: 2.5}
+    guessed = a_spec(
+        a_stage("vad", a_placement("cpu")),
+        a_stage("encoder", replace(a_placement("inferentia"), declared=Declared(service=False)), after=["vad"]),
+    )
+    lines = after(Telemetry(), a_snapshot(a_state(guessed, replicas={VAD: 1, ENCODER: 3}, memory=known)))
+    assert not of(lines, "placement_service_factor")
+
+
+def test_refused_streams_are_shown_by_stage() -> None:
+    refusing = a_state(replicas={VAD: 1, ENCODER: 1}, samples={VAD: seen(session_refusals=0.5)})
+    refusals = of(after(Telemetry(), a_snapshot(refusing)), "stage_refusals_per_second")
+    assert refusals == {f'{{{CAPTIONS},stage="vad"}}': 0.5}
+
+
+def test_interval_and_memory_of_the_process_can_be_scraped() -> None:
+    telemetry = Telemetry()
+    telemetry.runs_every(15.0)
+    lines = exposed(telemetry)
+    assert "sluice_cycle_interval_seconds 15.0" in lines
+    assert [line for line in lines if line.startswith("process_resident_memory_bytes ")]
+
+
+def test_every_series_that_is_exposed_is_described_with_its_labels() -> None:
+    telemetry = Telemetry()
+    telemetry.wrote("Scaled")
+    telemetry.requested("GET")
+    lines = after(telemetry, a_snapshot(a_state(demand=100.0, replicas={VAD: 1, ENCODER: 1})))
+    labels_of = {metric.name: set(metric.labels) for metric in described()}
+    names = metric_names()
+    for line in lines:
+        if not line.startswith("#"):
+            name, labels = re.fullmatch(r"(\w+)(?:{(.*)})? \S+", line).groups()  # type: ignore[union-attr]
+            assert name in names
+            if name in labels_of:
+                assert set(re.findall(r'(\w+)="', labels or "")) == labels_of[name]
+
+
+def test_the_documentation_lists_the_metrics_that_there_are() -> None:
+    text = metrics_document.DOCUMENT.read_text()
+    assert metrics_document.renewed(text) == text, "run `make docs`"
+    assert "| `sluice_cycles_total` | counter | `outcome` |" in text

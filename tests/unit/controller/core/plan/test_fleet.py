@@ -85,3 +85,13 @@ def test_a_pipeline_whose_sla_no_allocation_meets_changes_no_plan_on_other_pools
     assert alone.plan is not None
     assert alone.plan.advice.required_budget_per_hour == pytest.approx(1.0)
     assert beside.plan == alone.plan
+
+
+def test_a_pool_that_is_too_small_has_a_shadow_price_in_the_decision() -> None:
+    stage = a_stage("asr", a_placement("cpu", service_s=0.02), a_placement("gpu", service_s=0.02))
+    fleet = pools(a_pool("cpu", price=0.5, instances=2), a_pool("gpu", price=2.0))
+    snapshot = a_snapshot(a_state(a_spec(stage, sla_s=1.0), demand=120.0), fleet=fleet)
+    prices = {pool.name: pool.shadow_price_per_hour for pool in decide(snapshot, Policy()).pools}
+    assert prices == {"cpu": pytest.approx(1.5), "gpu": 0.0}
+    unasked = decide(snapshot, Policy(advice=False)).pools
+    assert {pool.shadow_price_per_hour for pool in unasked} == {None}, "a simulation does not pay for it"

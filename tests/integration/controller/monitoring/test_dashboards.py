@@ -1,0 +1,81 @@
+"""The queries of the dashboards that are empty in a healthy run, against the metrics of a fleet in trouble.
+
+`tests/e2e/test_dashboards.py` has the others.
+"""
+
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_snapshot, a_spec, a_state
+from dashboard_queries import Asked, queries
+from prometheus_client.parser import text_string_to_metric_families
+
+from controller.core.cycle import decide
+from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
+from controller.core.state.policy import Policy
+from controller.telemetry import Telemetry
+from optimizer.model import StageName
+from profiler.stages import Correction, Learned
+from simulations.lab.host.binaries import Binaries
+
+pytestmark = pytest.mark.lab
+
+EMPTY_WHEN_HEALTHY = [asked for asked in queries(namespace="speech", pipeline="captions") if asked.empty_because]
+
+
+def in_trouble() -> str:
+    """The metrics of a fleet whose pipeline has too small a budget, and a placement that does not start."""
+    correction = Correction(factor=2.0, smoothed=2.0, learned_at_s=NOW_S)
+    memory = PipelineMemory(
+        learned=Learned(overhead_s=0.05, latency_corrections={StageName("encoder"): correction}),
+        failures={
+            ENCODER_GPU: PlacementFailure(
+                cause=FailureCause.CANNOT_START,
+                outage=PoolMemory(unavailable_until_s=NOW_S + 300, backoff_s=300.0, reason="CrashLoopBackOff"),
+            )
+        },
+    )
+    state = a_state(a_spec(budget=2.0), demand=500.0, replicas={VAD: 1, ENCODER: 1, ENCODER_GPU: 1}, memory=memory)
+    snapshot = a_snapshot(replace(state, latency_s=0.9))
+    telemetry = Telemetry()
+    telemetry.succeeded(snapshot, decide(snapshot, Policy(budget_per_hour=50.0)), 0.2, invalid=0)
+    return telemetry.exposition().decode()
+
+
+def input_series(text: str) -> list[dict[str, str]]:
+    """The samples of a scrape as constant series, with the labels that Prometheus gives to the scraped target."""
+    target = {"job": "sluice", "instance": "10.0.0.9:8080", "pod": "sluice-0"}
+    return [
+        {"series": f"{sample.name}{labels(target | sample.labels)}", "values": f"{sample.value!r}x10"}
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if math.isfinite(sample.value)
+    ]
+
+
+def labels(of: dict[str, str]) -> str:
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in of.items()) + "}"
+
+
+def judged(binaries: Binaries, folder: Path, text: str, asked: Asked) -> "subprocess.CompletedProcess[str]":
+    some = {"expr": f"count({asked.expr}) > bool 0", "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 1}]}
+    test = {"interval": "30s", "input_series": input_series(text), "promql_expr_test": [some]}
+    path = folder / "queries.yaml"
+    path.write_text(yaml.safe_dump({"evaluation_interval": "30s", "tests": [test]}))
+    return subprocess.run(
+        [binaries.promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("asked", EMPTY_WHEN_HEALTHY, ids=str)
+def test_what_is_empty_in_a_healthy_run_has_data_in_trouble(binaries: Binaries, tmp_path: Path, asked: Asked) -> None:
+    result = judged(binaries, tmp_path, in_trouble(), asked)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_it_would_notice_a_query_without_data(binaries: Binaries, tmp_path: Path) -> None:
+    assert judged(binaries, tmp_path, "", EMPTY_WHEN_HEALTHY[0]).returncode != 0
