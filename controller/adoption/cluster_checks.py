@@ -242,8 +242,10 @@ def _check_fit(
     if count < stated:
         message = f"is {stated}, but {count} fit: {because}. Set perInstance: {max(1, count)}, or lower the requests"
         return Check(name="perInstance", subject=subject, ok=False, message=message)
-    more = f"; {count} would fit, so a replica may cost less than is planned" if count > stated else ""
-    return Check(name="perInstance", subject=subject, ok=True, message=f"{stated} fit on a node{more}")
+    more = f"; even for {count}, so a replica costs less than is planned" if count > stated else ""
+    return Check(
+        name="perInstance", subject=subject, ok=True, message=f"a node has room for {count_of(stated, 'replica')}{more}"
+    )
 
 
 def _check_drain(subject: str, spec: PipelineSpec, workload: Json) -> Check:

@@ -13,7 +13,10 @@ from profiler.samples import Absence
 from profiler.sources.presets import Preset
 
 RECENT_S = 300
-"""How far back rates and counts look, in seconds."""
+"""How far back rates look, in seconds."""
+_RANGES_S = (20, 60, 300)
+_FEWEST_SAMPLES = 3
+"""The time between two scrapes follows from the first of these ranges with so many samples in it."""
 
 _LOAD = "(active|open|current|concurrent)_(streams|sessions|calls|connections)"
 _LOAD_NAMES = f"(.+[_:])?{_LOAD}(_total)?|.+_(streams|sessions|calls|connections)_(active|open|current)"
@@ -72,7 +75,7 @@ class Questions:
         """Return all queries."""
         return (
             *(self._reports(preset) for preset in self.presets.values()),
-            *(scrapes_query(preset.freshness, self._of_namespace) for preset in self.presets.values()),
+            *(query for preset in self.presets.values() for query in self._scrapes(preset)),
             *(self._stages, self._loads, self._latencies, self._calls, self.nginx, self._prices),
         )
 
@@ -80,7 +83,7 @@ class Questions:
         """Return what follows from the results of `queries`."""
         problems = [result.detail for result in results.values() if isinstance(result, Absence)]
         if len(problems) == len(results):
-            return Exports(problem=problems[0] if problems else "not asked")
+            return Exports(problem=problems[0] if problems else "Prometheus: not asked")
         return Exports(
             presets=self._presets(results),
             stages={
@@ -89,7 +92,10 @@ class Questions:
                 if labels.get("pod") and labels.get("stage")
             },
             scrape_interval_s=max(
-                filter(None, (interval_s(results[self._scrapes(preset)]) for preset in self.presets.values())),
+                filter(
+                    None,
+                    (interval_s(results, each.freshness, self._of_namespace) for each in self.presets.values()),
+                ),
                 default=None,
             ),
             loads=self._metrics(results, self._loads),
@@ -120,8 +126,8 @@ class Questions:
         model = "" if preset.model_label is None else f", {preset.model_label}"
         return f"count by (pod{model}) ({preset.freshness}{{{self._of_namespace}}})"
 
-    def _scrapes(self, preset: Preset) -> str:
-        return scrapes_query(preset.freshness, self._of_namespace)
+    def _scrapes(self, preset: Preset) -> tuple[str, ...]:
+        return scrapes_queries(preset.freshness, self._of_namespace)
 
     @property
     def _stages(self) -> str:
@@ -165,17 +171,22 @@ class Questions:
         return tuple(sorted(found, key=lambda metric: (not metric.in_namespace, _rank(metric.name), metric.name)))
 
 
-def scrapes_query(metric: str, matchers: str = "") -> str:
-    """Return the query for the most samples that one series of `metric` got in the last `RECENT_S` seconds."""
-    return f"max(count_over_time({metric}{{{matchers}}}[{RECENT_S}s]))"
+def scrapes_queries(metric: str, matchers: str = "") -> tuple[str, ...]:
+    """Return the queries for the most samples that one series of `metric` got in each of `_RANGES_S`."""
+    return tuple(f"max(count_over_time({metric}{{{matchers}}}[{range_s}s]))" for range_s in _RANGES_S)
 
 
-def interval_s(result: Any) -> float | None:
-    """Return the time between two scrapes in seconds, from the result of `scrapes_query`; None if it is not known."""
-    if isinstance(result, Absence):
-        return None
-    counts = [count for _, count in _series(result)]
-    return RECENT_S / counts[0] if counts and counts[0] >= 1 else None
+def interval_s(results: Results, metric: str, matchers: str = "") -> float | None:
+    """Return the time between two scrapes of `metric` in seconds, from the results of `scrapes_queries`.
+
+    It is that of the shortest range with enough samples: a series that has just begun fills no long one. None if there
+    is no such range.
+    """
+    for range_s, query in zip(_RANGES_S, scrapes_queries(metric, matchers), strict=True):
+        counts = [count for _, count in series(results, query)]
+        if counts and counts[0] >= _FEWEST_SAMPLES:
+            return range_s / counts[0]
+    return None
 
 
 def series(results: Results, query: str) -> Iterable[tuple[Mapping[str, str], float]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.adoption.check import Check
 from controller.adoption.cluster_checks import placement_subject
-from controller.adoption.exports import Results, interval_s, scrapes_query, series
+from controller.adoption.exports import Results, interval_s, scrapes_queries, series
 from controller.core.messages.phrases import count_of, duration, number, reading_words
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, Reading
@@ -41,6 +41,7 @@ _WANTED = (
 )
 """What every server should export. The others refine these, or are optional."""
 _PROMETHEUS_HINT = "check --prometheus-url"
+_QUIET = Absence(reason=AbsenceReason.NO_TRAFFIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +63,13 @@ def further_queries(
     queries: set[str] = set()
     for query in scalars.values():
         for name in _names(query):
-            queries |= {_count(name), _age(name), scrapes_query(name)}
+            queries |= {_count(name), _age(name), *scrapes_queries(name)}
             queries |= {_bounds(name)} if name.endswith("_bucket") else set()
     used = {(target.namespace, target.preset) for target in targets}
     for namespace, name in used:
         preset = presets[name]
-        queries |= {_labels(preset), _scrapers(preset, namespace), _scrapes(preset, namespace)}
+        queries |= {_labels(preset), _scrapers(preset, namespace)}
+        queries |= {*scrapes_queries(preset.freshness, namespace_matcher([namespace]))}
     for spec in specs:
         for stage in spec.stages:
             if (histogram := _histogram(presets[stage.preset], stage)) is not None:
@@ -111,7 +113,7 @@ def _check_query(spec: PipelineSpec, key: Hashable, query: str, reading: Reading
         return
     yield Check(name=name, subject=subject, ok=True, message=f"returns {number(reading)}")
     names = _names(query)
-    intervals = [each for each in (interval_s(results.get(scrapes_query(one), ())) for one in names) if each]
+    intervals = [each for each in (interval_s(results, one) for one in names) if each]
     ages = [age for one in names for _, age in series(results, _age(one))]
     if ages:
         most_s = max(_LEAST_AGE_S, _WINDOWS * max(intervals, default=0.0))
@@ -202,7 +204,7 @@ def _bucket_check(name: str, subject: str, histogram: str, bounds: Sequence[floa
 
 
 def _check_window(spec: PipelineSpec, stage: StageSpec, preset: Preset, results: Results) -> Iterator[Check]:
-    interval = interval_s(results.get(_scrapes(preset, spec.namespace), ()))
+    interval = interval_s(results, preset.freshness, namespace_matcher([spec.namespace]))
     subject = f"{spec.key} {stage.name}"
     if interval is not None:
         yield _window_check("window", subject, stage.metrics_window_s, interval, "metrics.window")
@@ -247,8 +249,11 @@ def _check_placement(
         yield Check(name="scrape jobs", subject=subject, ok=False, message=message)
     absent: dict[Absence, list[str]] = {}
     for quantity in dict.fromkeys((*_WANTED, *stage.metric_overrides)):
-        if isinstance(reading := samples.of(quantity), Absence):
-            absent.setdefault(reading, []).append(quantity.value)
+        reading = samples.of(quantity)
+        if isinstance(reading, Absence):
+            # Without items, a summary has percentiles that are NaN.
+            idle = reading.reason is AbsenceReason.NOT_A_NUMBER and samples.of(Quantity.ARRIVAL_RATE) == 0
+            absent.setdefault(_QUIET if idle else reading, []).append(quantity.value)
     for absence, names in absent.items():
         ok = None if absence.reason in {AbsenceReason.NO_TRAFFIC, AbsenceReason.UNAVAILABLE} else False
         message = f"{', '.join(names)}: {_reason_words(absence, preset, names)}"
@@ -317,7 +322,8 @@ def _check_load(
         seen = math.fsum(rate for rate in rates if isinstance(rate, float))
         if min(stated, seen) <= 0:
             if max(stated, seen) > 0:
-                message = f"demand states {number(stated)} items/s and {entry} gets {number(seen)}: look again later"
+                words = f"demand states {number(stated)} items/s and {entry} gets {number(seen)}"
+                message = f"{words}: run doctor again with traffic"
                 yield Check(name="demand unit", subject=subject, ok=None, message=message)
             continue
         if not 1 / _MISMATCH <= stated / seen <= _MISMATCH:
@@ -393,10 +399,6 @@ def _labels(preset: Preset) -> str:
 def _scrapers(preset: Preset, namespace: str) -> str:
     jobs = "namespace, pod, job, instance, prometheus, prometheus_replica"
     return f"count by (namespace, pod) (count by ({jobs}) ({preset.freshness}{{{namespace_matcher([namespace])}}}))"
-
-
-def _scrapes(preset: Preset, namespace: str) -> str:
-    return scrapes_query(preset.freshness, namespace_matcher([namespace]))
 
 
 def _float(text: Any) -> float:

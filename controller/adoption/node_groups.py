@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from controller.adoption.amounts import amounts, words
 from controller.adoption.inventory import Json, labels_of, name_of, node_of
+from controller.core.messages.phrases import count_of
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 REGION_LABEL = "topology.kubernetes.io/region"
@@ -91,11 +92,9 @@ def group_of(pod_spec: Json, pods: Iterable[Json], groups: Sequence[NodeGroup]) 
     if counts:
         (name, count), *others = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         elsewhere = ", ".join(f"{number} on {other}" for other, number in others)
-        because = f"{count} of {sum(counts.values())} pods run on {name}" + (
-            f" and {elsewhere}: add a nodeSelector to the workload, because a placement is on one pool"
-            if others
-            else ""
-        )
+        because = f"pods on {name}: {count} of {sum(counts.values())}"
+        if others:
+            because += f", and {elsewhere}: add a nodeSelector to the workload, because a placement is on one pool"
         return next(group for group in groups if group.name == name), because
     wanted = pod_spec.get("nodeSelector") or {}
     fitting = [group for group in groups if wanted and wanted.items() <= _known_labels(group).items()]
@@ -106,7 +105,7 @@ def group_of(pod_spec: Json, pods: Iterable[Json], groups: Sequence[NodeGroup]) 
 
 def instance_limit(group: NodeGroup) -> InstanceLimit:
     """Return how many instances a group may have at most, from the limits of its NodePool."""
-    ready = f"{len(group.nodes)} node{'' if len(group.nodes) == 1 else 's'} now"
+    ready = f"{count_of(len(group.nodes), 'node')} now"
     if group.node_pool is None:
         return InstanceLimit(instances=None, because=ready)
     name, limits = name_of(group.node_pool), amounts(group.node_pool["spec"].get("limits"))
@@ -131,7 +130,7 @@ def instance_limit(group: NodeGroup) -> InstanceLimit:
 
 def _group(label: str, value: str, kind: str, nodes: list[Json], types: int, pool: Json | None) -> NodeGroup:
     device = _device(nodes, kind)
-    count = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
+    count = count_of(len(nodes), "node")
     if label == INSTANCE_TYPE and not kind:
         selector, name = {_OWN: "todo"}, "todo"
         because = (

@@ -8,16 +8,21 @@ from controller.adoption.inventory import Unread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """One verb on one kind of object; `resource` may have a subresource, as in `deployments/scale`."""
+    """One verb on one kind of object, or on the object `name` in `namespace`.
+
+    `resource` may have a subresource, as in `deployments/scale`.
+    """
 
     group: str
     resource: str
     verb: str
     namespace: str | None = None
+    name: str | None = None
 
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{where}"
+        name = f" {self.name}" if self.name else ""
+        return f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}{name}{where}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +47,8 @@ _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 """The rules of the operator's ClusterRole: API group, resources, verbs."""
 
 
-def operator_rights(lease_namespace: str) -> tuple[Right, ...]:
-    """Return every right of the operator; those on its Lease are in `lease_namespace`."""
+def operator_rights(lease_namespace: str, lease_name: str) -> tuple[Right, ...]:
+    """Return every right of the operator; those on its Lease are for the Lease of this namespace and name."""
     cluster_wide = (
         Right(group=group, resource=resource, verb=verb)
         for group, resources, verbs in _GRANTED
@@ -51,8 +56,8 @@ def operator_rights(lease_namespace: str) -> tuple[Right, ...]:
         for verb in verbs
     )
     lease = (
-        Right(group="coordination.k8s.io", resource="leases", verb=verb, namespace=lease_namespace)
-        for verb in ("get", "patch", "create")
+        Right(group="coordination.k8s.io", resource="leases", verb=verb, namespace=lease_namespace, name=name)
+        for verb, name in (("get", lease_name), ("patch", lease_name), ("create", None))
     )
     return (*cluster_wide, *lease)
 
@@ -64,6 +69,6 @@ def check_rights(rights: Rights) -> Check:
         return Check(name="rights", subject=rights.subject, ok=None, message=message)
     if rights.missing:
         missing = ", ".join(map(str, rights.missing))
-        message = f"lacks the rights: {missing}. Add them to its ClusterRole"
+        message = f"lacks the rights: {missing}. Add them to its roles"
         return Check(name="rights", subject=rights.subject, ok=False, message=message)
     return Check(name="rights", subject=rights.subject, ok=True, message="has every right that the operator needs")

@@ -38,13 +38,16 @@ _NEXT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The candidates for stages in a namespace, the workloads left out, and the groups of nodes."""
+    """The candidates for stages in a namespace, the workloads left out, and the groups of nodes.
+
+    `unread` says what of the cluster could not be read, and why.
+    """
 
     namespace: str
     stages: tuple[Candidate, ...]
     left_out: tuple[LeftOut, ...]
     groups: tuple[NodeGroup, ...]
-    problems: tuple[str, ...]
+    unread: tuple[str, ...]
 
     def used_groups(self) -> tuple[NodeGroup, ...]:
         """Return the groups of nodes on which candidates run."""
@@ -78,7 +81,7 @@ def find_stages(inventory: Inventory, namespace: str, exports: Exports, *, all_o
         stages=stages,
         left_out=left_out,
         groups=groups,
-        problems=(*([f"Prometheus: {exports.problem}"] if exports.problem else []), *unread, *workspace.unread()),
+        unread=(*unread, *workspace.unread()),
     )
 
 
@@ -124,7 +127,14 @@ def suggestion(inventory: Inventory, findings: Findings, exports: Exports, measu
     for name, members in sorted(by_pipeline.items()):
         pipeline = _Pipeline(name, members, pools, evidence)
         documents.append(pipeline.document())
-    return render(documents, head=(*_NEXT, *(f"Not read: {why}" for why in findings.problems), *_left_out(findings)))
+    return render(
+        documents,
+        head=(
+            *_NEXT,
+            *(f"Not read: {why}" for why in (exports.problem, *findings.unread) if why),
+            *_left_out(findings),
+        ),
+    )
 
 
 _NO_GROUP = NodeGroup(
@@ -342,7 +352,7 @@ class _Pipeline:
         unknown = sorted(name for name in used if not self._pools[name].priced)
         because = f"guess: the cost of replicas.max of all placements; the replicas of now cost {money(now)}"
         if unknown:
-            because = f"TODO: the price of {', '.join(unknown)} is not known. {because[0].upper()}{because[1:]}"
+            because = f"TODO: follows from the price of {', '.join(unknown)}. With the prices above, {because[7:]}"
         return Field(key="budget", value={"perHour": f"{math.ceil(most * 100 - 1e-6) / 100:.2f}"}, notes=(because,))
 
     def _stage(self, placed: Placed) -> tuple[Field, ...]:

@@ -47,7 +47,7 @@ class _Subjects:
     metavar="NAMESPACE/NAME",
     default="sluice-system/sluice",
     show_default=True,
-    help="The operator's ServiceAccount, whose rights are checked.",
+    help="The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.",
 )
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -104,7 +104,7 @@ def _diagnosed(survey: "Survey", files: Sequence[Path], url: str | None, account
         ]
     manifests = [crd.manifest() for crd in CRDS]
     checks = [check_crd(own["metadata"]["name"], survey.crd(own["metadata"]["name"]), own) for own in manifests]
-    rights = operator_rights(account.partition("/")[0])
+    rights = operator_rights(*account.split("/"))
     checks += [check_rights(survey.missing_rights(account, rights)), *subjects.checks]
     inventory = _inventory(survey, subjects)
     targets = _targets(survey, subjects.specs, inventory)
@@ -137,6 +137,7 @@ def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _S
             )
             for finding in found.findings
         ]
+        checks += filter(None, map(_unfinished, files))
         specs = [pipeline_spec(resource) for resource in found.pipelines]
         own = {spec.name: spec for spec in map(pool_spec, found.pools)}
         used = {placement.pool for spec in specs for placement in spec.placements().values()}
@@ -144,6 +145,18 @@ def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _S
     if not specs and not any(check.ok is False for check in checks):
         checks.append(Check(name="pipelines", subject="manifests", ok=None, message="there is no SpeechPipeline"))
     return _Subjects(specs=tuple(specs), pools=pools, checks=tuple(checks))
+
+
+def _unfinished(file: Path) -> "Check | None":
+    """Return a check that names the TODO comments left in a manifest of `sluice init`; None if there are none."""
+    from controller.adoption.check import Check
+
+    text = file.read_text(encoding="utf-8", errors="replace")
+    lines = [str(number) for number, line in enumerate(text.splitlines(), start=1) if "# TODO" in line]
+    if not lines:
+        return None
+    message = f"set the values marked TODO in line {', '.join(lines)}, and delete the comments"
+    return Check(name="todo", subject=str(file), ok=None, message=message)
 
 
 def _of_cluster(

@@ -60,7 +60,7 @@ def _exports(url: str | None, namespace: str) -> "Exports":
     from profiler.sources.prometheus_api import PrometheusApi
 
     if url is None:
-        return Exports(problem="--prometheus-url is not set, so stages, metrics and rates are guesses")
+        return Exports(problem="Prometheus: --prometheus-url is not set, so stages, metrics and rates are guesses")
     questions = Questions(namespace=namespace, presets=load_presets())
     with closing(PrometheusApi(url)) as api:
         return questions.conclude(api.ask(questions.queries(), DEADLINE_S))
@@ -85,8 +85,8 @@ def _measured(url: str | None, findings: "Findings", exports: "Exports") -> "Mea
 
 
 def _nothing(namespace: str, selector: str | None, findings: "Findings") -> str:
-    if findings.problems and not findings.left_out:
-        return f"nothing to suggest for namespace {namespace!r}: {'; '.join(findings.problems)}"
+    if findings.unread and not findings.left_out:
+        return f"nothing to suggest for namespace {namespace!r}: {'; '.join(findings.unread)}"
     if selector is not None:
         return f"--selector {selector!r}: selects no Deployment or StatefulSet in namespace {namespace!r}"
     names = ", ".join(str(each.target) for each in findings.left_out) or "no Deployment and no StatefulSet"

@@ -118,9 +118,14 @@ class Survey:
 
     def _allowed(self, right: Right, user: str | None) -> bool:
         resource, _, subresource = right.resource.partition("/")
-        attributes = {"group": right.group, "resource": resource, "subresource": subresource, "verb": right.verb}
-        if right.namespace is not None:
-            attributes["namespace"] = right.namespace
+        attributes = {
+            "group": right.group,
+            "resource": resource,
+            "subresource": subresource,
+            "verb": right.verb,
+            **({"namespace": right.namespace} if right.namespace else {}),
+            **({"name": right.name} if right.name else {}),
+        }
         own = user is None
         body = {
             "apiVersion": "authorization.k8s.io/v1",

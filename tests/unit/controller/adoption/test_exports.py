@@ -1,7 +1,7 @@
 import pytest
 from made_clusters import vector
 
-from controller.adoption.exports import Exports, Questions, UserMetric, interval_s
+from controller.adoption.exports import Exports, Questions, UserMetric, interval_s, scrapes_queries
 from profiler.samples import Absence, AbsenceReason
 from profiler.sources.presets import load_presets
 
@@ -57,9 +57,22 @@ def test_if_prometheus_answers_nothing_the_reason_is_kept() -> None:
     assert not found.presets
 
 
-@pytest.mark.parametrize(("result", "seconds"), [(vector(({}, 20)), 15.0), ([], None), (vector(({}, 0)), None)])
-def test_the_scrape_interval_follows_from_the_samples_of_five_minutes(result: object, seconds: float | None) -> None:
-    assert interval_s(result) == seconds
+@pytest.mark.parametrize(
+    ("samples", "seconds"),
+    [
+        ((20, 60, 300), 1.0),
+        ((20, 25, 25), 1.0),  # the series is 25 s old
+        ((1, 4, 20), 15.0),
+        ((0, 1, 5), 60.0),
+        ((0, 1, 2), None),
+        ((), None),
+    ],
+)
+def test_the_scrape_interval_follows_from_the_shortest_range_with_enough_samples(
+    samples: tuple[int, ...], seconds: float | None
+) -> None:
+    results = {query: vector(({}, count)) for query, count in zip(scrapes_queries("up"), samples, strict=False)}
+    assert interval_s(results, "up") == seconds
 
 
 def test_a_series_that_is_not_a_number_is_no_evidence() -> None:

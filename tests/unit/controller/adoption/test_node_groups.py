@@ -75,7 +75,7 @@ def test_a_workload_belongs_where_most_of_its_pods_run() -> None:
     group, because = group_of(pod_template(vad)["spec"], ready_pods(vad, "c1", "c2", "g1"), groups)
     assert group is not None
     assert group.name == "c7i-2xlarge"
-    assert "2 of 3 pods run on c7i-2xlarge and 1 on g6-xlarge: add a nodeSelector" in because
+    assert "pods on c7i-2xlarge: 2 of 3, and 1 on g6-xlarge: add a nodeSelector" in because
 
 
 def test_a_workload_at_zero_belongs_where_its_node_selector_points() -> None:

@@ -26,7 +26,7 @@ from profiler.samples import Absence, AbsenceReason, Quantity
 
 STREAMS = UserMetric(name="gateway_active_streams", in_namespace=True)
 LATENCY = UserMetric(name="gateway_latency_seconds_bucket", in_namespace=True)
-UNREAD = Exports(problem="--prometheus-url is not set")
+UNREAD = Exports(problem="Prometheus: --prometheus-url is not set")
 
 
 def captions(**changes: Any) -> Inventory:
@@ -186,7 +186,7 @@ def test_an_unknown_price_is_marked_and_so_is_the_budget() -> None:
     pools, spec = parts(text)
     assert pools["x9-huge"]["price"] == {"perHour": "1"}
     assert "TODO: USD per hour of x9.huge is not known" in text
-    assert "TODO: the price of x9-huge is not known" in text
+    assert "TODO: follows from the price of x9-huge" in text
     assert spec["budget"] == {"perHour": "0.50"}  # four replicas, eight of which fit on an instance
 
 
