@@ -1,6 +1,8 @@
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -52,3 +54,17 @@ def test_bash_accepts_the_script() -> None:
 
 def test_another_shell_is_wrong_usage() -> None:
     assert CliRunner().invoke(completion, ["tcsh"]).exit_code == 2
+
+
+def test_the_plug_in_of_kubectl_is_the_same_program_and_completes() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    scripts = project["scripts"]
+    assert scripts["kubectl-sluice"] == scripts["sluice"]
+    assert EntryPoint("", scripts["kubectl_complete-sluice"], "").load() is complete_for_kubectl
+
+
+def test_every_new_command_is_an_entry_point() -> None:
+    project = tomllib.loads((Path(__file__).parents[4] / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["sluice.commands"]
+    for name in ("init", "doctor", "version", "completion"):
+        assert EntryPoint(name, points[name], "").load().name == name
