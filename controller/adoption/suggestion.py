@@ -375,12 +375,14 @@ class _Pipeline:
             because = "measured: items/s of the next stage over items/s of this one"
             ratios = [Field(key="passRatio", value=f"{ratio:.3f}".rstrip("0").rstrip("."), notes=(because,))]
         placements = Items(items=tuple(map(self._placement, own[:_MOST_PLACEMENTS])))
+        beyond = [str(candidate.target) for candidate in own[_MOST_PLACEMENTS:]]
+        cut = f"TODO: a stage has at most {_MOST_PLACEMENTS} placements; left out: {', '.join(beyond)}"
         return (
             Field(key="name", value=placed.name, notes=notes),
             *after,
             *ratios,
             Field(key="metrics", value=metrics, notes=tuple(metric_notes)),
-            Field(key="placements", value=placements),
+            Field(key="placements", value=placements, notes=(cut,) if beyond else ()),
         )
 
     def _placement(self, candidate: Candidate) -> tuple[Field, ...]:

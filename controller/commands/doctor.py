@@ -222,7 +222,11 @@ def _targets(
             if key not in found:
                 selector = survey.target(*key)
                 if isinstance(selector, Unread):
-                    found[key] = FoundTarget(problem=selector.reason)
+                    found[key] = FoundTarget(unread=selector.reason)
+                    continue
+                if not selector:
+                    missing = "does not exist, or has no scale" if selector is None else "has no selector in its scale"
+                    found[key] = FoundTarget(problem=f"{placement.target} {missing}: Sluice cannot scale it")
                     continue
                 pods = survey.pods(spec.namespace, selector)
                 found[key] = FoundTarget(unread=pods.reason) if isinstance(pods, Unread) else FoundTarget(pods=pods)

@@ -67,10 +67,12 @@ class Survey:
         with ThreadPoolExecutor(_PARALLEL) as threads:
             return dict(zip(nodes, threads.map(self._pods_of_node, nodes), strict=True))
 
-    def target(self, namespace: str, target: Target) -> str | Unread:
-        """Return the selector of a workload of any kind with a scale; `Unread` if there is none, or it has none."""
+    def target(self, namespace: str, target: Target) -> str | Unread | None:
+        """Return the selector of a workload of any kind with a scale; None if there is no such workload or scale."""
         try:
             return self._gateway.read_scale(namespace, target).selector
+        except NotFound:
+            return None
         except KubeError as error:
             return Unread(reason=str(error))
 

@@ -109,6 +109,34 @@ def test_pools_of_the_cluster_count_where_the_files_have_none(tmp_path: Path, ma
     assert run(tmp_path, answers, manifests).exit_code == 0
 
 
+SCALES: Answer = {
+    "resources": [
+        {"name": "engines", "kind": "Engine", "namespaced": True},
+        {"name": "engines/scale", "kind": "Scale", "namespaced": True},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("scale", "ok", "words"),
+    [
+        ({"metadata": {"resourceVersion": "1"}, "status": {"selector": "app=vad"}}, True, "has 1 pod"),
+        ({"metadata": {"resourceVersion": "1"}, "status": {}}, False, "has no selector in its scale"),
+        (404, False, "does not exist, or has no scale"),
+        (403, None, "refused with 403"),
+    ],
+)
+def test_a_target_of_another_kind_is_found_by_its_scale(
+    tmp_path: Path, manifests: Path, scale: Answer, ok: bool | None, words: str
+) -> None:
+    manifests.write_text(MANIFESTS.replace("apps/v1, kind: Deployment", "x.dev/v1, kind: Engine"))
+    path = "/apis/x.dev/v1/namespaces/speech/engines/vad/scale"
+    result = run(tmp_path, {**ANSWERS, "/apis/x.dev/v1": SCALES, path: scale}, manifests, "-o", "json")
+    found = next(each for each in json.loads(result.stdout)["checks"] if each["name"] == "target")
+    assert found["ok"] is ok
+    assert words in found["message"]
+
+
 def test_the_resources_of_the_cluster_are_checked_with_cluster(tmp_path: Path) -> None:
     broken: Any = {
         "apiVersion": "sluice.dev/v1alpha1",
