@@ -161,10 +161,10 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the lists of reasons and of metrics
+docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the list of reasons, and the tables of metrics
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
-	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/monitoring.md
+	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/metrics.md
 
 resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 

@@ -321,8 +321,8 @@ class Gateway:
         patch = {"metadata": {"uid": uid}, "status": status}
         return self._call("PATCH", resource.path(namespace, name, "status"), body=patch)
 
-    def create(self, resource: Resource, namespace: str, body: Json) -> Json:
-        """Create an object and return it; `Conflict` when its name is taken."""
+    def create(self, resource: Resource, namespace: str | None, body: Json) -> Json:
+        """Create an object and return it; `Conflict` when its name is taken. Cluster-wide kinds have no namespace."""
         return self._call("POST", resource.path(namespace), body=body)
 
     def patch(self, resource: Resource, namespace: str, name: str, patch: Json) -> Json:

@@ -9,7 +9,7 @@ from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.gateway import AUTOSCALERS, SCALED_OBJECTS, Gateway, Json, KubeError, NotFound, Resource
 from optimizer.model import PipelineKey
 
-_KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscaler", SCALED_OBJECTS: "ScaledObject"}
+AUTOSCALER_KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscaler", SCALED_OBJECTS: "ScaledObject"}
 
 _LOG = logging.getLogger(__name__)
 _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
@@ -30,10 +30,12 @@ class Ownership:
 
     def refresh(self) -> None:
         """List HorizontalPodAutoscalers and ScaledObjects; a kind that cannot be listed keeps the last known ones."""
-        for resource, kind in _KINDS.items():
+        for resource, kind in AUTOSCALER_KINDS.items():
             try:
                 items = [item for scope in self._scopes for item in self._gateway.list_all(resource, scope).items]
-                self._autoscalers[resource] = {_target(item): f"{kind}/{item['metadata']['name']}" for item in items}
+                self._autoscalers[resource] = {
+                    scaled_target(item): f"{kind}/{item['metadata']['name']}" for item in items
+                }
                 self._problems.pop(resource, None)
             except NotFound:  # the kind is not installed
                 self._autoscalers[resource] = {}
@@ -84,7 +86,7 @@ class Ownership:
         }
 
 
-def _target(autoscaler: Json) -> tuple[str, Target]:
+def scaled_target(autoscaler: Json) -> tuple[str, Target]:
     """Return the namespace and the target of an autoscaler; KEDA's default kind of a target is Deployment."""
     target = autoscaler.get("spec", {}).get("scaleTargetRef", {})
     scaled = Target(

@@ -28,7 +28,7 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PoolSpec, StageSpec, Target
+from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
@@ -368,27 +368,19 @@ class Reader:
         self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
     ) -> ReadRequest:
         placements = tuple(
-            PlacementTarget(
-                pipeline=spec.key,
-                stage=stage.name,
-                pool=placement.pool,
-                namespace=spec.namespace,
+            metrics_target(
+                spec,
+                stage,
+                placement,
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
-                preset=stage.preset,
-                window_s=stage.metrics_window_s,
-                concurrency=placement.prior.concurrency,
-                batch_limit=placement.prior.batch_sizes[-1],
-                overrides=stage.metric_overrides,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
-                model=stage.metrics_model,
-                answer=stage.metrics_answer,
             )
             for spec in specs
             for stage in spec.stages
             if _reads(stage, specs)
             for placement in stage.placements
         )
-        queries = {spec.key: _user_queries(spec) for spec in specs}
+        queries = {spec.key: user_queries(spec) for spec in specs}
         return ReadRequest(
             placements=placements,
             scalars={name: query for own in queries.values() for name, query in own.items()},
@@ -452,7 +444,33 @@ class Reader:
         )
 
 
-def _user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
+def metrics_target(
+    spec: PipelineSpec,
+    stage: StageSpec,
+    placement: PlacementSpec,
+    *,
+    pods: frozenset[str],
+    endpoints: Mapping[str, PodEndpoint],
+) -> PlacementTarget:
+    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods."""
+    return PlacementTarget(
+        pipeline=spec.key,
+        stage=stage.name,
+        pool=placement.pool,
+        namespace=spec.namespace,
+        pods=pods,
+        preset=stage.preset,
+        window_s=stage.metrics_window_s,
+        concurrency=placement.prior.concurrency,
+        batch_limit=placement.prior.batch_sizes[-1],
+        overrides=stage.metric_overrides,
+        endpoints=endpoints,
+        model=stage.metrics_model,
+        answer=stage.metrics_answer,
+    )
+
+
+def user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     """Return the queries in a pipeline's spec, by the id of their result."""
     queries: dict[Hashable, str] = {(spec.key, "demand"): spec.queries.demand}
     if spec.queries.latency is not None:

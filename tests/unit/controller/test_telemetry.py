@@ -1,7 +1,6 @@
 import re
 from dataclasses import replace
 
-import metrics_document
 import pytest
 from builders import (
     ENCODER,
@@ -277,9 +276,3 @@ def test_every_series_that_is_exposed_is_described_with_its_labels() -> None:
             assert name in names
             if name in labels_of:
                 assert set(re.findall(r'(\w+)="', labels or "")) == labels_of[name]
-
-
-def test_the_documentation_lists_the_metrics_that_there_are() -> None:
-    text = metrics_document.DOCUMENT.read_text()
-    assert metrics_document.renewed(text) == text, "run `make docs`"
-    assert "| `sluice_cycles_total` | counter | `outcome` |" in text
