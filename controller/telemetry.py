@@ -36,7 +36,7 @@ _STAGE_QUANTITIES = {
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DETAILED = 1000
 """Fleets of up to this many pipelines have series per stage: about thirty for each pipeline."""
-_FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
+FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipelines", f"Pipelines managed; with more than {DETAILED}, series of stages are left out", []),
     ("pipeline_demand", "Demand planned for, in the pipeline's unit", _PIPELINE),
     ("pipeline_observed_demand", "Demand observed, in the pipeline's unit", _PIPELINE),
@@ -63,6 +63,7 @@ _FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
+"""The gauges of a decision: name without the prefix `sluice_`, help text, labels."""
 PARTS = ("read", "decide", "status", "apply")
 """The parts of a cycle, in order."""
 
@@ -166,7 +167,7 @@ class _Fleet(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges that have at least one series."""
         series = self._series
-        for name, text, labels in _FAMILIES:
+        for name, text, labels in FAMILIES:
             if name in series:
                 family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
                 for values, value in series[name]:

@@ -64,7 +64,14 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Format of the output.",
+)
 def simulate(
     scenario: Path,
     *,

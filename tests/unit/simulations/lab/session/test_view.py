@@ -218,7 +218,7 @@ def test_an_operator_that_is_not_there_yet_says_nothing() -> None:
 
 
 def test_the_table_reads_only_metrics_that_the_operator_exports() -> None:
-    exported = {f"sluice_{name}" for name, *_ in telemetry._FAMILIES}
+    exported = {f"sluice_{name}" for name, *_ in telemetry.FAMILIES}
     moment = a_moment()
     read = {metric for *_, metric in moment.stages} | {metric for _, metric in moment.totals}
     assert read <= exported
