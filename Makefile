@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DOCS_VENV  := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -35,6 +37,7 @@ live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more
 .PHONY: test
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory docs
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not quiet")
@@ -134,15 +137,28 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, and the list of reasons
-	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
+docs: $(DOCS_STAMP) ## build the site of docs/ into site/ and check every link (its packages are in an environment of their own)
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs --quiet build --strict --clean
+	@$(DOCS_VENV)/bin/python tests/support/site_links.py site
+
+$(DOCS_STAMP): requirements-docs.lock
+	@echo "==> creating $(DOCS_VENV) (locked, hash-checked packages)"
+	@$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $(DOCS_STAMP)
+
+.PHONY: docs-renew
+docs-renew: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the list of reasons, the reference
+	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
+	@PYTHONPATH=tests/support $(BIN)/python -m reference_documents
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group docs -o requirements-docs.lock
 
 .PHONY: clean
 clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

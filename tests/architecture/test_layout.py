@@ -119,7 +119,7 @@ def test_the_environment_has_the_versions_that_work_together() -> None:
 
 
 def test_locks_are_hash_checked_and_name_no_index() -> None:
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-docs.lock"):
         text = (ROOT / name).read_text()
         assert "--index-url" not in text
         assert "://" not in text

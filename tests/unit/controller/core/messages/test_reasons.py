@@ -145,7 +145,7 @@ def test_every_change_and_every_hold_has_a_text() -> None:
 def test_the_document_has_the_reasons_of_the_code() -> None:
     text = DOCUMENT.read_text()
     assert kinds(text) == [*(each.value for each in ConditionType), "Event", *tables()]
-    assert text == renewed(text), "make docs"
+    assert text == renewed(text), "make docs-renew"
 
 
 def test_a_table_that_is_out_of_date_is_renewed() -> None:
