@@ -12,8 +12,10 @@ from corpus import CONTRACT, ROOT, parse_path
 from document_blocks import Block, blocks, pages, prepared, words
 from program_tables import commands, exported, leaves
 from quoted_output import quotes
+from reasons_document import listed_reasons
 
 from controller.__main__ import main
+from controller.core.state.decision import ChangeReason, HoldReason
 from controller.resources.manifests import load_documents
 from controller.resources.parsing import inspect_strictly
 from controller.resources.pipeline import SpeechPipeline
@@ -124,6 +126,15 @@ def test_every_metric_that_a_page_names_is_exported(page: Path) -> None:
     named = set(re.findall(r"\bsluice_[a-z_]+[a-z]\b", page.read_text()))
     known = exported() | _OTHERS
     assert {name for name in named if name not in known and not name.startswith("sluice_ingress_")} == set()
+
+
+def test_the_reasons_that_troubleshooting_names_exist() -> None:
+    named = re.findall(
+        r"(?:hold|reason|health|condition|with) `([A-Z]\w+)`", (ROOT / "docs/troubleshooting.md").read_text()
+    )
+    known = {each.reason for each in listed_reasons()} | {each.type for each in listed_reasons()}
+    assert len(named) > 10
+    assert set(named) <= known | {each.value for each in (*HoldReason, *ChangeReason)}
 
 
 def test_a_block_is_read_with_its_place_and_its_mark() -> None:

@@ -115,9 +115,7 @@ def mappings(schema: Schema, model: type[Part], path: str) -> Iterator[Mapping]:
 def types_table() -> str:
     """Return the table of the types of strings: name, rule, pattern."""
     rules = {**PATTERN_RULES, DURATION_PATTERN: f"{PATTERN_RULES[DURATION_PATTERN]}; {_AT_MOST_A_DAY}"}
-    rows = "".join(
-        f"| {name} | {_cell(rules[pattern])} | `{_cell(pattern)}` |\n" for pattern, name in TYPES.items()
-    )
+    rows = "".join(f"| {name} | {_cell(rules[pattern])} | `{_cell(pattern)}` |\n" for pattern, name in TYPES.items())
     return f"| type | rule | pattern |\n|---|---|---|\n{rows}"
 
 
@@ -125,7 +123,11 @@ def _rules_between(model: type[Part]) -> Iterator[str]:
     for item in model.constraints:
         if item.rule:
             rule = re.sub(r" \(\{\w+\}\)", "", item.rule)
-            yield f"`{item.field}`: {rule}." if item.field else f"{'It ' if rule.startswith(('must', 'needs')) else ''}{rule}."
+            yield (
+                f"`{item.field}`: {rule}."
+                if item.field
+                else f"{'It ' if rule.startswith(('must', 'needs')) else ''}{rule}."
+            )
 
 
 def _field(name: str, node: Schema, required: bool) -> Field:

@@ -43,7 +43,9 @@ def settings_table() -> str:
     for name, field in OperatorSettings.model_fields.items():
         flag = name.replace("_", "-")
         written = f"--{flag}`, `--no-{flag}" if field.annotation is bool else f"--{flag}"
-        rows.append(f"| `{written}` | `SLUICE_{name.upper()}` | {_default(field.default)} | {_cell(field.description)} |")
+        rows.append(
+            f"| `{written}` | `SLUICE_{name.upper()}` | {_default(field.default)} | {_cell(field.description)} |"
+        )
     return "\n".join(["| flag | environment | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 

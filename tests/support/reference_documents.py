@@ -33,6 +33,10 @@ def documents() -> Mapping[str, str]:
     return {name: _GENERATED + text for name, text in texts.items()}
 
 
+def _page(*parts: str) -> str:
+    return "\n".join(parts)
+
+
 def _resource(crd: Crd) -> str:
     schema = structural_schema(crd.model)
     scope = "It belongs to a namespace." if crd.namespaced else "It belongs to the cluster."
@@ -43,26 +47,22 @@ def _resource(crd: Crd) -> str:
         model = part_in(crd.model.model_fields[part].annotation)
         assert model is not None
         sections += [each.section() for each in mappings(schema["properties"][part], model, part)]
-    return "\n".join(
-        [
-            f"# {crd.kind}\n",
-            f"{schema['description']} {scope} API version `{GROUP}/{VERSION}`, resource `{crd.plural}`, short name "
-            f"`{crd.short_name}`.\n",
-            f"`kubectl explain {crd.singular}.spec` shows the same fields. `[]` in a heading is a list.\n",
-            f"## Columns of kubectl get\n\n| column | path | meaning |\n|---|---|---|\n{columns}",
-            *sections,
-        ]
+    return _page(
+        f"# {crd.kind}\n",
+        f"{schema['description']} {scope} API version `{GROUP}/{VERSION}`, resource `{crd.plural}`, short name "
+        f"`{crd.short_name}`.\n",
+        f"`kubectl explain {crd.singular}.spec` shows the same fields. `[]` in a heading is a list.\n",
+        f"## Columns of kubectl get\n\n| column | path | meaning |\n|---|---|---|\n{columns}",
+        *sections,
     )
 
 
 def _operator() -> str:
-    return "\n".join(
-        [
-            "# Settings of the operator\n",
-            "`sluice operator` reads each setting from its flag, or else from the environment. Lists are separated by "
-            "commas. Durations are such as `15s` or `1m30s`.\n",
-            settings_table(),
-        ]
+    return _page(
+        "# Settings of the operator\n",
+        "`sluice operator` reads each setting from its flag, or else from the environment. Lists are separated by "
+        "commas. Durations are such as `15s` or `1m30s`.\n",
+        settings_table(),
     )
 
 
@@ -70,25 +70,21 @@ def _commands() -> str:
     sections = [
         command_section(name, leaf) for top, command in commands().items() for name, leaf in leaves(command, top)
     ]
-    return "\n".join(
-        [
-            "# Commands\n",
-            "Every command has `--help`. Tables are for people; `-o json` prints JSON and nothing else on standard output."
-            "\n",
-            *sections,
-            f"## Exit status\n\n{exit_table()}",
-        ]
+    return _page(
+        "# Commands\n",
+        "Every command has `--help`. Tables are for people; `-o json` prints JSON and nothing else on standard output."
+        "\n",
+        *sections,
+        f"## Exit status\n\n{exit_table()}",
     )
 
 
 def _metrics() -> str:
-    return "\n".join(
-        [
-            "# Metrics of the operator\n",
-            "Served at `/metrics`. A value that is unknown has no series. The gauges of a deleted pipeline disappear. "
-            "Metrics of the pods, which the operator reads, are in [Metrics](../metrics.md).\n",
-            metrics_table(),
-        ]
+    return _page(
+        "# Metrics of the operator\n",
+        "Served at `/metrics`. A value that is unknown has no series. The gauges of a deleted pipeline disappear. "
+        "Metrics of the pods, which the operator reads, are in [Metrics](../metrics.md).\n",
+        metrics_table(),
     )
 
 
@@ -96,31 +92,27 @@ def _scenario() -> str:
     schema = ScenarioFile.model_json_schema()
     sections = [each.section() for each in mappings(structural(schema, schema["$defs"]), ScenarioFile, "")]
     columns = "".join(f"| `{name}` | {text} |\n" for name, text in _texts_of(Column).items())
-    return "\n".join(
-        [
-            "# Scenario files\n",
-            "`sluice simulate` and `sluice lab run` read the same file. [Simulation](../simulation.md) shows how to use "
-            "it. Write fractions in quotes, such as `\"0.2\"`. `[]` in a heading is a list.\n",
-            "\n".join(sections).replace("## \n", "## Fields of the file\n"),
-            "## Traces\n",
-            "A trace is a CSV file, or a gzip file whose name ends in `.gz`. Its first column is `t_s`, the start of a "
-            "bin in seconds, evenly spaced. The column that `load[].column` names has one of these quantities:\n",
-            f"| column | meaning |\n|---|---|\n{columns}",
-            f"Bundled traces: {', '.join(f'`{name}`' for name in bundled_names())}.\n",
-            "## Policies\n",
-            f"{', '.join(f'`{name}`' for name in POLICIES)}.\n",
-        ]
+    return _page(
+        "# Scenario files\n",
+        "`sluice simulate` and `sluice lab run` read the same file. [Simulation](../simulation.md) shows how to use "
+        'it. Write fractions in quotes, such as `"0.2"`. `[]` in a heading is a list.\n',
+        "\n".join(sections).replace("## \n", "## Fields of the file\n"),
+        "## Traces\n",
+        "A trace is a CSV file, or a gzip file whose name ends in `.gz`. Its first column is `t_s`, the start of a "
+        "bin in seconds, evenly spaced. The column that `load[].column` names has one of these quantities:\n",
+        f"| column | meaning |\n|---|---|\n{columns}",
+        f"Bundled traces: {', '.join(f'`{name}`' for name in bundled_names())}.\n",
+        "## Policies\n",
+        f"{', '.join(f'`{name}`' for name in POLICIES)}.\n",
     )
 
 
 def _types() -> str:
-    return "\n".join(
-        [
-            "# Types of strings\n",
-            "Durations, amounts of money, ratios and memory are strings, so that no float is rounded on the way. Put "
-            "numbers in quotes.\n",
-            types_table(),
-        ]
+    return _page(
+        "# Types of strings\n",
+        "Durations, amounts of money, ratios and memory are strings, so that no float is rounded on the way. Put "
+        "numbers in quotes.\n",
+        types_table(),
     )
 
 
