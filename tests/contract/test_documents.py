@@ -129,9 +129,8 @@ def test_every_metric_that_a_page_names_is_exported(page: Path) -> None:
 
 
 def test_the_reasons_that_troubleshooting_names_exist() -> None:
-    named = re.findall(
-        r"(?:hold|reason|health|condition|with) `([A-Z]\w+)`", (ROOT / "docs/troubleshooting.md").read_text()
-    )
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    named = re.findall(r"(?:hold|reason|health|condition|with) `([A-Z]\w+)`", page)
     known = {each.reason for each in listed_reasons()} | {each.type for each in listed_reasons()}
     assert len(named) > 10
     assert set(named) <= known | {each.value for each in (*HoldReason, *ChangeReason)}
@@ -139,7 +138,8 @@ def test_the_reasons_that_troubleshooting_names_exist() -> None:
 
 def test_a_block_is_read_with_its_place_and_its_mark() -> None:
     page = ROOT / "docs" / "x.md"
-    text = 'a\n```sh title="not run here: a cluster"\nsluice operator \\\n  --metrics direct  # why\n```\n```text\nb\n```\n'
+    text = 'a\n```sh title="not run here: a cluster"\nsluice operator \\\n  --metrics direct  # why\n```\n'
+    text += "```text\nb\n```\n"
     first, second = blocks(page, text)
     assert (str(first), first.runs, list(first.commands())) == (
         "docs/x.md:2",
