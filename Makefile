@@ -138,7 +138,7 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 
 .PHONY: docs
 docs: $(DOCS_STAMP) ## build the site of docs/ into site/ and check every link (its packages are in an environment of their own)
-	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs --quiet build --strict --clean
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --clean
 	@$(DOCS_VENV)/bin/python tests/support/site_links.py site
 
 $(DOCS_STAMP): requirements-docs.lock
