@@ -160,3 +160,13 @@ def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
     pool = crd.kind == "ComputePool"
     types = {each.value for each in ConditionType if (each is ConditionType.AVAILABLE) is pool}
     assert types <= set(re.findall(r"\w+", text))
+
+
+def test_the_fields_that_a_text_names_are_those_of_the_resource() -> None:
+    spec: Any = structural_schema(CRDS[0].model)["properties"]["spec"]
+    for text in (*CHANGES.values(), *HOLDS.values()):
+        for path in re.findall(r"\bscaling(?:\.\w+)+", text):
+            node = spec
+            for name in path.split("."):
+                assert name in node["properties"], f"{text}: {path}"
+                node = node["properties"][name]
