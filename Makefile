@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+DOCS_VENV  := .venv-docs
+DOCS_STAMP := $(DOCS_VENV)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -36,6 +38,7 @@ live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more
 .PHONY: test
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
 	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory docs
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build --helm
 	@$(BIN)/pytest -n 2 tests/charts
@@ -161,10 +164,22 @@ batching-table: $(STAMP) ## simulate the table of latencies under batching again
 	@$(BIN)/python -m simulations.engine.make_batching_table
 
 .PHONY: docs
-docs: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the list of reasons, and the tables of metrics
-	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output docs/planning.md
+docs: $(DOCS_STAMP) ## build the site of docs/ into site/ and check every link (its packages are in an environment of their own)
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --clean
+	@$(DOCS_VENV)/bin/python tests/support/site_links.py site
+
+$(DOCS_STAMP): requirements-docs.lock
+	@echo "==> creating $(DOCS_VENV) (locked, hash-checked packages)"
+	@$(PYTHON) -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $(DOCS_STAMP)
+
+.PHONY: docs-renew
+docs-renew: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the list of reasons, the reference
+	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
 	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/metrics.md
+	@PYTHONPATH=tests/support $(BIN)/python -m reference_documents
 
 resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
@@ -174,7 +189,8 @@ lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(resolve) --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
 	@$(resolve) --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
 	@$(resolve) --group image -o requirements-build.lock
+	@$(resolve) --group docs -o requirements-docs.lock
 
 .PHONY: clean
 clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

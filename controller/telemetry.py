@@ -111,6 +111,7 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
+"""The gauges of a decision: name without the prefix `sluice_`, help text, labels."""
 PARTS = ("read", "decide", "status", "apply")
 """The parts of a cycle, in order."""
 

@@ -69,7 +69,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Measured numbers for placements that do not declare them: the output of `sluice explain -o json`. Repeat it "
     "for every pipeline.",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="Format of the output.",
+)
 def plan(
     files: tuple[Path, ...],
     demands: tuple[str, ...],

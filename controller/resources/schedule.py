@@ -66,7 +66,7 @@ class LeastDemand(Part):
             field="end",
         ),
         # Only the machine that evaluates the schedule knows its time zone data.
-        Constraint(find=_unknown_zone, cel=None, rule="must be an IANA time zone"),
+        Constraint(find=_unknown_zone, cel=None, rule="must be an IANA time zone", field="timeZone"),
     )
 
     name: Label

@@ -126,7 +126,7 @@ CRDS = (
 def structural_schema(model: type[Part]) -> dict[str, Any]:
     """Return the OpenAPI v3 schema of a resource `model` as the structural schema that a CRD requires."""
     schema = model.model_json_schema()
-    root = _structural(schema, schema.get("$defs", {}))
+    root = structural(schema, schema.get("$defs", {}))
     properties = root["properties"]
     name = {key: value for key, value in properties["metadata"]["properties"]["name"].items() if key != "description"}
     # The API server validates these; of the metadata, a schema may restrict only the name.
@@ -137,16 +137,17 @@ def structural_schema(model: type[Part]) -> dict[str, Any]:
     return root
 
 
-def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+def structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return a node of pydantic's JSON schema without references, nulls and titles; `definitions` is its `$defs`."""
     node = {key: value for key, value in node.items() if key not in {"title", "$defs"}}
     if "$ref" in node:
         target = definitions[node.pop("$ref").rsplit("/", 1)[-1]]
         node = {**target, **node}
-        return _structural(node, definitions)
+        return structural(node, definitions)
     if "anyOf" in node:
         # An optional field: the API server drops nulls, so null needs no type.
         (choice,) = [choice for choice in node.pop("anyOf") if choice != {"type": "null"}]
-        return _structural({**choice, **node}, definitions)
+        return structural({**choice, **node}, definitions)
     if isinstance(node.get("description"), str):
         node["description"] = " ".join(node["description"].split())
     if node.get("default", ...) is None:
@@ -158,11 +159,11 @@ def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, 
     if "exclusiveMinimum" in node:
         node["minimum"], node["exclusiveMinimum"] = node["exclusiveMinimum"], True
     if node.get("properties"):
-        node["properties"] = {key: _structural(value, definitions) for key, value in node["properties"].items()}
+        node["properties"] = {key: structural(value, definitions) for key, value in node["properties"].items()}
         node.pop("additionalProperties", None)
     for key in ("items", "additionalProperties"):
         if isinstance(node.get(key), dict):
-            node[key] = _structural(node[key], definitions)
+            node[key] = structural(node[key], definitions)
     return node
 
 

@@ -79,7 +79,14 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     help="The part to make, counted from 0. Default: $JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets.",
 )
 @click.option("--join", is_flag=True, help="Run nothing: join the parts in --out to the results of one process.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Format of the output.",
+)
 def simulate(
     scenario: Path,
     *,

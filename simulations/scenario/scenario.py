@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, WithJsonSchema
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
 from controller.resources.fields import Duration, PositiveDuration, duration_s
@@ -114,23 +114,55 @@ def _models(value: Any) -> dict[str, tuple[str, ...]]:
     return {str(name): tuple(models) for name, models in value.items()}
 
 
-Number = Annotated[float, PlainValidator(_number)]
-PositiveNumber = Annotated[float, _number_that(lambda number: number > 0, "must be above 0")]
-Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at most 1")]
-Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1")]
-Profiles = Annotated[dict[str, float], PlainValidator(_profiles)]
-FirstTokens = Annotated[dict[str, float], PlainValidator(_first_tokens)]
-Models = Annotated[dict[str, tuple[str, ...]], PlainValidator(_models)]
-PipelineName = Annotated[str, PlainValidator(_pipeline)]
-PipelineNames = Annotated[str, PlainValidator(_pipelines)]
-Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches)]
+# What these accept, for the reference of scenario files: a validator of plain Python has no schema of its own.
+_PIPELINE_NAME = {"type": "string", "format": "namespace/name of a pipeline"}
+_PIPELINE_NAMES = {"type": "string", "format": 'namespace/name of a pipeline, or "*" for all'}
+_PATCHES = {
+    "type": "object",
+    "additionalProperties": {"type": "object"},
+    "format": "a map from KIND/[NAMESPACE/]NAME to a merge patch",
+}
+
+
+def _schema(**bounds: object) -> WithJsonSchema:
+    return WithJsonSchema({"type": "number", **bounds})
+
+
+def _map_schema(inside: dict[str, object]) -> WithJsonSchema:
+    return WithJsonSchema({"type": "object", "additionalProperties": inside})
+
+
+Number = Annotated[float, PlainValidator(_number), _schema(minimum=0)]
+PositiveNumber = Annotated[
+    float, _number_that(lambda number: number > 0, "must be above 0"), _schema(exclusiveMinimum=0)
+]
+Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at most 1"), _schema(minimum=0, maximum=1)]
+Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1"), _schema(minimum=1)]
+Profiles = Annotated[
+    dict[str, float], PlainValidator(_profiles), _map_schema({"type": "number", "exclusiveMinimum": 0})
+]
+FirstTokens = Annotated[
+    dict[str, float],
+    PlainValidator(_first_tokens),
+    _map_schema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
+]
+Models = Annotated[
+    dict[str, tuple[str, ...]],
+    PlainValidator(_models),
+    _map_schema({"type": "array", "items": {"type": "string"}}),
+]
+PipelineName = Annotated[str, PlainValidator(_pipeline), WithJsonSchema(_PIPELINE_NAME)]
+PipelineNames = Annotated[str, PlainValidator(_pipelines), WithJsonSchema(_PIPELINE_NAMES)]
+Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches), WithJsonSchema(_PATCHES)]
 
 
 class Session(Part):
     """The distribution of session lengths: log-normal with this mean and coefficient of variation (`cv`)."""
 
     mean: PositiveDuration
+    """Mean length."""
     cv: Number
+    """Coefficient of variation."""
     reconnect: Literal["backoff", "never"] = "backoff"
     """Whether the client of a refused or shed stream tries again until its session ends, after 1 s doubling to 30 s."""
 
@@ -141,10 +173,13 @@ class LoadFields(Part):
     trace: str | None = None
     """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"] | None = None
+    """The column of the trace, which says what its numbers are."""
     copies: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Superposed copies of the trace, each but the first shifted cyclically at random."""
     session: Session | None = None
+    """Lengths of the sessions; only for pipelines with unit Streams."""
     speed: PositiveNumber | None = None
+    """How many times faster than recorded the trace is played, session lengths included. Default: 1."""
     offset: Duration | None = None
     """Where in the recording the first copy begins. Default: its beginning."""
 
@@ -153,50 +188,65 @@ class Load(LoadFields):
     """The load of one pipeline; several entries for one pipeline add up."""
 
     pipeline: PipelineName
+    """The pipeline that gets the load."""
     trace: str
+    """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"]
+    """The column of the trace, which says what its numbers are."""
 
 
 class MetricsShare(Part):
     """`metricsPartial`: the series of this share (0–1) of the pods are missing."""
 
     share: Share
+    """Share of the pods."""
     pipeline: PipelineNames = EVERYTHING
+    """The pipeline whose metrics they are."""
 
 
 class MetricsNoise(Part):
     """`metricsNoisy`: readings are multiplied by noise of mean 1 and this coefficient of variation."""
 
     cv: Number
+    """Coefficient of variation of the noise."""
     pipeline: PipelineNames = EVERYTHING
+    """The pipeline whose metrics they are."""
 
 
 class Spike(Part):
     """`spike`: the load of a pipeline is multiplied by `factor`."""
 
     pipeline: PipelineName
+    """The pipeline."""
     factor: Multiple
+    """Load during the fault over load without it."""
 
 
 class SlowStart(Part):
     """`slowStart`: the start-up time of new replicas on a pool is multiplied by `factor`."""
 
     pool: str
+    """The ComputePool."""
     factor: PositiveNumber
+    """Start-up time during the fault over that without it."""
 
 
 class SlowStage(Part):
     """`slowStage`: the service time of batches of a stage (NAME or PIPELINE/NAME) is multiplied by `factor`."""
 
     stage: str
+    """The stage, NAME or PIPELINE/NAME."""
     factor: PositiveNumber
+    """Service time during the fault over that without it."""
 
 
 class SpotReclaim(Part):
     """`spotReclaim`: a share (0–1) of a pool's nodes is reclaimed, with the replicas on them."""
 
     pool: str
+    """The ComputePool."""
     share: Share
+    """Share of the pool's nodes."""
     notice: Duration = "0s"
     """The time between the announcement, from which the nodes take no new replica, and the reclaim."""
 
@@ -243,19 +293,29 @@ class Fault(Part):
     """One fault, from `at` for the time `for`, or to the end of the run."""
 
     at: Duration
+    """When the fault begins, from the start of the run."""
     for_: PositiveDuration | None = Field(default=None, alias="for")
+    """How long it lasts. Default: to the end of the run."""
     pool_unavailable: str | None = None
     """New replicas get no node of the pool; running ones stay."""
     pool_lost: str | None = None
     """The pool's nodes are lost, with the replicas on them."""
     metrics_lost: PipelineNames | None = None
+    """No query about the pipeline returns a series."""
     metrics_stale: PipelineNames | None = None
+    """Queries return the values from the begin of the fault, which become older."""
     metrics_partial: MetricsShare | None = None
+    """The series of a share of the pods are missing."""
     metrics_noisy: MetricsNoise | None = None
+    """Readings are multiplied by noise."""
     spike: Spike | None = None
+    """The load of a pipeline is multiplied."""
     slow_start: SlowStart | None = None
+    """New replicas on a pool start more slowly."""
     slow_stage: SlowStage | None = None
+    """The batches of a stage take longer."""
     spot_reclaim: SpotReclaim | None = None
+    """A share of a pool's nodes is reclaimed, with the replicas on them."""
     roll_out: str | None = None
     """The Deployments of a stage (NAME or PIPELINE/NAME) replace their pods, one at a time: an old pod stays until the
     new one is ready (`maxSurge` 1, `maxUnavailable` 0)."""
@@ -298,8 +358,11 @@ class WhatIf(Part):
     """The same run with other resources or another load."""
 
     name: Annotated[str, Field(min_length=1)]
+    """Name of the what-if, for `--what-if`."""
     set_: Patches | None = Field(default=None, alias="set")
+    """Merge patches by KIND/[NAMESPACE/]NAME."""
     load: LoadFields | None = None
+    """Fields that replace those of every load entry."""
 
     constraints = (
         constraint(
@@ -323,13 +386,21 @@ class ScenarioFile(Part):
     """The content of a scenario file, field by field."""
 
     name: Annotated[str, Field(min_length=1)]
+    """Name of the scenario, also in the names of reports."""
     manifests: Annotated[list[str], Field(min_length=1)]
+    """Files with the SpeechPipelines and ComputePools, relative to this file."""
     duration: PositiveDuration
+    """Length of the run, warm-up included."""
     warmup: Duration = "0s"
+    """Time at the begin of the run that is not scored."""
     window: PositiveDuration = "10s"
+    """Length of a window, for which the SLA is scored."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], ListSet()] = Field(default=[1], min_length=1)
+    """Seeds of the random loads: one run each."""
     load: Annotated[list[Load], Field(min_length=1)]
+    """The load of the pipelines."""
     faults: list[Fault] = Field(default=[])
+    """What breaks, and when."""
     profile_error: Profiles | None = None
     """By stage (NAME or PIPELINE/NAME): the declared service times are the true ones times this factor."""
     hide_profiles: bool = False
@@ -347,7 +418,9 @@ class ScenarioFile(Part):
     other_models: Models | None = None
     """By stage (NAME or PIPELINE/NAME): further models on its servers, which every item passes too."""
     policies: Annotated[list[str], ListSet()] = Field(default=["sluice"], min_length=1)
+    """What decides: a run each."""
     what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
+    """The same run with other resources or another load."""
 
     constraints = (
         constraint(

@@ -1,21 +1,21 @@
 """Commands that a document quotes with what they print: ```console blocks that begin with `$ sluice …`.
 
-`PYTHONPATH=tests/support python -m quoted_output docs/planning.md` runs them and writes what they print now.
+`PYTHONPATH=tests/support python -m quoted_output` runs those of all documents and writes what they print now.
 """
 
+import contextlib
 import re
 import shlex
-import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from click.testing import CliRunner
+from document_blocks import blocks, pages, prepared
 
-from controller.commands.plan import plan
+from controller.__main__ import main
 
 _BLOCK = re.compile(r"^```console\n\$ (?P<command>.+)\n(?P<output>(?:.*\n)*?)```$", re.MULTILINE)
-_COMMANDS: dict[str, click.Command] = {"plan": plan}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ def quotes(text: str) -> list[Quote]:
 
 def printed(command: str) -> str:
     """Run `sluice …` in this process, in the present directory, and return what it prints on both streams."""
-    program, name, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(command)
     assert program == "sluice", command
-    return CliRunner().invoke(_COMMANDS[name], arguments, prog_name=f"sluice {name}", catch_exceptions=False).output
+    return CliRunner().invoke(main, arguments, prog_name="sluice", catch_exceptions=False).output
 
 
 def renewed(text: str) -> str:
@@ -49,6 +49,14 @@ def renewed(text: str) -> str:
     return text
 
 
+def renew(page: Path) -> None:
+    """Write into `page` what its commands print now, run where the files of the page are."""
+    text = page.read_text()
+    if quotes(text):
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(prepared(Path(folder), blocks(page, text))):
+            page.write_text(renewed(text))
+
+
 if __name__ == "__main__":
-    for path in map(Path, sys.argv[1:]):
-        path.write_text(renewed(path.read_text()))
+    for each in pages():
+        renew(each)

@@ -27,7 +27,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.RECOMMEND_ONLY: "mode is Recommend; the plan is reported but not applied",
     HoldReason.METRICS_MISSING: "metrics are missing; no replica is removed",
     HoldReason.TARGET_MISSING: "cannot read or scale a workload; its stage is left unchanged and no replica is removed",
-    HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.down.stabilization",
+    HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.scaleDown.stabilization",
     HoldReason.WITHIN_TOLERANCE: "current replicas meet the SLA and the saving is below scaling.tolerance",
     HoldReason.STEP_LIMITED: "limited by maxStep",
     HoldReason.AWAITING_TURN: "not planned yet: a large fleet is planned over several cycles",

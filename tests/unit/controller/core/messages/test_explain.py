@@ -91,7 +91,7 @@ def test_a_hold_says_why_not_now_and_for_how_long(planner: Planner) -> None:
     memory = PipelineMemory(demand=50, samples=(DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),))
     state = a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=memory)
     why = section(explain(decision_of(state), state.spec.key), "Why not now")
-    assert "scale-down waits: demand was higher within scaling.down.stabilization; 200 s left" in why
+    assert "scale-down waits: demand was higher within scaling.scaleDown.stabilization; 200 s left" in why
 
 
 def test_a_plan_that_is_held_is_told(planner: Planner) -> None:

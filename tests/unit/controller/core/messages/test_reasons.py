@@ -149,7 +149,7 @@ def test_every_change_and_every_hold_has_a_text() -> None:
 def test_the_document_has_the_reasons_of_the_code() -> None:
     text = DOCUMENT.read_text()
     assert kinds(text) == [*(each.value for each in ConditionType), "Event", *tables()]
-    assert text == renewed(text), "make docs"
+    assert text == renewed(text), "make docs-renew"
 
 
 def test_a_table_that_is_out_of_date_is_renewed() -> None:
@@ -164,3 +164,13 @@ def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
     pool = crd.kind == "ComputePool"
     types = {each.value for each in ConditionType if (each is ConditionType.AVAILABLE) is pool}
     assert types <= set(re.findall(r"\w+", text))
+
+
+def test_the_fields_that_a_text_names_are_those_of_the_resource() -> None:
+    spec: Any = structural_schema(CRDS[0].model)["properties"]["spec"]
+    for text in (*CHANGES.values(), *HOLDS.values()):
+        for path in re.findall(r"\bscaling(?:\.\w+)+", text):
+            node = spec
+            for name in path.split("."):
+                assert name in node["properties"], f"{text}: {path}"
+                node = node["properties"][name]
