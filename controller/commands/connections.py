@@ -1,10 +1,15 @@
 """The options of commands that read a cluster and its Prometheus, and the connections that they name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
+
+from controller.settings import InvalidSettings, OperatorSettings, load_settings
+from profiler.sources.access import Access
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -12,25 +17,52 @@ DEADLINE_S = 30.0
 """Time limit of one round of queries to Prometheus."""
 
 
-def cluster_options(command: Command) -> Command:
-    """Return `command` with the options for credentials and Prometheus."""
-    options = (
-        click.option(
-            "--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl."
-        ),
-        click.option(
-            "--prometheus-url",
-            envvar="SLUICE_PROMETHEUS_URL",
-            help="URL of Prometheus, such as http://prometheus:9090; also SLUICE_PROMETHEUS_URL.",
-        ),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prometheus:
+    """A Prometheus, or a back end with the same query API: its URL and how to authenticate to it."""
+
+    url: str
+    access: Access
+
+
+def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
+    """Return a decorator that adds the flags of these settings of the operator, in this order."""
+
+    def flagged(command: Command) -> Command:
+        for name in reversed(tuple(names)):
+            field, flag = OperatorSettings.model_fields[name], f"--{name.replace('_', '-')}"
+            if bool in {field.annotation, *get_args(field.annotation)}:
+                add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
+            else:
+                kind = click.Path(path_type=Path) if Path in get_args(field.annotation) else None
+                add = click.option(flag, type=kind, help=field.description)
+            command = add(command)
+        return command
+
+    return flagged
+
+
+def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` with the options for credentials and Prometheus, which it gets as `kubeconfig` and `prometheus`.
+
+    The options for Prometheus are those of the operator, with the same environment variables. Without its URL,
+    `prometheus` is None.
+    """
+    names = [name for name in OperatorSettings.model_fields if name.startswith("prometheus_")]
+
+    @click.option(
+        "--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl."
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    @setting_options(names)
+    @wraps(command)
+    def connected(**options: object) -> None:
+        flags = {name: options.pop(name) for name in names}
+        try:
+            # With another source than Prometheus, its URL is not required.
+            settings = load_settings({**flags, "metrics": "direct"})
+        except InvalidSettings as error:
+            raise click.UsageError(str(error)) from None
+        url = settings.prometheus_url
+        command(prometheus=None if url is None else Prometheus(url=url, access=settings.prometheus_access), **options)
 
-
-def checked_url(url: str | None) -> str | None:
-    """Return the URL of Prometheus; raise `UsageError` if it is none."""
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--prometheus-url: {url!r}: must be a URL such as http://prometheus:9090")
-    return url
+    return connected

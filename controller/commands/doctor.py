@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.commands.connections import DEADLINE_S, checked_url, cluster_options
+from controller.commands.connections import DEADLINE_S, Prometheus, cluster_options
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
@@ -56,7 +56,7 @@ def doctor(
     cluster: bool,
     service_account: str,
     kubeconfig: Path | None,
-    prometheus_url: str | None,
+    prometheus: Prometheus | None,
     output: str,
 ) -> None:
     """Check manifest FILEs, or those in the cluster, against the cluster and Prometheus.
@@ -67,7 +67,6 @@ def doctor(
         raise click.UsageError("name FILEs to check, or use --cluster, and not both")
     if service_account.count("/") != 1:
         raise click.UsageError(f"--service-account: {service_account!r}: must be NAMESPACE/NAME")
-    url = checked_url(prometheus_url)
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.survey import Survey
 
@@ -76,7 +75,7 @@ def doctor(
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     with gateway:
-        checks = _diagnosed(Survey(gateway), files, url, service_account)
+        checks = _diagnosed(Survey(gateway), files, prometheus, service_account)
     if output == "json":
         click.echo(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
     else:
@@ -85,7 +84,7 @@ def doctor(
         raise click.exceptions.Exit(1)
 
 
-def _diagnosed(survey: "Survey", files: Sequence[Path], url: str | None, account: str) -> list["Check"]:
+def _diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | None, account: str) -> list["Check"]:
     """Return all checks, those of the cluster first."""
     from controller.adoption.check import Check
     from controller.adoption.cluster_checks import check_crd, check_pipeline, check_pools
@@ -111,7 +110,7 @@ def _diagnosed(survey: "Survey", files: Sequence[Path], url: str | None, account
     checks += check_pools(list(subjects.pools.values()), inventory)
     presets = load_presets()
     measured = _measured_targets(subjects.specs, targets)
-    metrics = _metrics(url, subjects.specs, measured, presets)
+    metrics = _metrics(prometheus, subjects.specs, measured, presets)
     for spec in subjects.specs:
         own_targets = [target for target in measured if target.pipeline == spec.key]
         checks += check_pipeline(spec, subjects.pools, inventory, targets)
@@ -250,25 +249,25 @@ def _measured_targets(
 
 
 def _metrics(
-    url: str | None,
+    prometheus: Prometheus | None,
     specs: Sequence["PipelineSpec"],
     targets: Sequence["PlacementTarget"],
     presets: Mapping[str, "Preset"],
 ) -> "Metrics":
-    """Return what Prometheus at `url` answers about all pipelines."""
+    """Return what `prometheus` answers about all pipelines."""
     from controller.adoption.metric_checks import Metrics, further_queries
     from controller.kube.reader import user_queries
     from profiler.sources.base import ReadRequest
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.prometheus_api import PrometheusApi
 
-    if url is None:
+    if prometheus is None:
         return Metrics(problem="metrics were not checked: set --prometheus-url")
     queries: dict[Hashable, str] = {key: query for spec in specs for key, query in user_queries(spec).items()}
     request = ReadRequest(placements=tuple(targets), scalars=queries, deadline_s=DEADLINE_S)
     with ExitStack() as parts:
-        source = parts.enter_context(closing(PrometheusSource(url)))
-        api = parts.enter_context(closing(PrometheusApi(url)))
+        source = parts.enter_context(closing(PrometheusSource(prometheus.url, prometheus.access)))
+        api = parts.enter_context(closing(PrometheusApi(prometheus.url, prometheus.access)))
         return Metrics(
             answer=source.read(request),
             results=api.ask(further_queries(specs, queries, targets, presets), DEADLINE_S),

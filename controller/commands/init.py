@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.commands.connections import DEADLINE_S, checked_url, cluster_options
+from controller.commands.connections import DEADLINE_S, Prometheus, cluster_options
 
 if TYPE_CHECKING:
     from controller.adoption.exports import Exports
@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     "metrics a preset can read, that request an accelerator, or that an autoscaler scales.",
 )
 @cluster_options
-def init(namespace: str, selector: str | None, kubeconfig: Path | None, prometheus_url: str | None) -> None:
+def init(namespace: str, selector: str | None, kubeconfig: Path | None, prometheus: Prometheus | None) -> None:
     """Suggest ComputePools and SpeechPipelines, in mode Recommend, for what runs in a namespace.
 
     Prints manifests that `sluice validate` accepts. Every guess has a comment with its evidence. Changes nothing.
     """
-    url = checked_url(prometheus_url)
     from controller.adoption.suggestion import find_stages, suggestion
     from controller.kube.gateway import ConfigurationError, Gateway, KubeError, NotFound
     from controller.kube.survey import NAMESPACES, Survey, sampled_nodes
@@ -39,7 +38,7 @@ def init(namespace: str, selector: str | None, kubeconfig: Path | None, promethe
             gateway.get(NAMESPACES, None, namespace)
             survey = Survey(gateway)
             inventory = survey.inventory([namespace], selector)
-            exports = _exports(url, namespace)
+            exports = _exports(prometheus, namespace)
             findings = find_stages(inventory, namespace, exports, all_of_them=selector is not None)
             pods_of_node = survey.pods_of_nodes(sampled_nodes(group.nodes for group in findings.used_groups()))
     except ConfigurationError as error:
@@ -51,32 +50,32 @@ def init(namespace: str, selector: str | None, kubeconfig: Path | None, promethe
     if not findings.stages:
         raise click.ClickException(_nothing(namespace, selector, findings))
     inventory = replace(inventory, pods_of_node=pods_of_node)
-    click.echo(suggestion(inventory, findings, exports, _measured(url, findings, exports)), nl=False)
+    click.echo(suggestion(inventory, findings, exports, _measured(prometheus, findings, exports)), nl=False)
 
 
-def _exports(url: str | None, namespace: str) -> "Exports":
+def _exports(prometheus: Prometheus | None, namespace: str) -> "Exports":
     from controller.adoption.exports import Exports, Questions
     from profiler.sources.presets import load_presets
     from profiler.sources.prometheus_api import PrometheusApi
 
-    if url is None:
+    if prometheus is None:
         return Exports(problem="Prometheus: --prometheus-url is not set, so stages, metrics and rates are guesses")
     questions = Questions(namespace=namespace, presets=load_presets())
-    with closing(PrometheusApi(url)) as api:
+    with closing(PrometheusApi(prometheus.url, prometheus.access)) as api:
         return questions.conclude(api.ask(questions.queries(), DEADLINE_S))
 
 
-def _measured(url: str | None, findings: "Findings", exports: "Exports") -> "Measured":
+def _measured(prometheus: Prometheus | None, findings: "Findings", exports: "Exports") -> "Measured":
     from controller.adoption.suggestion import Measured, measured_targets, user_queries
     from profiler.sources.base import ReadRequest
     from profiler.sources.prometheus import PrometheusSource
 
-    if url is None or exports.problem:
+    if prometheus is None or exports.problem:
         return Measured()
     queries = user_queries(findings, exports)
     scalars: dict[Hashable, str] = dict(queries.items())
     request = ReadRequest(placements=measured_targets(findings), scalars=scalars, deadline_s=DEADLINE_S)
-    with closing(PrometheusSource(url)) as source:
+    with closing(PrometheusSource(prometheus.url, prometheus.access)) as source:
         answer = source.read(request)
     return Measured(
         quantities={str(stage): samples.readings for (_, stage, _), samples in answer.placements.items()},

@@ -5,13 +5,12 @@ import signal
 import sys
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import click
 
+from controller.commands.connections import setting_options
 from controller.core.state.policy import Policy
 from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
@@ -26,21 +25,8 @@ DEEPEST = 40_000
 end the watches."""
 
 
-def _flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Return `command` with a flag for each setting."""
-    for name, field in reversed(OperatorSettings.model_fields.items()):
-        flag = f"--{name.replace('_', '-')}"
-        if bool in {field.annotation, *get_args(field.annotation)}:
-            add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
-        else:
-            kind = click.Path(path_type=Path) if Path in get_args(field.annotation) else None
-            add = click.option(flag, type=kind, help=field.description)
-        command = add(command)
-    return command
-
-
 @click.command()
-@_flags
+@setting_options(OperatorSettings.model_fields)
 def operator(**flags: object) -> None:
     """Watch pipelines and pools, decide every interval, and scale the stages.
 
