@@ -50,7 +50,14 @@ class _Subjects:
     help="The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.",
 )
 @cluster_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the output.",
+)
 def doctor(
     files: tuple[Path, ...],
     cluster: bool,

@@ -11,7 +11,14 @@ import click
 @click.command()
 @click.option("--cluster", is_flag=True, help="Compare with the CustomResourceDefinitions in the cluster.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Format of the output.",
+)
 def version(cluster: bool, kubeconfig: Path | None, output: str) -> None:
     """Print the version of Sluice and of its CustomResourceDefinitions.
 
