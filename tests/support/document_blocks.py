@@ -7,7 +7,8 @@ The title of a block says what it is (```yaml title="…"):
 * `in spec.stages[]` or another path of a SpeechPipeline: a part of one, at this path.
 
 A block without a title is run: `sluice` commands exit with 0, and manifests are valid. After a line `$ sluice …` in a
-`console` block comes exactly what the command prints. Blocks in `text` are no commands; those in `python` and `go` have tests of their own.
+`console` block comes exactly what the command prints. Blocks in `text` are no commands; those in `python` and `go`
+have tests of their own.
 """
 
 import re
