@@ -161,8 +161,8 @@ def test_an_object_of_no_namespace_is_no_target(
 @pytest.mark.parametrize(
     ("api_version", "plural", "may"),
     [
-        ("sluice.dev/v1alpha1", "speechpipelines", {"list", "watch"}),
-        ("sluice.dev/v1alpha1", "computepools", {"list", "watch"}),
+        ("sluice.dev/v1alpha1", "speechpipelines", {"get", "list", "watch"}),
+        ("sluice.dev/v1alpha1", "computepools", {"get", "list", "watch"}),
         ("sluice.dev/v1alpha1", "speechpipelines/status", {"patch"}),
         ("sluice.dev/v1alpha1", "computepools/status", {"patch"}),
         ("apps/v1", "deployments/scale", {"get", "patch"}),
