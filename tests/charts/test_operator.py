@@ -34,12 +34,12 @@ def test_the_defaults_are_the_operators_except_what_a_pod_needs(chart: Chart, mo
     url = "http://prometheus-operated.monitoring.svc:9090"
     monkeypatch.undo()
     default = load_settings({"prometheus_url": url})
-    pods = {"host": "0.0.0.0", "log_format": "json"}
+    pods = {"log_format": "json"}
     assert found.model_dump() == default.model_dump() | pods
 
 
 def test_every_setting_can_be_reached(chart: Chart) -> None:
-    """Those of credentials for the API server are the pod's own."""
+    """Those of credentials for the API server are the pod's own, and in a pod the operator listens on every address."""
     values = {
         "operator": {"fleetBudget": "40", "scrapeEndpoints": ["http://a"], "poolStatus": "Always"},
         "watchNamespaces": ["speech"],
@@ -62,7 +62,7 @@ def test_every_setting_can_be_reached(chart: Chart) -> None:
             chart.render({**values, "prometheus": {**values["prometheus"], "auth": auth}})  # type: ignore[dict-item]
         )["env"]
     }
-    assert found == {f"SLUICE_{name.upper()}" for name in OperatorSettings.model_fields} - {"SLUICE_KUBECONFIG"}
+    assert found == {f"SLUICE_{name.upper()}" for name in OperatorSettings.model_fields} - {"SLUICE_KUBECONFIG", "SLUICE_HOST"}
 
 
 def test_values_become_settings(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,7 +153,6 @@ true
 {{- end -}}
 {{- $choice := dict "Auto" "" "Always" "true" "Never" "false" -}}
 {{- $usesPrometheus := has "prometheus" .Values.operator.metrics -}}
-SLUICE_HOST: 0.0.0.0
 SLUICE_PORT: {{ .Values.service.port | quote }}
 SLUICE_NAMESPACES: {{ join "," .Values.watchNamespaces | quote }}
 SLUICE_LEADER_ELECT: {{ .Values.leaderElection.enabled | quote }}
