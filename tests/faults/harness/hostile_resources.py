@@ -69,7 +69,7 @@ def beside(world: World) -> Iterator[Made]:
     crd = client.ApiClient().sanitize_for_serialization(extensions.read_custom_resource_definition(_CRD))
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     _set_schema(extensions, _OPEN)
-    _set_policy(world, "Audit")  # it could not evaluate them, and would refuse them
+    _set_policies(world, "Audit")  # it could not evaluate them, and would refuse them
     with contextlib.suppress(client.ApiException):
         world.core.create_namespace({"metadata": {"name": PLACE[2]}})
     try:
@@ -88,7 +88,7 @@ def beside(world: World) -> Iterator[Made]:
         until(
             lambda: not world.objects.list_namespaced_custom_object(*PLACE, limit=1)["items"], 120.0, "their deletion"
         )
-        _set_policy(world, "Deny")
+        _set_policies(world, "Deny")
         _set_schema(extensions, schema)
         until(lambda: not _accepted(world, _named("probe", {"spec": {}}), dry_run=True), what="the schema to be back")
 
@@ -170,11 +170,11 @@ def _without_condition(world: World) -> list[str]:
             return without_condition
 
 
-def _set_policy(world: World, action: str) -> None:
-    """Set the policy about the targets of pipelines to deny, or only to audit."""
-    client.AdmissionregistrationV1Api(world.core.api_client).patch_validating_admission_policy_binding(
-        "sluice-own-targets", {"spec": {"validationActions": [action]}}
-    )
+def _set_policies(world: World, action: str) -> None:
+    """Set the policies about the specs of pipelines to deny, or only to audit."""
+    policies = client.AdmissionregistrationV1Api(world.core.api_client)
+    for name in ("sluice-own-targets", "sluice-priorities"):
+        policies.patch_validating_admission_policy_binding(name, {"spec": {"validationActions": [action]}})
 
 
 def _set_schema(extensions: client.ApiextensionsV1Api, schema: dict[str, Any]) -> None:
