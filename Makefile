@@ -33,7 +33,7 @@ demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernete
 
 # Live servers in real time: what fails because the machine was busy with something else for a moment passes by itself.
 # A lab takes about half a core, and more for moments: three fill two cores, two leave the load on time.
-live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more by itself" && $(BIN)/pytest $(1) -n 0 --last-failed; }
+live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more by itself" && $(BIN)/pytest $(1) -n 1 --last-failed; }
 
 .PHONY: test
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included

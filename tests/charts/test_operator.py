@@ -62,7 +62,10 @@ def test_every_setting_can_be_reached(chart: Chart) -> None:
             chart.render({**values, "prometheus": {**values["prometheus"], "auth": auth}})  # type: ignore[dict-item]
         )["env"]
     }
-    assert found == {f"SLUICE_{name.upper()}" for name in OperatorSettings.model_fields} - {"SLUICE_KUBECONFIG", "SLUICE_HOST"}
+    assert found == {f"SLUICE_{name.upper()}" for name in OperatorSettings.model_fields} - {
+        "SLUICE_KUBECONFIG",
+        "SLUICE_HOST",
+    }
 
 
 def test_values_become_settings(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
