@@ -24,8 +24,6 @@ BUILT_AT = "1767225600"
 """The timestamp of every file, as in the Dockerfile. It is fixed, so that equal sources give equal images."""
 MACHINE_CODE = (".nbc", ".nbi")
 _SUITE = "trixie"
-_MIRRORS = (
-)
 _LEFT_OUT = ("doc/*", "groff/*", "info/*", "lintian/*", "linda/*", "locale/*", "man/*")
 """Folders of /usr/share that Debian's slim images lack, but for the copyright files."""
 
@@ -160,9 +158,10 @@ def _base(storage: Sequence[str]) -> str:
         unfinished = archive.with_suffix(".unfinished.tar")
         rules = [f"--dpkgopt=path-exclude=/usr/share/{each}" for each in _LEFT_OUT]
         rules += ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
+        # Without a mirror, a stable suite comes with its updates and security updates.
         dated = {**os.environ, "SOURCE_DATE_EPOCH": BUILT_AT}
         _run(
-            *("mmdebstrap", "--variant=minbase", *rules, _SUITE, str(unfinished), *_MIRRORS),
+            *("mmdebstrap", "--variant=minbase", *rules, _SUITE, str(unfinished)),
             env=dated,
             quiet=True,
         )
