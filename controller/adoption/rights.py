@@ -34,7 +34,7 @@ class Rights:
 
 
 _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("sluice.dev", ("speechpipelines", "computepools"), ("list", "watch")),
+    ("sluice.dev", ("speechpipelines", "computepools"), ("get", "list", "watch")),
     ("sluice.dev", ("speechpipelines/status", "computepools/status"), ("patch",)),
     ("apps", ("deployments/scale", "statefulsets/scale"), ("get", "patch")),
     ("apps", ("deployments", "statefulsets"), ("list", "watch")),
