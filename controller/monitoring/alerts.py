@@ -7,9 +7,9 @@ import yaml
 from controller.monitoring.promql import CUT_SESSIONS, INSTALLATION, OBJECTIVE, PIPELINE, burn_rate, gauge, series
 
 RUNBOOK = "__RUNBOOK_URL__"
-"""Stands for the URL of `docs/runbook.md`; whoever installs the rules replaces it."""
+"""Stands for the URL of `docs/runbook.md`; the installation of the rules replaces it."""
 UNSEEN_S = 120
-"""Time without an observation of the demand after which a person is told: the safety factor has begun to grow."""
+"""Time without an observation of the demand after which the alert fires: the safety factor has begun to grow."""
 FAR = 2
 """Factor between the measured and the declared service time from which the declared one is to be checked."""
 _HEADER = """\

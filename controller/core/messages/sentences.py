@@ -44,7 +44,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
     HoldReason.LEARNING: "service times or slots are being measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
-    HoldReason.OWNER_NOT_ACTING: "the pipeline that scales this shared stage does not act; planned with what runs",
+    HoldReason.OWNER_NOT_ACTING: "the owner of this shared stage does not act; planned with its current replicas",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
 }
 OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
