@@ -368,7 +368,10 @@ def test_the_sources_agree(everything: dict[str, Settled]) -> None:
 def within(preset: Preset, what: Quantity, value: float) -> Any:
     """What agrees with `value`. Waiting times on a busy machine differ within half a second; rates and times of service
     do not. A queue that is mostly empty is seen in a few of thirty samples: means of them can be an item apart."""
-    of_gauges = {Quantity.BATCH_SIZE, Quantity.PRESENT_BATCH, Quantity.UTILIZATION, Quantity.ARRIVAL_RATE}
+    of_gauges = {Quantity.BATCH_SIZE, Quantity.UTILIZATION, Quantity.ARRIVAL_RATE}
+    if what is Quantity.PRESENT_BATCH:
+        # The mean of the few samples above zero: between one item and eight.
+        return pytest.approx(value, abs=2.0)
     if what is Quantity.QUEUE_DEPTH:
         return pytest.approx(value, rel=0.5, abs=1.0)
     if preset == "vllm" and what in of_gauges:
