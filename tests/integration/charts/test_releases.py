@@ -1,5 +1,6 @@
 """Releases of the chart on a real API server, made by the real Helm. Nothing runs their pods here."""
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ KINDS = (
 OURS = "app.kubernetes.io/managed-by=Helm,app.kubernetes.io/name=sluice"
 EVERYTHING = {"networkPolicy": {"enabled": True}, "dashboards": {"enabled": True}}
 NO_CRDS = {"crds": {"install": False}}
+PROMETHEUS_OPERATOR = Path(__file__).parent / "fixtures" / "prometheus_operator_crds.yaml.gz"
 
 
 class Cluster:
@@ -93,6 +95,18 @@ def cluster(fresh: Cluster) -> Iterator[Cluster]:
 def test_the_server_accepts_every_object_without_a_warning(cluster: Cluster, chart: Chart, values: Values) -> None:
     for manifest in chart.render(values, release="y"):
         cluster.apply(manifest, "--dry-run=server")
+
+
+def test_the_crds_of_the_prometheus_operator_know_every_field_of_the_monitor_and_the_rules(
+    cluster: Cluster, chart: Chart
+) -> None:
+    for crd in yaml.safe_load_all(gzip.decompress(PROMETHEUS_OPERATOR.read_bytes())):
+        cluster.apply(crd)
+        cluster.kubectl("wait", "crd", crd["metadata"]["name"], "--for=condition=Established", "--timeout=30s")
+    values = {"serviceMonitor": {"enabled": True, "interval": "30s"}, "prometheusRule": {"enabled": True}}
+    manifests = chart.render({**values, "networkPolicy": {"enabled": True}})
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        cluster.apply(one(manifests, kind))
 
 
 def test_pods_meet_the_restricted_standard(cluster: Cluster, chart: Chart) -> None:
