@@ -58,12 +58,15 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
     """Return the least replicas of the stages whose plan is below their floor.
 
     A floor is in proportion to the demand, so that what a busy day needed is not kept at night. Above the demand at
-    which it was set, it grows no more than the plan does: at night one replica may be twice what the plan needs, but
-    not a hundred times as many at a hundred times the load. It counts replicas by their capacity, so that a plan with
-    fewer and faster ones is not raised. What is missing is rounded to the nearest replica: noise in the demand must not
-    add one.
+    which it was set, it grows no more than the plan does, and one replica of it does not grow: at night one more replica
+    may be twice what the plan needs, but says nothing of twice as many at a hundred times the load. It counts replicas
+    by their capacity, so that a plan with fewer and faster ones is not raised. What is missing is rounded to the nearest
+    replica: noise in the demand must not add one. While nothing may be removed, the plan contains what runs, floors
+    included: they would be added once more.
     """
     least: dict[StageName, int] = {}
+    if assessment.never_down:
+        return least
     for stage, floor in memory.floors.items():
         weights, planned = _weights(assessment, stage), _on_pools(plan.replicas(), stage)
         missing = _wanted(stage, floor, assessment, plan) - _weighted(planned, weights)
@@ -77,9 +80,11 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
 def _wanted(stage: StageName, floor: FeedbackFloor, assessment: Assessment, plan: PipelinePlan) -> float:
     """Return the replicas of `floor` at the present demand, counted by their capacity."""
     growth = assessment.planned_demand / floor.demand
-    if growth > 1:  # one more than planned, because plans are rounded to whole replicas
-        growth = min(growth, max(1.0, (_carried(plan.replicas(), stage, assessment) + 1) / floor.planned))
-    return floor.replicas * growth
+    if growth <= 1:
+        return floor.replicas * growth
+    growth = min(growth, max(1.0, _carried(plan.replicas(), stage, assessment) / floor.planned))
+    one = min(1.0, max(0.0, floor.replicas - floor.planned))
+    return (floor.replicas - one) * growth + one
 
 
 def _weights(assessment: Assessment, name: StageName) -> Mapping[PoolName, float]:
@@ -147,6 +152,8 @@ def close_loop(
         memory = replace(memory, misses=0, met_since_s=met_since_s)
         if now_s - met_since_s >= GIVE_BACK_S:
             memory = replace(memory, kept={})
+        if assessment.never_down:
+            return Feedback(memory=memory)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
     memory = replace(memory, misses=min(PATIENCE, memory.misses + 1), met_since_s=None, room_since_s=None)
     if memory.misses < PATIENCE or assessment.learning.floors:

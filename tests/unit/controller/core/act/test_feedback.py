@@ -49,11 +49,12 @@ Replicas = Mapping[PlacementKey, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What is measured in one cycle: end to end, and the 95th percentile of each stage."""
+    """What is measured in one cycle: end to end, the 95th percentile of each stage, and arrivals at the encoder."""
 
     latency_s: Reading | None
     vad_s: Reading = 0.001
     encoder_s: Reading = 0.6
+    arrivals: Reading = 0.1
 
 
 World = Callable[[int, Replicas], Measured]
@@ -138,11 +139,12 @@ def run(
     for cycle in range(cycles):
         (state,) = snapshot.pipelines
         measured = world(cycle, {key: state.desired(*key) for key in (VAD, ENCODER)})
+        encoder = seen(latency_p95=measured.encoder_s, arrival_rate=measured.arrivals)
         state = replace(
             state,
             demand=demand(cycle),
             latency_s=measured.latency_s,
-            samples={VAD: seen(latency_p95=measured.vad_s), ENCODER: seen(latency_p95=measured.encoder_s)},
+            samples={VAD: seen(latency_p95=measured.vad_s), ENCODER: encoder},
             memory=kept(state.memory),
         )
         snapshot = replace(snapshot, pipelines=(state,))
@@ -306,7 +308,24 @@ class TestStep:
         )
         assert encoders(found)[19] == 2, "a step at night"
         plans = [plan.replicas()[ENCODER] for cycle in found[21:] if (plan := cycle.decision.plan) is not None]
-        assert max(encoders(found)) <= 2 * max(plans) + 2
+        assert max(encoders(found)) <= max(plans) + 2
+
+    def test_metrics_that_are_missing_now_and_then_do_not_multiply_what_was_added(self) -> None:
+        """Without metrics nothing is removed, so the plan has what runs: a floor on top of it would grow every time."""
+        missing = Absence(reason=AbsenceReason.PARTIAL, detail="1 of 2 pods")
+        found = run(
+            60,
+            lambda cycle, _: Measured(
+                latency_s=0.8 if cycle < 2 else 0.3, arrivals=missing if cycle % 3 == 2 and cycle > 20 else 0.1
+            ),
+            spec=replace(a_pipeline(encoders=(0, 400), budget=1000.0), scaling=a_scaling(down_s=0.0)),
+            replicas={VAD: 1, ENCODER: 1},
+            demand=lambda cycle: 3.0 if cycle < 20 else 60.0,
+            fleet=pools(a_pool("cpu", price=0.5, instances=400), a_pool("gpu", price=1.0, instances=400)),
+        )
+        assert encoders(found)[19] == 2, "a step at night"
+        assert any(cycle.hold(HoldReason.METRICS_MISSING) for cycle in found)
+        assert len(set(encoders(found)[30:])) == 1
 
     def test_while_the_demand_rises_a_step_is_not_judged_useless(self) -> None:
         spec = replace(a_pipeline(), scaling=a_scaling(down_s=0.0))
