@@ -41,6 +41,9 @@ minutes does not change replicas each time."""
 OVERHEAD_TIME_CONSTANT_S = 60.0
 """Time constant of the overhead. It is short, because few cycles can be compared, and until it is known replicas are
 added where they help little."""
+OVERHEAD_RELIEF_TIME_CONSTANT_S = 20.0
+"""Time constant of an overhead that decreases. It is shorter still: a gateway takes its time always, so what is not there
+in calm moments was a queue that the stages' percentiles have not shown yet, and would cost replicas for nothing."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
 CV_TIME_CONSTANT_S = 300.0
@@ -156,7 +159,8 @@ def _overhead(
     """Return the time that no stage accounts for: measured end to end minus composed of the stages, smoothed.
 
     It is compared only while every stage can be compared with the model: a queue that grows or shrinks is in the
-    latencies of the stages at another time than in that of the whole.
+    latencies of the stages at another time than in that of the whole. It rises from zero: one comparison may be one of
+    latencies of different moments.
     """
     measured_s = pipeline.latency_s
     if measured_s is None or isinstance(measured_s, Absence) or any(own.modelled_p95_s is None for own in stages):
@@ -167,7 +171,9 @@ def _overhead(
     if isinstance(composed_s, Absence):
         return before_s
     goal_s = max(0.0, measured_s - composed_s)
-    return goal_s if before_s is None else _towards(goal_s, before_s, cycle.interval_s, OVERHEAD_TIME_CONSTANT_S)
+    from_s = before_s or 0.0
+    constant_s = OVERHEAD_TIME_CONSTANT_S if goal_s > from_s else OVERHEAD_RELIEF_TIME_CONSTANT_S
+    return _towards(goal_s, from_s, cycle.interval_s, constant_s)
 
 
 def left_to_stages_s(sla_s: float, overhead_s: float | None) -> float:

@@ -13,6 +13,7 @@ from profiler.correction import (
     KEPT_S,
     LATENCY_TIME_CONSTANT_S,
     MOST_CV,
+    OVERHEAD_RELIEF_TIME_CONSTANT_S,
     OVERHEAD_TIME_CONSTANT_S,
     believed,
     with_corrections,
@@ -404,11 +405,14 @@ class TestOverhead:
 
     def test_it_is_what_the_measured_latency_exceeds_the_composed_one_by(self) -> None:
         composed_s = 2 * mean_s(40.0) + math.sqrt(2) * (modelled_s(40.0) - mean_s(40.0))
-        assert self.overhead(measured=composed_s + 0.12) == pytest.approx(0.12)
+        assert self.overhead(measured=composed_s + 0.12, before_s=0.12) == pytest.approx(0.12)
 
-    def test_it_is_smoothed_and_never_negative(self) -> None:
-        first = self.overhead(measured=0.001, before_s=0.1)
-        assert first == pytest.approx(0.1 * math.exp(-INTERVAL_S / OVERHEAD_TIME_CONSTANT_S))
+    def test_it_is_smoothed_from_zero_falls_faster_than_it_rises_and_is_never_negative(self) -> None:
+        composed_s = 2 * mean_s(40.0) + math.sqrt(2) * (modelled_s(40.0) - mean_s(40.0))
+        risen = 0.12 * (1 - math.exp(-INTERVAL_S / OVERHEAD_TIME_CONSTANT_S))
+        assert self.overhead(measured=composed_s + 0.12) == pytest.approx(risen)
+        fallen = self.overhead(measured=0.001, before_s=0.1)
+        assert fallen == pytest.approx(0.1 * math.exp(-INTERVAL_S / OVERHEAD_RELIEF_TIME_CONSTANT_S))
         assert self.overhead(measured=0.001) == 0.0
 
     @pytest.mark.parametrize("measured", [None, MISSING])
