@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.report.html import Markup, element
+from controller.html import Markup, element
 
 
 def test_text_and_attributes_are_escaped() -> None:
