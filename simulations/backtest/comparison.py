@@ -205,7 +205,7 @@ def _recorded(
 
 def _simulated(series: Sequence[tuple[PipelineSeries, tuple[float, ...]]]) -> Measures:
     def items(name: str) -> float:
-        return sum(
+        return math.fsum(
             rate * length_s
             for own, lengths_s in series
             for rate, length_s in zip(getattr(own, name), lengths_s, strict=True)

@@ -69,7 +69,7 @@ def pieces(known: NDArray[np.bool_], requests_per_s: NDArray[np.float64], step_s
 def requests_per_s(records: Sequence[PipelineRecord]) -> NDArray[np.float64]:
     """Return the requests per second of all pipelines with that unit in each step; 0 where a number is missing."""
     own = [np.nan_to_num(record.demand) for record in records if record.spec.unit is DemandUnit.REQUESTS]
-    return np.sum([np.zeros(len(records[0].demand)), *own], axis=0)
+    return np.asarray(np.sum([np.zeros(len(records[0].demand)), *own], axis=0))
 
 
 def recorded_settings(records: Sequence[PipelineRecord], piece: Piece, step_s: int) -> RecordedSettings | None:

@@ -54,7 +54,7 @@ class PipelineRecord:
         """Return what the replicas cost in each step, USD per hour, at these prices of a replica; None if not known."""
         if self.replicas is None:
             return None
-        return np.sum([counts * prices[key] for key, counts in self.replicas.items()], axis=0)
+        return np.asarray(np.sum([counts * prices[key] for key, counts in self.replicas.items()], axis=0))
 
 
 def queries(specs: Iterable[PipelineSpec]) -> tuple[str, ...]:

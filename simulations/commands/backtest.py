@@ -105,15 +105,13 @@ def backtest(
     files: tuple[Path, ...],
     *,
     cluster: bool,
-    names: tuple[str, ...],
     since: int,
     step_s: int,
-    limits: tuple[str, ...],
-    learned_files: tuple[Path, ...],
     out: Path | None,
     kubeconfig: Path | None,
     prometheus: Prometheus | None,
     output: str,
+    **of_subjects: tuple[Any, ...],
 ) -> None:
     """Replay the load that Prometheus has recorded of the pipelines in manifest FILEs, or of those in the cluster.
 
@@ -138,7 +136,7 @@ def backtest(
 
             files = (temporary / "cluster.yaml",)
             write_manifests(kubeconfig, files[0])
-        subjects = _subjects(files, names, limits, learned_files)
+        subjects = _subjects(files, **of_subjects)
         last_s = int(time.time()) // step_s * step_s
         period = Period(start_s=last_s - since // step_s * step_s, step_s=step_s, count=since // step_s)
         try:
@@ -149,8 +147,9 @@ def backtest(
 
 
 def _subjects(
-    files: tuple[Path, ...], names: tuple[str, ...], limits: tuple[str, ...], learned_files: tuple[Path, ...]
+    files: tuple[Path, ...], *, names: tuple[str, ...], limits: tuple[str, ...], learned_files: tuple[Path, ...]
 ) -> _Subjects:
+    """Return what the files have, as the options of these names say."""
     from controller.commands.plan_request import (
         instances_of,
         missing_numbers,

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
-from api_server import api_server
+from api_server import Answer, api_server
 from small_scenarios import PIPELINE, POOLS
 
 from controller.commands.cluster_manifests import write_manifests
@@ -27,7 +27,10 @@ def test_the_file_is_valid_and_has_no_status(tmp_path: Path) -> None:
 
 
 def test_an_empty_cluster_is_an_error(tmp_path: Path) -> None:
-    answers = {"/apis/sluice.dev/v1alpha1/computepools": [], "/apis/sluice.dev/v1alpha1/speechpipelines": []}
+    answers: dict[str, Answer] = {
+        "/apis/sluice.dev/v1alpha1/computepools": [],
+        "/apis/sluice.dev/v1alpha1/speechpipelines": [],
+    }
     with (
         api_server(tmp_path, answers) as kubeconfig,
         pytest.raises(click.ClickException, match="there is no SpeechPipeline"),
