@@ -33,8 +33,10 @@ def notes_of(
     instances: Mapping[PoolName, int],
     pieces: Sequence[Piece],
     period: Period,
+    *,
+    session_s: float | None,
 ) -> Notes:
-    """Return the notes on a backtest of `records` in `pieces`."""
+    """Return the notes on a backtest of `records` in `pieces`; `session_s` is as in `pieces.write_scenario`."""
     known = np.all([record.known for record in records], axis=0)
     gaps = list(gap_words(known, period))
     covered = sum(1 for run in runs_of(known) if any(run.start <= piece.first < run.stop for piece in pieces))
@@ -57,7 +59,9 @@ def notes_of(
         f"{WARMUP_S // 60} min of recorded load that is not scored"
     )
     specs = [record.spec for record in records]
-    return Notes(gaps=tuple(gaps), differences=tuple(differences), assumed=(start, *assumptions(specs, period.step_s)))
+    return Notes(
+        gaps=tuple(gaps), differences=tuple(differences), assumed=(start, *assumptions(specs, period.step_s, session_s))
+    )
 
 
 def _unlike_manifest(record: PipelineRecord) -> list[str]:

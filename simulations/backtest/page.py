@@ -66,7 +66,7 @@ def _pipeline(one: Comparison, period: Period, steps: int) -> Markup:
                     ],
                 ),
             ),
-            class_="wide",
+            class_="scroll",
         ),
     )
 

@@ -5,7 +5,7 @@ scored: the simulated pipelines start with their least replicas, as no record sa
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,9 +15,9 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from controller.core.messages.phrases import timestamp
+from controller.core.messages.phrases import duration, timestamp
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, Routing
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.record import PipelineRecord, runs_of
 from simulations.policies.recorded import RecordedSettings
@@ -30,6 +30,8 @@ LONGEST_S = 86400
 _MOST_REQUESTS = 3e6
 """Most requests in a piece; a scenario can have 5 million."""
 _SCRAPES = "15s"
+_SESSION_CV = 1.3
+"""Coefficient of variation of session lengths: that of call-centre recordings (`SessionLength`)."""
 SCENARIO = "scenario.yaml"
 
 
@@ -90,8 +92,13 @@ def write_scenario(
     records: Sequence[PipelineRecord],
     documents: Sequence[Mapping[str, Any]],
     period: Period,
+    *,
+    session_s: float | None = None,
 ) -> Path:
-    """Write the scenario of a piece into `folder`, with its `documents` (see `documents_of`) and loads; return it."""
+    """Write the scenario of a piece into `folder`, with its `documents` (see `documents_of`) and loads; return it.
+
+    `session_s` is the mean length of a stream; None: a stream lasts until the number of streams falls.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifests.yaml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
     load = []
@@ -101,7 +108,10 @@ def write_scenario(
         demand = record.demand[piece.first : piece.end]
         rows = (f"{index * period.step_s},{value:.6g}" for index, value in enumerate(demand))
         (folder / name).write_text("\n".join([f"t_s,{column}", *rows]) + "\n")
-        load.append({"pipeline": str(record.spec.key), "trace": name, "column": column})
+        entry: dict[str, Any] = {"pipeline": str(record.spec.key), "trace": name, "column": column}
+        if session_s is not None and record.spec.unit is DemandUnit.STREAMS:
+            entry["session"] = {"mean": f"{session_s:g}s", "cv": str(_SESSION_CV)}
+        load.append(entry)
     scenario = {
         "name": f"backtest from {timestamp(period.start_s + piece.scored * period.step_s)}",
         "manifests": ["manifests.yaml"],
@@ -138,12 +148,30 @@ def documents_of(
     return tuple(found)
 
 
-def assumptions(specs: Sequence[PipelineSpec], step_s: int) -> Iterator[str]:
+def without_session(specs: Iterable[PipelineSpec]) -> tuple[PipelineKey, ...]:
+    """Return the pipelines whose replay needs a session length: streams that stay on a replica as long as they last.
+
+    With endless streams, replicas that are added would get no load.
+    """
+    return tuple(
+        spec.key
+        for spec in specs
+        if spec.unit is DemandUnit.STREAMS and any(stage.routing is Routing.STICKY for stage in spec.stages)
+    )
+
+
+def assumptions(specs: Sequence[PipelineSpec], step_s: int, session_s: float | None) -> Iterator[str]:
     """Yield what a replay takes as given because the record does not have it, one sentence each."""
     yield "service times, start-up times, pass ratios and memory are the declared ones, or those of --learned"
+    yield f"metrics are scraped every {_SCRAPES.removesuffix('s')} s, and the operator has its default settings"
     yield f"the load is constant within each step of {step_s} s; shorter bursts are not in the record"
     if any(spec.unit is DemandUnit.STREAMS for spec in specs):
-        yield "the record has no session lengths: a stream lasts until the number of streams falls"
+        yield (
+            "the record has no session lengths: a stream lasts until the number of streams falls"
+            if session_s is None
+            else f"streams last {duration(session_s)} on average (--session), log-normal with a coefficient of "
+            f"variation of {_SESSION_CV}"
+        )
     for spec in specs:
         if spec.at_least:
             yield f"{spec.key}: demand.atLeast is left out: a simulated run has no date"

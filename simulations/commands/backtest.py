@@ -43,7 +43,9 @@ class _Subjects:
     instances: Mapping["PoolName", int]
 
 
-def _seconds(_: click.Context, option: click.Parameter, text: str) -> int:
+def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
     if not re.fullmatch(r"([0-9]+[smhdw])+", text):
         raise click.BadParameter(f"{text!r}: must be a time such as 90m, 36h or 7d.", param=option)
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9]+)([smhdw])", text))
@@ -70,6 +72,13 @@ def _seconds(_: click.Context, option: click.Parameter, text: str) -> int:
     show_default=True,
     metavar="TIME",
     help="Time between two values that are read of the record. A shorter step shows shorter bursts.",
+)
+@click.option(
+    "--session",
+    "session_s",
+    callback=_seconds,
+    metavar="TIME",
+    help="Mean length of a stream, such as 8m: the record does not have it. Required where streams are sticky.",
 )
 @click.option(
     "--instances",
@@ -107,6 +116,7 @@ def backtest(
     cluster: bool,
     since: int,
     step_s: int,
+    session_s: int | None,
     out: Path | None,
     kubeconfig: Path | None,
     prometheus: Prometheus | None,
@@ -137,11 +147,13 @@ def backtest(
             files = (temporary / "cluster.yaml",)
             write_manifests(kubeconfig, files[0])
         subjects = _subjects(files, **of_subjects)
+        _require_session(subjects, session_s)
         last_s = int(time.time()) // step_s * step_s
         period = Period(start_s=last_s - since // step_s * step_s, step_s=step_s, count=since // step_s)
         try:
             records = _records(prometheus, subjects, period)
-            _replay(subjects, records, period, folder=out or temporary, kept=out is not None, output=output)
+            replay = _Replay(subjects=subjects, records=records, period=period, session_s=session_s)
+            replay.run(out or temporary, kept=out is not None, output=output)
         except NoRecord as error:
             raise click.ClickException(str(error)) from None
 
@@ -203,49 +215,63 @@ def _records(prometheus: Prometheus, subjects: _Subjects, period: "Period") -> l
     return [record(spec, results, period) for spec in subjects.specs.values()]
 
 
-def _replay(
-    subjects: _Subjects,
-    records: Sequence["PipelineRecord"],
-    period: "Period",
-    *,
-    folder: Path,
-    kept: bool,
-    output: str,
-) -> None:
-    """Replay all pieces of the record, print the comparison, and write the reports if `kept`."""
-    import numpy as np
+def _require_session(subjects: _Subjects, session_s: int | None) -> None:
+    from simulations.backtest.pieces import without_session
 
-    from simulations.backtest.comparison import comparison, document
-    from simulations.backtest.notes import notes_of
-    from simulations.backtest.page import index
-    from simulations.backtest.pieces import SHORTEST_S, documents_of, pieces, requests_per_s, write_scenario
-    from simulations.backtest.record import NoRecord
+    if session_s == 0:
+        raise click.UsageError("--session: must be above 0")
+    if session_s is None and (sticky := without_session(subjects.specs.values())):
+        raise click.UsageError(
+            f"--session: {', '.join(sticky)}: streams stay on a replica as long as they last, and the record does not "
+            "say how long: give their mean length (--session 8m)"
+        )
 
-    known = np.all([record.known for record in records], axis=0)
-    found = pieces(known, requests_per_s(records), period.step_s)
-    notes = notes_of(records, subjects.pools, subjects.instances, found, period)
-    if not found:
-        reasons = "; ".join(notes.gaps) or "the period is too short"
-        raise NoRecord(f"no part of the record is complete for {SHORTEST_S // 60} min: {reasons}")
-    documents = documents_of(subjects.documents, subjects.specs, subjects.instances)
-    results: list[RunResult] = []
-    with progress_bar(len(found)) as step:
-        for number, piece in enumerate(found, start=1):
-            place = folder / str(number)
-            path = write_scenario(place, piece, records, documents, period)
-            results += _run(path, records, piece, period, report=place if kept else None)
-            step()
-    compared = [comparison(record, subjects.pools, found, results, period) for record in records]
-    steps = sum(piece.end - piece.scored for piece in found)
-    answer = document(compared, notes.all(), period, steps)
-    if output == "json":
-        click.echo(json.dumps(answer, indent=2, allow_nan=False))
-    else:
-        _print(compared, notes.all(), period, steps)
-    if kept:
-        (folder / RESULTS).write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n")
-        (folder / REPORT).write_text(index(compared, notes.all(), found, period))
-        click.echo(f"report: {(folder / REPORT).resolve()}", err=output == "json")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Replay:
+    """The replay of the records of all pipelines; `session_s` is the mean length of a stream."""
+
+    subjects: _Subjects
+    records: Sequence["PipelineRecord"]
+    period: "Period"
+    session_s: int | None
+
+    def run(self, folder: Path, *, kept: bool, output: str) -> None:
+        """Replay all pieces of the record, print the comparison, and write the reports into `folder` if `kept`."""
+        import numpy as np
+
+        from simulations.backtest.comparison import comparison, document
+        from simulations.backtest.notes import notes_of
+        from simulations.backtest.page import index
+        from simulations.backtest.pieces import SHORTEST_S, documents_of, pieces, requests_per_s, write_scenario
+        from simulations.backtest.record import NoRecord
+
+        subjects, records, period = self.subjects, self.records, self.period
+        known = np.all([record.known for record in records], axis=0)
+        found = pieces(known, requests_per_s(records), period.step_s)
+        notes = notes_of(records, subjects.pools, subjects.instances, found, period, session_s=self.session_s)
+        if not found:
+            reasons = "; ".join(notes.gaps) or "the period is too short"
+            raise NoRecord(f"no part of the record is complete for {SHORTEST_S // 60} min: {reasons}")
+        documents = documents_of(subjects.documents, subjects.specs, subjects.instances)
+        results: list[RunResult] = []
+        with progress_bar(len(found)) as step:
+            for number, piece in enumerate(found, start=1):
+                place = folder / str(number)
+                path = write_scenario(place, piece, records, documents, period, session_s=self.session_s)
+                results += _run(path, records, piece, period, report=place if kept else None)
+                step()
+        compared = [comparison(record, subjects.pools, found, results, period) for record in records]
+        steps = sum(piece.end - piece.scored for piece in found)
+        answer = document(compared, notes.all(), period, steps)
+        if output == "json":
+            click.echo(json.dumps(answer, indent=2, allow_nan=False))
+        else:
+            _print(compared, notes.all(), period, steps)
+        if kept:
+            (folder / RESULTS).write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n")
+            (folder / REPORT).write_text(index(compared, notes.all(), found, period))
+            click.echo(f"report: {(folder / REPORT).resolve()}", err=output == "json")
 
 
 def _run(

@@ -19,6 +19,7 @@ from simulations.backtest.pieces import (
     pieces,
     recorded_settings,
     requests_per_s,
+    without_session,
     write_scenario,
 )
 from simulations.backtest.record import PipelineRecord
@@ -123,8 +124,24 @@ def test_a_learned_law_becomes_the_law_of_the_simulated_servers(tmp_path: Path) 
 
 def test_what_is_assumed_is_named() -> None:
     text = PIPELINE.replace("          startup: 5s\n", "").replace(*STREAMS)
-    found = "\n".join(assumptions([a_spec(text)], 60))
+    found = "\n".join(assumptions([a_spec(text)], 60, None))
     assert "constant within each step of 60 s" in found
     assert "no session lengths" in found
     assert "speech/captions vad on cpu: start-up time 60 s" in found
     assert "left out" not in found
+    known = "\n".join(assumptions([a_spec(text)], 60, 480.0))
+    assert "streams last 480 s on average (--session)" in known
+    assert "no session lengths" not in known
+
+
+def test_sticky_streams_need_a_length_and_get_it(tmp_path: Path) -> None:
+    sticky = PIPELINE.replace(*STREAMS).replace("    - name: asr\n", "    - name: asr\n      routing: Sticky\n")
+    spec = a_spec(sticky)
+    assert without_session([spec, a_spec(), a_spec(PIPELINE.replace(*STREAMS))]) == (spec.key,)
+    written = [document.data for document in parse_documents(f"{sticky}---\n{POOLS}", Path("x.yaml"))]
+    documents = documents_of(written, {spec.key: spec}, INSTANCES)  # type: ignore[arg-type]
+    piece = Piece(first=0, scored=10, end=40)
+    path = write_scenario(tmp_path, piece, [a_record(spec)], documents, PERIOD, session_s=480.0)
+    (load,) = load_scenario(path).file.load
+    assert load.session is not None
+    assert (load.session.mean, load.session.cv) == ("480s", 1.3)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from backtest_document import MANIFESTS, invoked, printed, quoted, recorded
 from click.testing import CliRunner, Result
-from corpus import ROOT
+from corpus import CONTRACT, ROOT
 
 from profiler.samples import Absence, AbsenceReason
 from simulations.commands.backtest import backtest
@@ -86,6 +86,12 @@ def test_what_cannot_be_simulated_is_named_without_the_path_of_a_file_of_ours(ma
     manifests.write_text(manifests.read_text().replace('passRatio: "0.5"', 'passRatio: "2"'))
     words = refused(invoked(recorded, manifests, "--since", "1h"))
     assert "cannot be replayed:\nspec.stages[0].passRatio" in words
+
+
+def test_sticky_streams_need_a_session_length() -> None:
+    words = refused(invoked(recorded, *CONTRACT), status=2)
+    assert "--session: speech/live-captions: streams stay on a replica as long as they last" in words
+    assert "must be above 0" in refused(invoked(recorded, *CONTRACT, "--session", "0s"), status=2)
 
 
 def test_prometheus_is_required(manifests: Path) -> None:
