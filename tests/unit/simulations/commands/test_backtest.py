@@ -1,6 +1,8 @@
 """`sluice backtest` as a person calls it, on a record that Prometheus would return; the replay is real."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,9 @@ def test_sticky_streams_need_a_session_length() -> None:
 def test_prometheus_is_required(manifests: Path) -> None:
     result = CliRunner().invoke(backtest, [str(manifests)])
     assert "--prometheus-url is required" in refused(result, status=2)
+
+
+def test_an_image_without_scipy_lacks_the_command_and_says_so() -> None:
+    program = "import sys; sys.modules['scipy'] = None; import simulations.commands.backtest"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stderr.strip().endswith("ModuleNotFoundError: scipy")
