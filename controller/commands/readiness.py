@@ -201,7 +201,7 @@ def _peaks(request: "PlanRequest", sources: Mapping["PipelineKey", str]) -> dict
     problem = request.problem
     answer = certified_plan(problem, advice=True, lower_bound=False)
     without = {}
-    for name, pool in problem.pools.items():
+    for name in problem.pools:
         pipelines = tuple(
             limited(
                 pipeline,
@@ -214,8 +214,7 @@ def _peaks(request: "PlanRequest", sources: Mapping["PipelineKey", str]) -> dict
             )
             for pipeline in problem.pipelines
         )
-        rest = {**problem.pools, name: replace(pool, instances=0)}
-        without[name] = allocate(replace(problem, pipelines=pipelines, pools=rest))
+        without[name] = allocate(replace(problem, pipelines=pipelines))
     found = {}
     for pipeline in problem.pipelines:
         plan = answer.of(pipeline.key)

@@ -55,6 +55,13 @@ def test_nothing_blocks_a_pipeline_that_fits(manifests: Path) -> None:
     assert "without gpu the peak is served within the SLA" in result.output
 
 
+def test_a_lost_pool_takes_its_replicas_with_it(manifests: Path) -> None:
+    result = run(manifests, "--demand", "speech/captions=300")
+    assert result.exit_code == 0, result.output
+    assert "**risk**: without gpu" in result.output
+    assert "of the peak is served, limited by" in result.output
+
+
 def test_too_much_load_blocks_with_a_status_of_its_own(manifests: Path) -> None:
     result = run(manifests, "--demand", "speech/captions=100000")
     assert result.exit_code == 3
