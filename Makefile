@@ -179,6 +179,7 @@ docs-renew: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the li
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
 	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/metrics.md
+	@PYTHONPATH=tests/support $(BIN)/python -m backtest_document docs/adoption.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reference_documents
 
 resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header

@@ -42,8 +42,8 @@ OVERHEAD_TIME_CONSTANT_S = 60.0
 """Time constant of the overhead. It is short, because few cycles can be compared, and until it is known replicas are
 added where they help little."""
 OVERHEAD_RELIEF_TIME_CONSTANT_S = 20.0
-"""Time constant of an overhead that decreases. It is shorter still: a gateway takes its time always, so what is not there
-in calm moments was a queue that the stages' percentiles have not shown yet, and would cost replicas for nothing."""
+"""Time constant of an overhead that decreases. It is shorter still: a gateway takes its time always. What is not there
+in calm moments was a queue that the stages' percentiles had not shown yet, and would cost replicas for nothing."""
 THROUGHPUT_TIME_CONSTANT_S = 120.0
 """Time constant of the throughput correction. It is shorter, because items are late until the correction is learned."""
 CV_TIME_CONSTANT_S = 300.0

@@ -82,7 +82,7 @@ def doctor(
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     with gateway:
-        checks = _diagnosed(Survey(gateway), files, prometheus, service_account)
+        checks = diagnosed(Survey(gateway), files, prometheus, service_account)
     if output == "json":
         click.echo(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
     else:
@@ -91,8 +91,11 @@ def doctor(
         raise click.exceptions.Exit(1)
 
 
-def _diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | None, account: str) -> list["Check"]:
-    """Return all checks, those of the cluster first."""
+def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | None, account: str) -> list["Check"]:
+    """Return all checks of the files, or without files of what the cluster has; those of the cluster first.
+
+    `account` is the operator's ServiceAccount, NAMESPACE/NAME.
+    """
     from controller.adoption.check import Check
     from controller.adoption.cluster_checks import check_crd, check_pipeline, check_pools
     from controller.adoption.metric_checks import check_metrics
@@ -143,7 +146,7 @@ def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _S
             )
             for finding in found.findings
         ]
-        checks += filter(None, map(_unfinished, files))
+        checks += filter(None, map(unfinished, files))
         specs = [pipeline_spec(resource) for resource in found.pipelines]
         own = {spec.name: spec for spec in map(pool_spec, found.pools)}
         used = {placement.pool for spec in specs for placement in spec.placements().values()}
@@ -153,7 +156,7 @@ def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _S
     return _Subjects(specs=tuple(specs), pools=pools, checks=tuple(checks))
 
 
-def _unfinished(file: Path) -> "Check | None":
+def unfinished(file: Path) -> "Check | None":
     """Return a check that names the TODO comments left in a manifest of `sluice init`; None if there are none."""
     from controller.adoption.check import Check
 

@@ -90,11 +90,14 @@ def ask(
         click.UsageError: an option is wrong, or the files and options do not determine the problem.
     """
     loads = _loads(demands, specs)
-    instances = {
-        PoolName(name): _whole_number("--instances", name, text)
-        for name, text in _assignments("--instances", limits, pools).items()
-    }
-    _require_complete(specs, pools, loads, instances)
+    if not specs:
+        raise click.UsageError("FILE...: there is no SpeechPipeline in these files")
+    unknown = sorted(specs.keys() - loads.keys())
+    if unknown:
+        raise click.UsageError(
+            f"--demand: {', '.join(unknown)}: missing; every pipeline in the files needs one (--demand {unknown[0]}=N)"
+        )
+    instances = instances_of(specs, pools, limits)
     ranged = [key for key, load in loads.items() if len(load) > 1]
     if len(ranged) > 1:
         raise click.UsageError(f"--demand: {' and '.join(ranged)}: only one pipeline may have a range")
@@ -119,11 +122,7 @@ def ask(
                     specs.values(),
                 ).values()
             ),
-            pools={
-                name: optimizer_pool(spec, instances.get(name, spec.instances or 0))
-                for name, spec in pools.items()
-                if name in used
-            },
+            pools={name: optimizer_pool(spec, instances[name]) for name, spec in pools.items() if name in used},
             composition=composition or policy.composition,
             switching_cost_per_hour=policy.switching_cost_per_hour if running else 0.0,
             search_effort=search_effort,
@@ -141,6 +140,33 @@ def specs_of(
 
     pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
     return pipelines, {spec.name: spec for spec in map(pool_spec, checked.pools)}
+
+
+def instances_of(
+    specs: Mapping[PipelineKey, PipelineSpec], pools: Mapping[PoolName, PoolSpec], limits: Iterable[str]
+) -> dict[PoolName, int]:
+    """Return the instances of every pool: those in `limits`, the values of --instances, or else the declared ones.
+
+    A pool that no pipeline uses has 0 instances if it declares none.
+
+    Raises:
+        click.UsageError: an option is wrong, or a pool that a pipeline uses is missing or has no number of instances.
+    """
+    given = {
+        PoolName(name): _whole_number("--instances", name, text)
+        for name, text in _assignments("--instances", limits, pools).items()
+    }
+    used = _used_pools(specs)
+    missing = sorted(used - pools.keys())
+    if missing:
+        raise click.UsageError(f"FILE...: no ComputePool {', '.join(missing)} in these files; add the file that has it")
+    open_ended = sorted(name for name in used if pools[name].instances is None and name not in given)
+    if open_ended:
+        raise click.UsageError(
+            f"--instances: {', '.join(open_ended)}: a pool without spec.capacity.instances needs it "
+            f"(--instances {open_ended[0]}=N)"
+        )
+    return {name: given.get(name, pool.instances or 0) for name, pool in pools.items()}
 
 
 def read_learned_files(
@@ -191,31 +217,6 @@ def unknown_name(option: str, name: str, known: Iterable[str]) -> click.UsageErr
     close = same if len(same) == 1 else difflib.get_close_matches(name, names, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"the files have {', '.join(names) or 'none'}"
     return click.UsageError(f"{option}: {name!r}: is not in these files; {hint}")
-
-
-def _require_complete(
-    specs: Mapping[PipelineKey, PipelineSpec],
-    pools: Mapping[PoolName, PoolSpec],
-    loads: Mapping[PipelineKey, tuple[float, ...]],
-    instances: Mapping[PoolName, int],
-) -> None:
-    if not specs:
-        raise click.UsageError("FILE...: there is no SpeechPipeline in these files")
-    unknown = sorted(specs.keys() - loads.keys())
-    if unknown:
-        raise click.UsageError(
-            f"--demand: {', '.join(unknown)}: missing; every pipeline in the files needs one (--demand {unknown[0]}=N)"
-        )
-    used = _used_pools(specs)
-    missing = sorted(used - pools.keys())
-    if missing:
-        raise click.UsageError(f"FILE...: no ComputePool {', '.join(missing)} in these files; add the file that has it")
-    open_ended = sorted(name for name in used if pools[name].instances is None and name not in instances)
-    if open_ended:
-        raise click.UsageError(
-            f"--instances: {', '.join(open_ended)}: a pool without spec.capacity.instances needs it "
-            f"(--instances {open_ended[0]}=N)"
-        )
 
 
 def _used_pools(specs: Mapping[PipelineKey, PipelineSpec]) -> set[PoolName]:

@@ -1,7 +1,7 @@
-"""Instant queries to Prometheus' query API, many at a time, within one deadline.
+"""Queries to Prometheus' query API, many at a time, within one deadline: at the present time, or over a period.
 
-prometheus-api-client builds the request to /api/v1/query, keeps the connections, and takes `result` out of the answer
-(`custom_query`). This module adds what the library has no option for:
+prometheus-api-client builds the requests to /api/v1/query and /api/v1/query_range, keeps the connections, and takes
+`result` out of the answer (`custom_query`, `custom_query_range`). This module adds what the library has no option for:
 
 * One deadline for all queries and attempts. The timeout of the library is per attempt, so its retries, which are
   switched off here, would multiply the time.
@@ -14,10 +14,12 @@ prometheus-api-client builds the request to /api/v1/query, keeps the connections
 import io
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import requests
 from prometheus_api_client import PrometheusConnect
@@ -41,8 +43,38 @@ _MOST_OFF_S = 60.0
 _SHOWN = 200
 """Most characters of a message of the back end that are shown."""
 
+MOST_POINTS = 11_000
+"""Most points of a series that the API returns for one range query; longer periods are read in parts."""
 
 _OPEN = Access()
+Name = TypeVar("Name", bound=Hashable)
+_Send = Callable[[tuple[float, float]], Any]
+"""Sends a query with these time limits in seconds, to connect and to read, and returns the API's `result`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """The `count` times from `start_s` on, `step_s` apart; Unix time in whole seconds."""
+
+    start_s: int
+    step_s: int
+    count: int
+
+    @property
+    def end_s(self) -> int:
+        """Return the end of the last step."""
+        return self.start_s + self.count * self.step_s
+
+    def parts(self) -> tuple["Period", ...]:
+        """Return the period in parts of at most MOST_POINTS times."""
+        return tuple(
+            Period(
+                start_s=self.start_s + first * self.step_s,
+                step_s=self.step_s,
+                count=min(MOST_POINTS, self.count - first),
+            )
+            for first in range(0, self.count, MOST_POINTS)
+        )
 
 
 class PrometheusApi:
@@ -61,13 +93,49 @@ class PrometheusApi:
 
     def ask(self, queries: Collection[str], deadline_s: float) -> dict[str, Any]:
         """Return the API's `result` for every query, or an `Absence` with the reason, within `deadline_s` seconds."""
+        return self._ask_all({query: (query, self._instant(query)) for query in queries}, deadline_s)
+
+    def ask_ranges(self, queries: Collection[str], period: Period, deadline_s: float) -> dict[str, Any]:
+        """Return the series of every query over `period`, or an `Absence` with the reason.
+
+        They are as in the API's `result`, each part of the period with its own series (`Period.parts`): a series that
+        lasts longer than a part is in the list several times. All answers together may take `deadline_s` seconds.
+        """
+        found = self._ask_all(
+            {(query, part): (query, self._ranged(query, part)) for query in queries for part in period.parts()},
+            deadline_s,
+        )
+        series: dict[str, Any] = {query: [] for query in queries}
+        for (query, _), result in found.items():
+            if isinstance(result, Absence):
+                series[query] = result
+            elif not isinstance(series[query], Absence):
+                series[query] += result
+        return series
+
+    def _instant(self, query: str) -> _Send:
+        return lambda timeout: self._client.custom_query(query, timeout=timeout)
+
+    def _ranged(self, query: str, part: Period) -> _Send:
+        first, last = part.start_s, part.end_s - part.step_s
+        return lambda timeout: self._client.custom_query_range(
+            query,
+            datetime.fromtimestamp(first, UTC),
+            datetime.fromtimestamp(last, UTC),
+            str(part.step_s),
+            timeout=timeout,
+        )
+
+    def _ask_all(self, sends: Mapping[Name, tuple[str, _Send]], deadline_s: float) -> dict[Name, Any]:
         end_s = time.monotonic() + deadline_s
         pool = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="prometheus")
         try:
-            pending: dict[str, Future[Any]] = {query: pool.submit(self._ask_one, query, end_s) for query in queries}
+            pending: dict[Name, Future[Any]] = {
+                name: pool.submit(self._ask_one, query, send, end_s) for name, (query, send) in sends.items()
+            }
             wait(pending.values(), timeout=deadline_s)
             late = _unavailable(f"no answer within {deadline_s:g} s")
-            return {query: future.result() if future.done() else late for query, future in pending.items()}
+            return {name: future.result() if future.done() else late for name, future in pending.items()}
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -87,7 +155,7 @@ class PrometheusApi:
             raise
         response.raw = HTTPResponse(io.BytesIO(body), preload_content=False)
 
-    def _ask_one(self, query: str, end_s: float) -> Any:
+    def _ask_one(self, query: str, send: _Send, end_s: float) -> Any:
         self._of_thread.end_s = end_s
         problem = "no time was left before the deadline to send the query"
         for attempt in range(_ATTEMPTS):
@@ -98,7 +166,7 @@ class PrometheusApi:
                 break
             read_s = left_s / (_ATTEMPTS - attempt)
             try:
-                return self._client.custom_query(query, timeout=(min(_CONNECT_S, read_s), read_s))
+                return send((min(_CONNECT_S, read_s), read_s))
             except _NoAnswer as refusal:
                 return Absence(reason=refusal.reason, detail=f"Prometheus: {refusal}")
             except _BadQuery as error:

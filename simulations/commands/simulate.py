@@ -114,7 +114,7 @@ def simulate(
     _check_names(policies, POLICIES, "policy", "'--policy'")
     _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
     if out is not None:
-        _check_writable(out)
+        check_writable(out)
     runs, bounds = _planned(
         loaded,
         policies=tuple(dict.fromkeys(policies)) or None,
@@ -134,10 +134,10 @@ def simulate(
             return
         results, found = _joined(split, folder)
         command = _of_one_process(command)
-    experiment = _experiment(loaded, results, found, command=command, seeds=tuple(seeds or loaded.file.seeds))
+    experiment = experiment_of(loaded, results, found, command=command, seeds=tuple(seeds or loaded.file.seeds))
     _print(experiment, output)
     if out is not None:
-        page = _write(experiment, loaded, out)
+        page = write_report(experiment, loaded, out)
         click.echo(f"report: {page}", err=output == "json")
 
 
@@ -152,7 +152,7 @@ def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: 
             raise click.BadParameter(f"{name!r}: no such {what}; {hint}", param_hint=option)
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
     """Raise an error before the run if the files cannot be written at its end."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
@@ -192,7 +192,7 @@ def _made(
     from simulations.experiment.experiment import run_and_bound
 
     try:
-        with _progress(len(runs) + len(bounds)) as step:
+        with progress_bar(len(runs) + len(bounds)) as step:
             return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
@@ -249,7 +249,7 @@ def _of_one_process(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def _experiment(
+def experiment_of(
     scenario: "Scenario",
     results: "tuple[RunResult, ...]",
     bounds: "tuple[BoundResult, ...]",
@@ -257,6 +257,7 @@ def _experiment(
     command: Sequence[str],
     seeds: tuple[int, ...],
 ) -> "Experiment":
+    """Return the experiment that `command` made of `scenario`, with self-checks; a failed one is named on stderr."""
     from simulations.engine.self_checks import self_checks
     from simulations.experiment.provenance import provenance
     from simulations.results.results import Experiment
@@ -276,7 +277,7 @@ def _experiment(
 
 
 @contextlib.contextmanager
-def _progress(steps: int) -> Iterator[Callable[[], None]]:
+def progress_bar(steps: int) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each step; it moves a progress bar on standard error if that is a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
@@ -296,7 +297,7 @@ def _print(experiment: "Experiment", output: str) -> None:
         print_experiment(experiment, measured_fidelity())
 
 
-def _write(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
+def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
     """Write report and results to `folder`, which is created if needed; return the path of the report."""
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render

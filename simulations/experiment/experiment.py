@@ -30,6 +30,7 @@ from simulations.experiment.hardware import cheapest_first
 from simulations.experiment.hindsight import BoundRequest, bound_one
 from simulations.policies.autoscaler import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
 from simulations.policies.catalogue import POLICIES
+from simulations.policies.recorded import RecordedReplicas, RecordedSettings
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
@@ -297,6 +298,8 @@ def _settings(policy: str, tuning: Tuning) -> Any:
 
 
 def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Autoscaler:
+    if isinstance(settings, RecordedSettings):  # not in the catalogue: it needs the record of a backtest
+        return RecordedReplicas(settings)
     pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
     briefing = Briefing(
         pipelines=pipelines,

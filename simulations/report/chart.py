@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from controller.html import Markup, element
 from simulations.report import formats, scale
-from simulations.report.html import Markup, element
 from simulations.report.scale import Axis
 from simulations.report.series import Value, borders, parts
 

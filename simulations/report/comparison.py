@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
+from controller.html import Markup, element
 from simulations.report import formats
 from simulations.report.chart import swatch
 from simulations.report.conclusions import label
-from simulations.report.html import Markup, element
 from simulations.report.scatter import Point, cost_against_sla
 from simulations.report.table import table
 from simulations.results.results import Run, dominated_by

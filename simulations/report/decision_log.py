@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from controller.html import Markup, element
 from simulations.report import formats
-from simulations.report.html import Markup, element
 from simulations.report.table import Row, table
 from simulations.results.results import DecisionEntry
 

@@ -1,6 +1,6 @@
 """The terms of the report with their meanings."""
 
-from simulations.report.html import Markup, element
+from controller.html import Markup, element
 
 _WORDS = {
     "item": "The unit of work of a pipeline: a chunk of audio of an open stream, or a request.",

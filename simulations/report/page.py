@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 from importlib.resources import files
 
+from controller.html import Markup, element, page
 from simulations.report import comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
 from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
-from simulations.report.html import Markup, element
 from simulations.report.scenario_summary import fault_list, scenario_summary
 from simulations.report.trust import Live, again, trust
 from simulations.results.results import BoundResult, Experiment, Run, RunResult
 from simulations.results.scoring import REQUIRED_SHARE
 from simulations.scenario.scenario import Scenario
-
-_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-)
 
 
 def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | None, live: Live | None = None) -> str:
@@ -69,21 +65,7 @@ def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | 
             ],
         ),
     )
-    return "<!doctype html>\n" + element(
-        "html",
-        element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name="color-scheme", content="light dark"),
-            element("title", title),
-            element("style", Markup(_asset("style.css"))),
-        ),
-        "\n",
-        element("body", body, element("script", Markup(_asset("script.js")))),
-        lang="en",
-    ) + "\n"  # fmt: skip
+    return page(title, body, style=asset("style.css"), script=asset("script.js"))
 
 
 def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> str:
@@ -212,5 +194,6 @@ def _what_ifs(experiment: Experiment, scenario: Scenario) -> Markup | None:
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """Return the text of a file beside this module: the style or the script of the page."""
     return (files("simulations.report") / name).read_text()

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from controller.html import Markup, element
 from simulations.report import formats, scale
-from simulations.report.html import Markup, element
 from simulations.report.scale import Axis
 
 _SIZES = (("wide", 860, 440), ("narrow", 330, 420))

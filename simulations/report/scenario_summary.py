@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from controller.core.messages.phrases import duration
 from controller.core.state.spec import PipelineSpec
+from controller.html import Markup, element
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import ServiceLaw
 from simulations.report import formats, scenario_words
 from simulations.report.chart import Band
-from simulations.report.html import Markup, element
 from simulations.report.table import table
 from simulations.scenario.scenario import Scenario
 

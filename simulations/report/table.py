@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from simulations.report.html import Markup, element
+from controller.html import Markup, element
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from controller.core.messages.phrases import duration, number
+from controller.html import Markup, element
 from simulations.report import formats, scale
 from simulations.report.chart import Band, Chart, Line, TimeAxis, figure, read_out_axis
-from simulations.report.html import Markup, element
 from simulations.results.results import PipelineSeries, RunResult, RunSeries
 
 _POOL_STYLES = 6

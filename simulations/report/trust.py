@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.core.messages.phrases import duration
+from controller.html import Markup, element
 from simulations.report import fidelity
 from simulations.report.fidelity import Fidelity
-from simulations.report.html import Markup, element
 from simulations.report.table import table
 from simulations.results.results import Experiment
 

@@ -58,9 +58,9 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
     """Return the least replicas of the stages whose plan is below their floor.
 
     A floor is in proportion to the demand, so that what a busy day needed is not kept at night. Above the demand at
-    which it was set, it grows no more than the plan does, and one replica of it does not grow: at night one more replica
-    may be twice what the plan needs, but says nothing of twice as many at a hundred times the load. It counts replicas
-    by their capacity, so that a plan with fewer and faster ones is not raised. What is missing is rounded to the nearest
+    which it was set, it grows no more than the plan does, and one replica of it does not grow: one more at night may be
+    twice what the plan needs, but says nothing of twice as many at a hundred times the load. It counts replicas by
+    their capacity, so that a plan with fewer and faster ones is not raised. What is missing is rounded to the nearest
     replica: noise in the demand must not add one. While nothing may be removed, the plan contains what runs, floors
     included: they would be added once more.
     """

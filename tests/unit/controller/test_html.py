@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.report.html import Markup, element
+from controller.html import Markup, element, page
 
 
 def test_text_and_attributes_are_escaped() -> None:
@@ -33,3 +33,12 @@ def test_a_part_of_markup_is_text_again() -> None:
 def test_what_cannot_be_written_is_refused() -> None:
     with pytest.raises(TypeError, match="cannot be written as HTML"):
         element("p", object())
+
+
+def test_a_page_is_one_file_that_loads_nothing() -> None:
+    found = page("a < b", element("p", "x"), style="p { color: red }", script="1 < 2")
+    assert found.startswith('<!doctype html>\n<html lang="en">')
+    assert "<title>a &lt; b</title>" in found
+    assert "default-src &#x27;none&#x27;" in found
+    assert "<script>1 < 2</script>" in found
+    assert "<script>" not in page("a", style="")

@@ -1,0 +1,331 @@
+"""The sections of the readiness page, from manifest, learned numbers, plans, status and checks. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.adoption.check import Check
+from controller.core.messages.phrases import (
+    demand_words,
+    duration,
+    latency_words,
+    limit_words,
+    money,
+    money_needed,
+    number,
+    share_words,
+)
+from controller.core.messages.summary import READY
+from controller.core.state.learned import LearnedPlacement
+from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, PlacementSpec
+from controller.monitoring.alerts import ALERTS
+from controller.monitoring.pipeline_dashboard import PIPELINE_DASHBOARD
+from controller.readiness.points import Point, Readiness, Section, blocks, note, ok, risk, table, unknown
+from optimizer.model import PoolName
+from optimizer.plan import PipelinePlan
+from profiler.samples import Answer
+
+_HEADROOM = 0.1
+"""A cost above this share below the budget is named: the next rise of the load may not fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The plan for the highest load, and the one without each pool.
+
+    `demand` is in the pipeline's unit, `source` says who states it. `percentiles_s` has the predicted end-to-end
+    latency by percentile, None where it is infinite.
+    """
+
+    demand: float
+    source: str
+    plan: PipelinePlan
+    percentiles_s: Mapping[float, float | None]
+    without: Mapping[PoolName, PipelinePlan]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """What the cluster says: the status of the pipeline, None where it is not applied, and the checks of doctor."""
+
+    status: Mapping[str, Any] | None
+    explanation: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One pipeline. `declared` is as in the manifest, `spec` has the `learned` numbers filled in.
+
+    `missing` are the numbers without which no plan is possible, `todo` the lines marked TODO in the manifests. `peak`
+    is None without a plan; `unplanned` then says why. `live` is None without a cluster.
+    """
+
+    declared: PipelineSpec
+    spec: PipelineSpec
+    learned: Mapping[PlacementKey, LearnedPlacement] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    todo: tuple[str, ...] = ()
+    peak: Peak | None = None
+    unplanned: str = ""
+    live: Live | None = None
+
+
+def readiness(subject: Subject) -> Readiness:
+    """Return the page about `subject`."""
+    return Readiness(
+        name=subject.spec.key,
+        sections=(
+            _contract(subject),
+            _capacity(subject),
+            _loss(subject),
+            _latency(subject),
+            _cold_start(subject),
+            _memory(subject),
+            _quality(subject),
+            _operation(subject),
+            _rollback(subject),
+            _measured(subject),
+            _live(subject),
+        ),
+    )
+
+
+def _contract(subject: Subject) -> Section:
+    spec = subject.spec
+    points = [
+        note(f"p{spec.sla.percentile:g} within {duration(spec.sla.latency_s)}, from entry to last stage"),
+        note(f"at most {money(spec.budget_per_hour)}; priority {spec.priority}"),
+        ok("latency measured end to end by sla.query")
+        if spec.queries.latency
+        else risk("sla.query is not set: the latency is composed of the stages' latencies, not measured"),
+    ]
+    match spec.mode:
+        case Mode.AUTO:
+            points.append(note("mode Auto: Sluice scales"))
+        case Mode.RECOMMEND:
+            points.append(note("mode Recommend: Sluice plans, and changes nothing"))
+        case Mode.PAUSED:
+            points.append(blocks("mode Paused: Sluice neither plans nor scales; set Recommend or Auto"))
+    points += [blocks(f"a value is marked TODO: {each}") for each in subject.todo]
+    return Section(title="Contract", points=tuple(points))
+
+
+def _capacity(subject: Subject) -> Section:
+    title, spec, peak = "Capacity at the peak", subject.spec, subject.peak
+    if peak is None:
+        return Section(title=title, points=(blocks(f"not computed: {subject.unplanned}"),))
+    plan = peak.plan
+    load = f"{demand_words(spec, peak.demand)} ({peak.source})"
+    cost = f"{money(plan.cost_per_hour)} of {money(spec.budget_per_hour)}"
+    points: list[Point] = []
+    if plan.feasible:
+        points.append(
+            ok(f"{load}: p{spec.sla.percentile:g} {latency_words(plan.latency_s, plan.latency_error)} for {cost}")
+        )
+        if plan.cost_per_hour > (1 - _HEADROOM) * spec.budget_per_hour:
+            points.append(
+                risk(f"the peak takes {share_words(plan.cost_per_hour / spec.budget_per_hour)} of the budget")
+            )
+    else:
+        limit = limit_words(plan.limited_by, spec.budget_per_hour)
+        points.append(blocks(f"{load}: {share_words(plan.served_fraction)} can be served, limited by {limit}; {cost}"))
+        if plan.advice.required_budget_per_hour is not None:
+            points.append(note(f"the whole load needs {money_needed(plan.advice.required_budget_per_hour)}"))
+    rows = [
+        (
+            stage.name,
+            number(stage.rate_rps),
+            "-" if stage.utilization is None else f"{stage.utilization:.0%}",
+            ", ".join(f"{one.pool} × {one.replicas}" for one in stage.placements if one.replicas) or "none",
+        )
+        for stage in plan.stages
+    ]
+    return table(title, points, ("stage", "items/s", "utilization", "replicas"), rows)
+
+
+def _loss(subject: Subject) -> Section:
+    title, spec, peak = "Loss of a pool at the peak", subject.spec, subject.peak
+    if peak is None:
+        return Section(title=title, points=(unknown("not computed, as there is no plan for the peak"),))
+    points = []
+    for pool, plan in peak.without.items():
+        only = [stage.name for stage in spec.stages if {each.pool for each in stage.placements} == {pool}]
+        if only:
+            points.append(risk(f"without {pool} nothing is served: {', '.join(only)} has no other pool"))
+        elif plan.feasible:
+            points.append(ok(f"without {pool} the peak is served within the SLA for {money(plan.cost_per_hour)}"))
+        else:
+            limit = limit_words(plan.limited_by, spec.budget_per_hour)
+            share = share_words(plan.served_fraction)
+            points.append(risk(f"without {pool} {share} of the peak is served, limited by {limit}"))
+    return Section(title=title, points=tuple(points))
+
+
+def _latency(subject: Subject) -> Section:
+    spec, peak, status = subject.spec, subject.peak, _status(subject)
+    points = []
+    if peak is not None:
+        known = ", ".join(f"p{percent:g} {duration(value)}" for percent, value in peak.percentiles_s.items() if value)
+        points.append(
+            note(f"predicted at the peak, by the latency model: {known}") if known else unknown("no prediction")
+        )
+    latency = status.get("latency") or {}
+    if latency.get("seconds") is not None:
+        kind = "measured end to end" if latency.get("source") == "Measured" else "composed of the stages' percentiles"
+        points.append(note(f"now: p{spec.sla.percentile:g} {duration(float(latency['seconds']))}, {kind}"))
+    else:
+        points.append(unknown(f"p{spec.sla.percentile:g} of real load: no status of a cluster was read"))
+    first = [stage.name for stage in spec.stages if stage.metrics_answer is Answer.FIRST]
+    points.append(
+        note(f"first answer: latencies of {', '.join(first)} are those of the first answer (metrics.answer)")
+        if first
+        else unknown("first answer: no stage has metrics.answer First")
+    )
+    return Section(title="Latency", points=tuple(points))
+
+
+def _cold_start(subject: Subject) -> Section:
+    points = []
+    slowest = max(
+        (placement for placement in subject.spec.placements().values()), key=lambda placement: placement.startup_s
+    )
+    for (stage, pool), placement in subject.declared.placements().items():
+        learned = subject.learned.get((stage, pool))
+        if placement.declared.startup:
+            points.append(note(f"{stage} on {pool}: {duration(placement.startup_s)} (declared)"))
+        elif learned is not None and learned.startup_s is not None:
+            points.append(note(f"{stage} on {pool}: {duration(learned.startup_s)} (measured)"))
+        else:
+            assumed = duration(placement.startup_s)
+            points.append(unknown(f"{stage} on {pool}: start-up time neither declared nor measured; {assumed} assumed"))
+    points.append(note(f"a new replica serves after up to {duration(slowest.startup_s)}, plus the time for a node"))
+    points.append(note(f"a replica that is removed drains for up to {duration(subject.spec.scaling.drain_s)}"))
+    return Section(title="Cold start", points=tuple(points))
+
+
+def _memory(subject: Subject) -> Section:
+    spec, peak = subject.spec, subject.peak
+    points = []
+    for stage in spec.stages:
+        slots = {placement.pool: placement.prior.session_slots for placement in stage.placements}
+        for pool, count in slots.items():
+            points.append(
+                unknown(f"{stage.name} on {pool}: no limit on sessions is declared or measured")
+                if count is None
+                else note(f"{stage.name} on {pool}: {count} sessions per replica")
+            )
+        if peak is None or spec.unit is not DemandUnit.STREAMS or None in slots.values():
+            continue
+        planned = {key: count for key, count in peak.plan.replicas().items() if key[0] == stage.name}
+        total = sum(count * (slots[pool] or 0) for (_, pool), count in planned.items())
+        points.append(note(f"{stage.name}: {total} sessions fit at the peak, of {number(peak.demand)} streams"))
+    return Section(title="Memory", points=tuple(points))
+
+
+def _quality(subject: Subject) -> Section:
+    spec = subject.spec
+    points = [
+        note("no limit on the word error rate (sla.maxWer)")
+        if spec.max_wer is None
+        else note(f"word error rate at most {spec.max_wer:g} (sla.maxWer)")
+    ]
+    for (stage, pool), placement in spec.placements().items():
+        wer = placement.prior.wer
+        if wer is None:
+            continue
+        excluded = spec.max_wer is not None and wer > spec.max_wer
+        points.append(note(f"{stage} on {pool}: {wer:g} as declared" + (": never used" if excluded else "")))
+    if all(placement.prior.wer is None for placement in spec.placements().values()):
+        points.append(unknown("word error rate: no placement states one (placements[].wer)"))
+    points.append(unknown("quality under real load: Sluice has no metric for it"))
+    return Section(title="Quality", points=tuple(points))
+
+
+def _operation(subject: Subject) -> Section:
+    spec, board = subject.spec, PIPELINE_DASHBOARD
+    link = f"/d/{board.uid}?var-namespace={spec.namespace}&var-pipeline={spec.name}"
+    rows = [
+        (alert.name, alert.severity, f"docs/runbook.md#{alert.anchor}")
+        for alert in ALERTS
+        if "$labels.pipeline" in alert.summary + alert.description
+    ]
+    points = [note(f'dashboard "{board.title}": {link}'), note("alerts about this pipeline, each with its section:")]
+    return table("Dashboards and alerts", points, ("alert", "severity", "runbook"), rows)
+
+
+def _rollback(subject: Subject) -> Section:
+    spec = subject.spec
+    patch = f"kubectl patch speechpipeline {spec.name} -n {spec.namespace} --type merge -p"
+    return Section(
+        title="Rollback",
+        points=(
+            note(f"""stop scaling, keep planning: {patch} '{{"spec":{{"mode":"Recommend"}}}}'"""),
+            note("replicas stay as they are then, and also if the SpeechPipeline or Sluice is removed"),
+            note("if another autoscaler did the work before, apply it again after that, not before"),
+        ),
+    )
+
+
+def _measured(subject: Subject) -> Section:
+    points = [blocks(each) for each in subject.missing]
+    rows = [
+        (stage, pool, *_source(placement, subject.learned.get((stage, pool))))
+        for (stage, pool), placement in subject.declared.placements().items()
+    ]
+    if guesses := [f"{row[0]} on {row[1]}" for row in rows if row[2] == "declared" and "measured" not in row[3]]:
+        points.append(unknown(f"service time declared, not measured: {', '.join(guesses)}"))
+    columns = ("stage", "pool", "service time from", "fixed + per item", "error or confidence")
+    return table("What was measured", points, columns, rows)
+
+
+def _source(placement: PlacementSpec, learned: LearnedPlacement | None) -> tuple[str, str, str]:
+    law = placement.prior.service
+    if placement.declared.service:
+        time = f"{duration(law.fixed_s)} + {duration(law.per_item_s)}"
+        said = " ".join(filter(None, [placement.source, placement.confidence]))
+        if learned is None or (learned.fixed_s, learned.per_item_s) == (law.fixed_s, law.per_item_s):
+            return "declared", time, said or "-"
+        return "declared", f"{time}; measured {_law_words(learned)}", said or "-"
+    if learned is None:
+        return "nothing", "not measured", "-"
+    error = "-" if learned.relative_error is None else f"± {share_words(learned.relative_error)}"
+    return "measured", _law_words(learned), error
+
+
+def _law_words(learned: LearnedPlacement) -> str:
+    return f"{duration(learned.fixed_s)} + {duration(learned.per_item_s)}"
+
+
+def _live(subject: Subject) -> Section:
+    title, live = "On the cluster", subject.live
+    if live is None:
+        return Section(title=title, points=(unknown("status and checks of the cluster: --live reads them"),))
+    points = list(_checked(live.checks))
+    if live.status is None:
+        points.append(note("not applied to the cluster yet"))
+        return Section(title=title, points=tuple(points))
+    health = (live.status.get("summary") or {}).get("health")
+    if health is None:
+        points.append(blocks("no decision yet: check that the operator is running"))
+    elif health in {each.value for each in READY}:
+        points.append(ok(f"health {health}"))
+    else:
+        points.append(blocks(f"health {health}: docs/troubleshooting.md has the remedy"))
+    points += [note(line.strip()) for line in live.explanation]
+    return Section(title=title, points=tuple(points))
+
+
+def _checked(checks: Sequence[Check]) -> Iterator[Point]:
+    """Yield a point for each check of doctor that did not pass, and one for all that did."""
+    passed = sum(check.ok is True for check in checks)
+    if passed:
+        yield ok(f"{passed} of {len(checks)} checks of sluice doctor passed")
+    for check in checks:
+        if check.ok is not True:
+            words = f"{check.subject}: {check.name}: {check.message}"
+            yield blocks(words) if check.ok is False else unknown(words)
+
+
+def _status(subject: Subject) -> Mapping[str, Any]:
+    return {} if subject.live is None or subject.live.status is None else subject.live.status
