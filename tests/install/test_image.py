@@ -13,7 +13,7 @@ import pytest
 import yaml
 from builders import a_snapshot, a_state
 from compilations import PROBE
-from images import ROOT, TOOLS, build, container, layers, missing_tools, packed_size, tag
+from images import ROOT, container, layers, packed_size, tag
 from small_scenarios import a_scenario
 
 from controller.core.cycle import decide
@@ -28,15 +28,6 @@ CONTRACT = ROOT / "tests" / "contract"
 JOB = ROOT / "docs" / "simulate-job.yaml"
 OPERATOR, SIMULATIONS = tag("operator"), tag("simulations")
 MEGABYTE = 1_000_000
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _images() -> None:
-    if os.geteuid() != 0 or missing_tools():
-        checks = "the checks of the container images (user, contents, sizes, first decision)"
-        pytest.skip(f"not run: {checks}; they need root and {', '.join(TOOLS)}")
-    if os.environ.get("SLUICE_IMAGES") != "built":  # `make image` has just built them
-        build()
 
 
 def run(

@@ -28,6 +28,15 @@ _LEFT_OUT = ("doc/*", "groff/*", "info/*", "lintian/*", "linda/*", "locale/*", "
 """Folders of /usr/share that Debian's slim images lack, but for the copyright files."""
 
 
+# crun, podman's default, refuses a host with control groups of both versions. podman's own limits may be above those of
+# this process, and raising one needs a capability that root may lack.
+PLAIN = (
+    *("--runtime", shutil.which("runc") or "runc", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"),
+    *("--passwd=false", "--read-only-tmpfs=false", "--pull", "never"),
+)
+"""Flags of `podman run` for a container that has nothing but what is in its image."""
+
+
 class CannotBuild(Exception):
     """Something that a build needs is missing; the message says what, and how to get it."""
 
@@ -124,13 +133,8 @@ def container(image: str, *command: str, flags: Sequence[str] = ()) -> list[str]
 
     Nothing is writable, not even /tmp. podman adds no user to /etc/passwd, as a kubelet does not.
     """
-    # crun, podman's default, refuses a host with control groups of both versions.
-    runtime = ("--runtime", shutil.which("runc") or "runc")
-    # podman's defaults may be above the limits of this process, and raising one needs a capability that root may lack.
-    limits = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
-    locked = ("--read-only", "--read-only-tmpfs=false", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
-    apart = ("--network", "none", "--passwd=false", "--pull", "never")
-    return ["podman", "run", "--rm", "--interactive", *runtime, *limits, *locked, *apart, *flags, image, *command]
+    locked = ("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+    return ["podman", "run", "--rm", "--interactive", *PLAIN, *locked, *flags, image, *command]
 
 
 def cache() -> Path:

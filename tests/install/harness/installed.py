@@ -1,0 +1,156 @@
+"""The lab for releases: control plane, Prometheus, nodes for workloads, and a host whose pods run in containers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_chart import Chart
+from helm_releases import RESTRICTED, Releases
+from images import tag
+from kubernetes import client, config
+from typing_extensions import override
+
+from controller.resources.translate import pipeline_spec, pool_spec
+from controller.resources.validation import validate_files
+from simulations.lab.cluster import nodes
+from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.cluster.deployments import deployments, pool_nodes
+from simulations.lab.cluster.prometheus import PrometheusServer
+from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.processes import Service
+
+HOST = "host-1"
+MANIFESTS = Path(__file__).parents[1] / "pipeline.yaml"
+SYSTEMS = ("sluice-system", "other-system")
+WORKLOADS = ("speech", "batch", "elsewhere")
+INTERVAL_S, LEASE_S = 2, 4
+_REPOSITORY, _, _TAG = tag("operator").rpartition(":")
+
+VALUES: Mapping[str, Any] = {
+    "image": {"repository": _REPOSITORY, "tag": _TAG, "pullPolicy": "Never"},
+    "nodeSelector": {"kubernetes.io/hostname": HOST},
+    "operator": {"interval": f"{INTERVAL_S}s", "scrapeInterval": "1s"},
+    "leaderElection": {"leaseDuration": f"{LEASE_S}s"},
+    "podAnnotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"},
+}
+"""Values of a release on the lab: the image, its node, short intervals, and metrics for Prometheus."""
+
+
+class InstallLab(Service):
+    """A cluster without Sluice, for `releases`; Prometheus is the Service that the chart expects by default."""
+
+    def __init__(self, folder: Path, binaries: Binaries, chart: Chart) -> None:
+        """Set the folder and the programs; nothing runs before `start()`."""
+        super().__init__(folder / "processes")
+        self._folder = folder
+        self.control_plane = ControlPlane(folder / "kubernetes", binaries, audit=True, tokens=True)
+        kubeconfig = self.control_plane.kubeconfig
+        self._prometheus = PrometheusServer(folder / "prometheus", binaries, kubeconfig=kubeconfig)
+        self.releases = Releases(kubeconfig=kubeconfig, kubectl_program=binaries.kubectl, chart=chart)
+        self._helm = chart.helm
+
+    @override
+    def _start(self) -> None:
+        self._parts.enter_context(self.control_plane)
+        self._parts.enter_context(self._prometheus)
+        for name in SYSTEMS:
+            self.releases.namespace(name, RESTRICTED)
+        for name in ("monitoring", *WORKLOADS):
+            self.releases.namespace(name)
+        metadata = {"name": "prometheus-operated", "namespace": "monitoring"}
+        self.releases.apply(
+            {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 9090}]}}
+        )
+        host = nodes.PoolNodes(name="host", device="CPU", node_selector={}, instances=1)
+        (manifest,) = nodes.node_manifests(host)
+        manifest["metadata"] |= {"name": HOST, "labels": {"kubernetes.io/hostname": HOST}}
+        with config.new_client_from_config(str(self.control_plane.kubeconfig)) as admin:
+            client.CoreV1Api(admin).create_node(manifest)
+            self._create_workloads(admin)
+        kubeconfig = {"kubeconfig": self.control_plane.kubeconfig}
+        self._processes.start_module("agent", "simulations.lab.pods.agent", {**kubeconfig, "except-node": HOST})
+        self._parts.callback(remove_containers)
+        flags: list[str | Path] = ["--kubeconfig", self.control_plane.kubeconfig, "--node", HOST]
+        flags += ["--folder", self._folder / "pods"]
+        for service, url in (
+            ("default/kubernetes", self.control_plane.url),
+            ("monitoring/prometheus-operated", self._prometheus.url),
+        ):
+            flags += ["--outside", f"{service}={url.rpartition('//')[2]}"]
+        path = f"PYTHONPATH={os.pathsep.join(sys.path)}"
+        self._processes.start(
+            "pod-agent", [shutil.which("env") or "env", path, sys.executable, "-m", "pod_agent", *flags]
+        )
+
+    def _create_workloads(self, admin: client.ApiClient) -> None:
+        resources = validate_files([MANIFESTS])
+        of_pool = pool_nodes(map(pool_spec, resources.pools))
+        nodes.create(client.CoreV1Api(admin), of_pool.values())
+        for manifest in deployments(map(pipeline_spec, resources.pipelines), of_pool, seed=1):
+            manifest["spec"]["replicas"] = 0
+            for namespace in WORKLOADS:
+                manifest["metadata"]["namespace"] = namespace
+                client.AppsV1Api(admin).create_namespaced_deployment(namespace, manifest)
+
+    def clear(self) -> None:
+        """Remove what a former release has left: CRDs with their resources, and replicas of workloads."""
+        self.releases.kubectl("delete", "crd", "--all")
+        for namespace in WORKLOADS:
+            self.releases.kubectl("scale", "deployment", "encoder", "--replicas=0", "--namespace", namespace)
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """Return the series that Prometheus finds."""
+        url = f"{self._prometheus.url}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return found
+
+    def replicas(self, namespace: str) -> int:
+        """Return the desired replicas of the workload in `namespace`."""
+        found: int = self.releases.get("deployment", "encoder", "--namespace", namespace)["spec"]["replicas"]
+        return found
+
+    def pods(self, namespace: str, name: str = "sluice") -> dict[str, Any]:
+        """Return the operator's pods of a release, by their names."""
+        selector = f"app.kubernetes.io/instance={name}"
+        found = self.releases.get("pods", "--namespace", namespace, "--selector", selector)["items"]
+        return {pod["metadata"]["name"]: pod for pod in found}
+
+    def audited_writes(self) -> list[tuple[str, str, str]]:
+        """Return time, pod and resource of each accepted write of a status or a scale by an operator, in order."""
+        found = []
+        for line in self.control_plane.audit_log.read_text().splitlines():
+            event = json.loads(line)
+            pod = event["user"].get("extra", {}).get("authentication.kubernetes.io/pod-name", [""])[0]
+            what = event["objectRef"]["resource"]
+            if pod and what != "leases" and event["responseStatus"]["code"] < 300:
+                found.append((event["stageTimestamp"], pod, what))
+        return sorted(found)
+
+
+def remove_containers() -> None:
+    """Remove all containers of the host."""
+    listed = podman("ps", "--all", "--quiet", "--filter", f"label=sluice.dev/node={HOST}").split()
+    if listed:
+        podman("rm", "--force", "--time", "0", *listed)
+
+
+def podman(*arguments: str) -> str:
+    """Return the output of `podman ARGUMENTS`."""
+    return subprocess.run(["podman", *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def manifests(namespace: str, *, demand: str = "vector(20)") -> Sequence[dict[str, Any]]:
+    """Return the pool and a pipeline of `namespace` whose demand is the query `demand`."""
+    pool, pipeline = yaml.safe_load_all(MANIFESTS.read_text())
+    pipeline["metadata"]["namespace"] = namespace
+    pipeline["spec"]["demand"]["query"] = demand
+    return pool, pipeline
