@@ -108,6 +108,9 @@ class PodLife:
         others = {asyncio.create_task(self._probe()), asyncio.create_task(self.leaving.wait())}
         try:
             await asyncio.wait({ended, *others}, return_when=asyncio.FIRST_COMPLETED)
+            for other in others:
+                if other.done():
+                    other.result()  # a failure of the agent is not one of the container
             if not ended.done():
                 if self._status.ready:
                     self._status.ready = False
@@ -124,10 +127,9 @@ class PodLife:
         probes = Probes(self._container, self._status.address)
         if not await probes.started():
             return
-        following = asyncio.create_task(self._follow_readiness(probes))
-        try:
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(self._follow_readiness(probes))
             await probes.dead()
-        finally:
             following.cancel()
 
     async def _follow_readiness(self, probes: Probes) -> None:

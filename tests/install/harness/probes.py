@@ -32,10 +32,9 @@ class Probes:
     async def dead(self) -> None:
         """Return when the liveness probe has failed too often in a row."""
         probe = self._container.get("livenessProbe")
-        if probe is None:
-            await asyncio.Event().wait()
-            return
         failures = 0
+        if probe is None:
+            await asyncio.get_running_loop().create_future()  # never done
         while failures < probe.get("failureThreshold", _DEFAULT_FAILURES):
             failures = 0 if await self._succeeds(probe) else failures + 1
             await asyncio.sleep(probe.get("periodSeconds", 10))
