@@ -35,6 +35,7 @@ class Probes:
         failures = 0
         if probe is None:
             await asyncio.get_running_loop().create_future()  # never done
+            return
         while failures < probe.get("failureThreshold", _DEFAULT_FAILURES):
             failures = 0 if await self._succeeds(probe) else failures + 1
             await asyncio.sleep(probe.get("periodSeconds", 10))

@@ -82,7 +82,8 @@ class Selected:
         if path.endswith("pods"):
             self.pods = (params or {})["fieldSelector"]
             self.asked.set()
-        for event in ():
+        nothing: tuple[ObjectEvent, ...] = ()
+        for event in nothing:
             yield event
 
 
