@@ -17,8 +17,8 @@ PATIENCE_S = 60.0
 MEBIBYTE = 1024 * 1024
 # Two levels in turn, each for a few cycles: there is something to decide at all times.
 ALTERNATING = f"20 + 40 * (floor(vector(time() / {4 * INTERVAL_S})) % 2)"
-# A takeover: half the interval of polls and of the new leader's first cycle, and what a busy machine takes for them.
-MOST_CYCLES_MISSED = 4
+# A takeover after a release of the Lease takes a quarter of its duration, 1 s. The rest is for a busy machine.
+LONGEST_GAP_S = INTERVAL_S + 3.0
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_an_upgrade_with_other_values_misses_no_decision(release: InstallLab, me
     gap_s = largest_gap(cycles(release, since_s))
     measured(f"helm upgrade --wait: {took_s:.1f} s, longest time without a cycle of {INTERVAL_S} s: {gap_s:.1f} s")
     assert one_at_a_time(writers), writers
-    assert gap_s <= MOST_CYCLES_MISSED * INTERVAL_S
+    assert gap_s <= LONGEST_GAP_S
 
 
 def test_another_replica_takes_over_when_the_leader_is_killed(
