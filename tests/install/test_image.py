@@ -13,7 +13,7 @@ import pytest
 import yaml
 from builders import a_snapshot, a_state
 from compilations import PROBE
-from images import ROOT, container, layers, packed_size, tag
+from images import ROOT, build, container, layers, packed_size, tag
 from small_scenarios import a_scenario
 
 from controller.core.cycle import decide
@@ -46,6 +46,11 @@ def python(image: str, program: str) -> str:
 
 def mounted(folder: Path, at: str, mode: str = "ro") -> tuple[str, ...]:
     return ("--volume", f"{folder}:{at}:{mode}")
+
+
+def test_an_image_of_the_same_files_is_not_built_again(capsys: pytest.CaptureFixture[str]) -> None:
+    build(("operator",))
+    assert "made of these files already" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("image", [OPERATOR, SIMULATIONS])
@@ -89,8 +94,10 @@ def test_the_operators_image_has_nothing_of_the_simulations() -> None:
 
 def test_it_validates_and_plans_as_outside() -> None:
     flags = mounted(EXAMPLES, "/examples")
-    files = [f"/examples/{path.name}" for path in sorted(EXAMPLES.glob("*.yaml"))]
-    assert run(OPERATOR, "validate", *files, flags=flags).stdout == "5 resources valid\n"
+    found = sorted(EXAMPLES.glob("*.yaml"))
+    files = [f"/examples/{path.name}" for path in found]
+    count = sum(len(list(yaml.safe_load_all(path.read_text()))) for path in found)
+    assert run(OPERATOR, "validate", *files, flags=flags).stdout == f"{count} resources valid\n"
     flags = mounted(CONTRACT, "/contract")
     question = ("--demand", "speech/live-captions=800", "-o", "json")
     asked = ("plan", "/contract/pools.yaml", "/contract/live-captions.yaml", *question)

@@ -8,12 +8,11 @@ import pytest
 import yaml
 from helm_chart import CHART
 from helm_releases import SYSTEM
-from installed import VALUES, InstallLab, manifests
+from installed import PATIENCE_S, VALUES, InstallLab, manifests
 from waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
-PATIENCE_S = 60.0
 OLDER = "0.0.9"
 ALWAYS = {"name": "always", "demand": "60", "from": "00:00", "until": "24:00"}
 
@@ -39,8 +38,7 @@ def release(lab: InstallLab, older: Path) -> Iterator[InstallLab]:
     lab.clear()
     lab.releases.helm("install", "sluice", "--wait", "--timeout", "120s", values=VALUES, chart=older)
     yield lab
-    lab.releases.helm("uninstall", "sluice", "--wait", chart=None)
-    until(lambda: not lab.pods(SYSTEM), within_s=PATIENCE_S)
+    lab.uninstall()
 
 
 def test_a_field_that_is_new_works_after_the_upgrade_and_the_way_back_is_open(release: InstallLab) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from helm_releases import SYSTEM
-from installed import INTERVAL_S, LEASE_S, VALUES, InstallLab, manifests, podman
+from installed import INTERVAL_S, LEASE_S, PATIENCE_S, VALUES, InstallLab, manifests, podman
 from waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
-PATIENCE_S = 60.0
 MEBIBYTE = 1024 * 1024
 # Two levels in turn, each for a few cycles: there is something to decide at all times.
 ALTERNATING = f"20 + 40 * (floor(vector(time() / {4 * INTERVAL_S})) % 2)"
@@ -29,7 +28,7 @@ def release(lab: InstallLab, measured: Callable[[str], None]) -> Iterator[Instal
     measured(f"helm install --wait: {time.monotonic() - began_s:.1f} s")
     yield lab
     if "sluice" in lab.releases.helm("list", "--short", chart=None):
-        lab.releases.helm("uninstall", "sluice", chart=None)
+        lab.uninstall()
 
 
 def leader(lab: InstallLab, namespace: str = SYSTEM) -> str:
@@ -155,8 +154,7 @@ def test_uninstall_leaves_the_workloads_as_they_are_and_nothing_of_ours_but_the_
         resident, peak = (int(line.split()[1]) // 1024 for key in ("VmRSS", "VmHWM") for line in lines if key in line)
         role = "leader" if pod == leader(release) else "standby"
         measured(f"memory of the {role} with one pipeline: {resident} MiB, at most {peak} MiB")
-    release.releases.helm("uninstall", "sluice", "--wait", chart=None)
-    until(lambda: not release.pods(SYSTEM), within_s=PATIENCE_S)
+    release.uninstall()
     assert release.releases.ours() == []
     assert len(release.releases.kubectl("get", "crd", "--output=name").split()) == 2
     status = release.releases.get("speechpipeline", "captions", "--namespace", "speech")["status"]

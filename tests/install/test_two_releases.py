@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from helm_chart import ChartRefused
 from helm_releases import SYSTEM
-from installed import VALUES, InstallLab, manifests
+from installed import OTHER, PATIENCE_S, VALUES, InstallLab, manifests
 from waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
-PATIENCE_S = 60.0
-OTHER = "other-system"
 NO_CRDS = {"crds": {"install": False}}
 ONE_REPLICA = {"replicas": 1}
 
@@ -30,8 +28,7 @@ def lab_with_two(lab: InstallLab, measured: Callable[[str], None]) -> Iterator[I
     measured(f"two releases of one replica: ready after {time.monotonic() - began_s:.1f} s")
     yield lab
     for namespace in (SYSTEM, OTHER):
-        lab.releases.helm("uninstall", "sluice", "--wait", namespace=namespace, chart=None)
-    until(lambda: not lab.pods(SYSTEM) and not lab.pods(OTHER), within_s=PATIENCE_S)
+        lab.uninstall(namespace)
 
 
 def test_each_release_scales_the_pipelines_of_its_namespaces_alone(lab_with_two: InstallLab) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 
 import yaml
 from helm_chart import Chart
-from helm_releases import RESTRICTED, Releases
+from helm_releases import RESTRICTED, SYSTEM, Releases
 from images import tag
 from kubernetes import client, config
+from podman import SESSION
 from typing_extensions import override
+from waiting import until
 
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
@@ -29,9 +31,10 @@ from simulations.lab.host.processes import Service
 
 HOST = "host-1"
 MANIFESTS = Path(__file__).parents[1] / "pipeline.yaml"
-SYSTEMS = ("sluice-system", "other-system")
+OTHER = "other-system"
 WORKLOADS = ("speech", "batch", "elsewhere")
 INTERVAL_S, LEASE_S = 2, 4
+PATIENCE_S = 60.0
 _REPOSITORY, _, _TAG = tag("operator").rpartition(":")
 
 VALUES: Mapping[str, Any] = {
@@ -61,7 +64,7 @@ class InstallLab(Service):
     def _start(self) -> None:
         self._parts.enter_context(self.control_plane)
         self._parts.enter_context(self._prometheus)
-        for name in SYSTEMS:
+        for name in (SYSTEM, OTHER):
             self.releases.namespace(name, RESTRICTED)
         for name in ("monitoring", *WORKLOADS):
             self.releases.namespace(name)
@@ -77,6 +80,7 @@ class InstallLab(Service):
             self._create_workloads(admin)
         kubeconfig = {"kubeconfig": self.control_plane.kubeconfig}
         self._processes.start_module("agent", "simulations.lab.pods.agent", {**kubeconfig, "except-node": HOST})
+        remove_containers()
         self._parts.callback(remove_containers)
         flags: list[str | Path] = ["--kubeconfig", self.control_plane.kubeconfig, "--node", HOST]
         flags += ["--folder", self._folder / "pods"]
@@ -99,6 +103,11 @@ class InstallLab(Service):
             for namespace in WORKLOADS:
                 manifest["metadata"]["namespace"] = namespace
                 client.AppsV1Api(admin).create_namespaced_deployment(namespace, manifest)
+
+    def uninstall(self, namespace: str = SYSTEM, name: str = "sluice") -> None:
+        """Uninstall a release and wait until its pods are gone, which Helm does not."""
+        self.releases.helm("uninstall", name, "--wait", namespace=namespace, chart=None)
+        until(lambda: not self.pods(namespace, name), within_s=PATIENCE_S)
 
     def clear(self) -> None:
         """Remove what a former release has left: CRDs with their resources, and replicas of workloads."""
@@ -137,10 +146,12 @@ class InstallLab(Service):
 
 
 def remove_containers() -> None:
-    """Remove all containers of the host."""
-    listed = podman("ps", "--all", "--quiet", "--filter", f"label=sluice.dev/node={HOST}").split()
-    if listed:
-        podman("rm", "--force", "--time", "0", *listed)
+    """Remove the containers of this session, and of sessions that were killed."""
+    shown = f'{{{{.ID}}}} {{{{index .Labels "{SESSION}"}}}}'
+    listed = podman("ps", "--all", "--filter", f"label={SESSION}", "--format", shown).splitlines()
+    for container, process in map(str.split, listed):
+        if int(process) == os.getpid() or not Path("/proc", process).exists():
+            podman("rm", "--force", "--time", "0", container)
 
 
 def podman(*arguments: str) -> str:

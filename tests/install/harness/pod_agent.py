@@ -1,12 +1,14 @@
 """A node agent that runs the pods of one node in containers: `python -m pod_agent --kubeconfig FILE --node NODE …`.
 
-It does for them what a kubelet does, by podman, and reaches them over loopback. It runs until it is stopped; then the
-containers still run, with the label `sluice.dev/node=NODE`. Any failure ends it, because a test must see it.
+It does for them what a kubelet does, by podman, and reaches them over loopback. SIGTERM ends it and its containers, and
+so does any failure, because a test must see it.
 """
 
 import argparse
 import asyncio
+import contextlib
 import random
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -45,6 +47,9 @@ async def _main(arguments: argparse.Namespace) -> None:
         service, _, address = text.partition("=")
         host, _, port = address.rpartition(":")
         outside[service] = (host, int(port))
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with KubeApi(arguments.kubeconfig) as api:
         await run(api, arguments.node, arguments.folder, outside)
 
@@ -57,4 +62,5 @@ if __name__ == "__main__":
     parser.add_argument(
         "--outside", action="append", default=[], help="NAMESPACE/NAME=HOST:PORT of a Service without pods"
     )
-    asyncio.run(_main(parser.parse_args()))
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_main(parser.parse_args()))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 from images import PLAIN
 
 Json = Mapping[str, Any]
+
+SESSION = "sluice.dev/session"
+"""The label of containers with the number of the process that started the agent."""
 
 
 class PodmanError(RuntimeError):
@@ -24,7 +28,11 @@ async def podman(*arguments: str | Path) -> str:
     process = await asyncio.create_subprocess_exec(
         "podman", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    output, error = await process.communicate()
+    try:
+        output, error = await process.communicate()
+    finally:
+        if process.returncode is None:  # cancelled
+            process.kill()
     if process.returncode:
         raise PodmanError(f"podman {arguments[0]}: {error.decode().strip()}")
     return output.decode().strip()
@@ -40,13 +48,20 @@ async def start(name: str, pod: Json, flags: Sequence[str], environment: Mapping
         flags += ["--label", f"{key}={value}"]
     if command := container.get("command"):
         flags += ["--entrypoint", json.dumps(command)]
-    await podman("run", "--detach", *PLAIN, *flags, container["image"], *container.get("args", ()))
+    running = podman("run", "--detach", *PLAIN, *flags, container["image"], *container.get("args", ()))
+    starting = asyncio.create_task(running)
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Cut off half-way, podman would leave a process behind that it does not know.
+        await asyncio.wait({starting})
+        raise
 
 
 def _labels(pod: Json) -> dict[str, str]:
     metadata = pod["metadata"]
     return {
-        "sluice.dev/node": pod["spec"]["nodeName"],
+        SESSION: str(os.getppid()),
         "io.kubernetes.pod.name": metadata["name"],
         "io.kubernetes.pod.namespace": metadata["namespace"],
     }
