@@ -96,6 +96,16 @@ def ready(lab: InstallLab) -> bool:
     return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
 
 
+def settled(lab: InstallLab) -> bool:
+    """Whether the workload has the replicas that were decided last, for the present spec."""
+    pipeline = lab.releases.get("speechpipeline", "captions", "--namespace", "speech")
+    status = pipeline.get("status", {})
+    if status.get("observedGeneration") != pipeline["metadata"]["generation"]:
+        return False
+    (placement,) = status["stages"][0]["placements"]
+    return bool(lab.replicas("speech") == placement["desired"])
+
+
 def test_an_upgrade_with_other_values_misses_no_decision(release: InstallLab, measured: Callable[[str], None]) -> None:
     for manifest in manifests("speech", demand=ALTERNATING):
         release.releases.apply(manifest)
@@ -147,7 +157,7 @@ def test_uninstall_leaves_the_workloads_as_they_are_and_nothing_of_ours_but_the_
 ) -> None:
     for manifest in manifests("speech"):
         release.releases.apply(manifest)
-    until(lambda: release.replicas("speech") >= 3, within_s=PATIENCE_S)
+    until(lambda: settled(release), within_s=PATIENCE_S)
     for pod in release.pods(SYSTEM):
         process = podman("inspect", "--format", "{{.State.Pid}}", container(pod))
         lines = Path("/proc", process, "status").read_text().splitlines()
@@ -157,6 +167,4 @@ def test_uninstall_leaves_the_workloads_as_they_are_and_nothing_of_ours_but_the_
     release.uninstall()
     assert release.releases.ours() == []
     assert len(release.releases.kubectl("get", "crd", "--output=name").split()) == 2
-    status = release.releases.get("speechpipeline", "captions", "--namespace", "speech")["status"]
-    (placement,) = status["stages"][0]["placements"]
-    assert release.replicas("speech") == placement["desired"]
+    assert settled(release)

@@ -58,7 +58,6 @@ class InstallLab(Service):
         kubeconfig = self.control_plane.kubeconfig
         self._prometheus = PrometheusServer(folder / "prometheus", binaries, kubeconfig=kubeconfig)
         self.releases = Releases(kubeconfig=kubeconfig, kubectl_program=binaries.kubectl, chart=chart)
-        self._helm = chart.helm
 
     @override
     def _start(self) -> None:
@@ -72,37 +71,26 @@ class InstallLab(Service):
         self.releases.apply(
             {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"ports": [{"port": 9090}]}}
         )
-        host = nodes.PoolNodes(name="host", device="CPU", node_selector={}, instances=1)
-        (manifest,) = nodes.node_manifests(host)
-        manifest["metadata"] |= {"name": HOST, "labels": {"kubernetes.io/hostname": HOST}}
         with config.new_client_from_config(str(self.control_plane.kubeconfig)) as admin:
-            client.CoreV1Api(admin).create_node(manifest)
-            self._create_workloads(admin)
-        kubeconfig = {"kubeconfig": self.control_plane.kubeconfig}
-        self._processes.start_module("agent", "simulations.lab.pods.agent", {**kubeconfig, "except-node": HOST})
+            _create_nodes_and_workloads(admin)
         remove_containers()
         self._parts.callback(remove_containers)
-        flags: list[str | Path] = ["--kubeconfig", self.control_plane.kubeconfig, "--node", HOST]
-        flags += ["--folder", self._folder / "pods"]
+        self._start_agents()
+
+    def _start_agents(self) -> None:
+        kubeconfig = self.control_plane.kubeconfig
+        self._processes.start_module(
+            "agent", "simulations.lab.pods.agent", {"kubeconfig": kubeconfig, "except-node": HOST}
+        )
+        flags: list[str | Path] = ["--kubeconfig", kubeconfig, "--node", HOST, "--folder", self._folder / "pods"]
         for service, url in (
             ("default/kubernetes", self.control_plane.url),
             ("monitoring/prometheus-operated", self._prometheus.url),
         ):
             flags += ["--outside", f"{service}={url.rpartition('//')[2]}"]
-        path = f"PYTHONPATH={os.pathsep.join(sys.path)}"
-        self._processes.start(
-            "pod-agent", [shutil.which("env") or "env", path, sys.executable, "-m", "pod_agent", *flags]
-        )
-
-    def _create_workloads(self, admin: client.ApiClient) -> None:
-        resources = validate_files([MANIFESTS])
-        of_pool = pool_nodes(map(pool_spec, resources.pools))
-        nodes.create(client.CoreV1Api(admin), of_pool.values())
-        for manifest in deployments(map(pipeline_spec, resources.pipelines), of_pool, seed=1):
-            manifest["spec"]["replicas"] = 0
-            for namespace in WORKLOADS:
-                manifest["metadata"]["namespace"] = namespace
-                client.AppsV1Api(admin).create_namespaced_deployment(namespace, manifest)
+        # The modules beside this one are not installed.
+        environment: list[str | Path] = [shutil.which("env") or "env", f"PYTHONPATH={os.pathsep.join(sys.path)}"]
+        self._processes.start("pod-agent", [*environment, sys.executable, "-m", "pod_agent", *flags])
 
     def uninstall(self, namespace: str = SYSTEM, name: str = "sluice") -> None:
         """Uninstall a release and wait until its pods are gone, which Helm does not."""
@@ -143,6 +131,21 @@ class InstallLab(Service):
             if pod and what != "leases" and event["responseStatus"]["code"] < 300:
                 found.append((event["stageTimestamp"], pod, what))
         return sorted(found)
+
+
+def _create_nodes_and_workloads(admin: client.ApiClient) -> None:
+    resources = validate_files([MANIFESTS])
+    of_pool = pool_nodes(map(pool_spec, resources.pools))
+    core, apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
+    nodes.create(core, of_pool.values())
+    (host,) = nodes.node_manifests(nodes.PoolNodes(name="host", device="CPU", node_selector={}, instances=1))
+    host["metadata"] |= {"name": HOST, "labels": {"kubernetes.io/hostname": HOST}}
+    core.create_node(host)
+    for manifest in deployments(map(pipeline_spec, resources.pipelines), of_pool, seed=1):
+        manifest["spec"]["replicas"] = 0
+        for namespace in WORKLOADS:
+            manifest["metadata"]["namespace"] = namespace
+            apps.create_namespaced_deployment(namespace, manifest)
 
 
 def remove_containers() -> None:
