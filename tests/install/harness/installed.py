@@ -112,11 +112,13 @@ class InstallLab(Service):
 
     def replicas(self, namespace: str) -> int:
         """Return the desired replicas of the workload in `namespace`."""
+        self.check()  # without its agents, a test would wait in vain
         found: int = self.releases.get("deployment", "encoder", "--namespace", namespace)["spec"]["replicas"]
         return found
 
     def pods(self, namespace: str, name: str = "sluice") -> dict[str, Any]:
         """Return the operator's pods of a release, by their names."""
+        self.check()
         selector = f"app.kubernetes.io/instance={name}"
         found = self.releases.get("pods", "--namespace", namespace, "--selector", selector)["items"]
         return {pod["metadata"]["name"]: pod for pod in found}
