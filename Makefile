@@ -42,6 +42,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build --helm
 	@$(BIN)/pytest -n 2 tests/charts
+	@$(MAKE) --no-print-directory test-install
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not quiet")
 	@$(call live,tests/integration tests/e2e tests/oracle tests/unit/simulations/lab -m quiet)
 	@$(call live,-n 2 --dist loadfile tests/e2e -m punctual)
@@ -86,7 +87,15 @@ images = PYTHONPATH=tests/support $(BIN)/python -m images
 .PHONY: image
 image: $(STAMP) ## build the container images and check them in read-only containers without network (docs/image.md)
 	@$(images) build
-	@SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP
+	@SLUICE_IMAGES=built $(BIN)/pytest tests/install/test_image.py -rP
+
+.PHONY: test-install
+test-install: $(STAMP) ## the images, and releases of the chart whose pods run from them: install, upgrade, takeover, uninstall (as root)
+	@if [ "$$(id -u)" = 0 ] && { command -v podman || command -v apt-get; } >/dev/null; then \
+	  $(BIN)/sluice lab build --helm && $(images) build && SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP; \
+	 else \
+	  echo "==> not run: checks of the container images, and releases with pods from them (tests/install); they need root and podman"; \
+	 fi
 
 .PHONY: image-reproducible
 image-reproducible: $(STAMP) ## build the operator's image twice without a cache: all but the machine code must be identical

@@ -4,6 +4,7 @@ Builds with buildah, or with Docker where only its daemon is there. As root on D
 """
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -26,6 +27,15 @@ MACHINE_CODE = (".nbc", ".nbi")
 _SUITE = "trixie"
 _LEFT_OUT = ("doc/*", "groff/*", "info/*", "lintian/*", "linda/*", "locale/*", "man/*")
 """Folders of /usr/share that Debian's slim images lack, but for the copyright files."""
+
+
+# crun, podman's default, refuses a host with control groups of both versions. podman's own limits may be above those of
+# this process, and raising one needs a capability that root may lack.
+PLAIN = (
+    *("--runtime", shutil.which("runc") or "runc", "--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096"),
+    *("--passwd=false", "--read-only-tmpfs=false", "--pull", "never"),
+)
+"""Flags of `podman run` for a container that has nothing but what is in its image."""
 
 
 class CannotBuild(Exception):
@@ -67,7 +77,8 @@ def engine() -> str:
 def build(targets: Sequence[str] = TARGETS, *, storage: Sequence[str] = (), fresh: bool = False) -> None:
     """Build the images of `targets`; BASE and PLATFORM in the environment choose the base image and the platform.
 
-    `storage` are flags of buildah that name another storage; `fresh` uses no cached layers.
+    An image that buildah has made of the same files, base image and platform is left as it is. `storage` are flags of
+    buildah that name another storage; `fresh` uses no cached layers and builds in any case.
 
     Raises:
         CannotBuild: a tool is missing.
@@ -87,8 +98,16 @@ def build(targets: Sequence[str] = TARGETS, *, storage: Sequence[str] = (), fres
         for target in targets:
             began_s = time.monotonic()
             print(f"==> {tag(target)}", flush=True)
+            note = cache() / f"{target}.built"
+            known = builder == "buildah" and not storage and not fresh
+            origin = _digest(flags)
+            if known and note.is_file() and note.read_text() == f"{_image(target)} {origin}":
+                print("    made of these files already")
+                continue
             secrets = _secrets(Path(folder))
             _run(*command, *flags, *secrets, "--target", target, "-t", tag(target), str(ROOT), quiet=True)
+            if known:
+                note.write_text(f"{_image(target)} {origin}")
             print(f"    {time.monotonic() - began_s:.0f} s", flush=True)
 
 
@@ -124,13 +143,8 @@ def container(image: str, *command: str, flags: Sequence[str] = ()) -> list[str]
 
     Nothing is writable, not even /tmp. podman adds no user to /etc/passwd, as a kubelet does not.
     """
-    # crun, podman's default, refuses a host with control groups of both versions.
-    runtime = ("--runtime", shutil.which("runc") or "runc")
-    # podman's defaults may be above the limits of this process, and raising one needs a capability that root may lack.
-    limits = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
-    locked = ("--read-only", "--read-only-tmpfs=false", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
-    apart = ("--network", "none", "--passwd=false", "--pull", "never")
-    return ["podman", "run", "--rm", "--interactive", *runtime, *limits, *locked, *apart, *flags, image, *command]
+    locked = ("--network", "none", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")
+    return ["podman", "run", "--rm", "--interactive", *PLAIN, *locked, *flags, image, *command]
 
 
 def cache() -> Path:
@@ -138,6 +152,24 @@ def cache() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice" / "image"
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _image(target: str) -> str:
+    """Return the id of the image of `target` in buildah's storage, empty if there is none."""
+    command = ["buildah", "images", "--no-trunc", "--quiet", tag(target)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _digest(flags: Sequence[str]) -> str:
+    """Return a digest of the flags of a build and of the files that it may read."""
+    digest = hashlib.sha256(repr(flags).encode())
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    found = {path for pattern in ("Dockerfile", *allowed) for path in ROOT.glob(pattern)}
+    files = {file for path in found for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()}
+    for file in sorted(files):
+        if "__pycache__" not in file.parts:
+            digest.update(f"{file.relative_to(ROOT)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _base(storage: Sequence[str]) -> str:

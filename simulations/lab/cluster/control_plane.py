@@ -30,9 +30,12 @@ _CONTROLLERS = (
     "serviceaccount-controller",
     "disruption-controller",
 )
-# ServiceAccount would delay pods for token volumes, which only kubelets use. TaintNodesByCondition taints every node
-# until the node-lifecycle controller, which does not run here, reports it Ready.
-_NO_ADMISSION = ("ServiceAccount", "TaintNodesByCondition")
+# It taints every node until the node-lifecycle controller, which does not run here, reports it Ready.
+_NO_ADMISSION = ("TaintNodesByCondition",)
+# Only kubelets use volumes with tokens and the cluster's CA certificate. Without kubelets, ServiceAccount would only
+# delay pods.
+_NO_ADMISSION_WITHOUT_TOKENS = (*_NO_ADMISSION, "ServiceAccount")
+_CONTROLLERS_OF_TOKENS = (*_CONTROLLERS, "root-ca-certificate-publisher-controller")
 _PACKED = ("cpu", "nvidia.com/gpu", "aws.amazon.com/neuron")
 _ISSUER = "https://kubernetes.default.svc"
 _AUDIT_POLICY = {
@@ -65,7 +68,7 @@ class ControlPlane(Service):
     server, `kubeconfig` the file with the administrator's access.
     """
 
-    def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False) -> None:
+    def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False, tokens: bool = False) -> None:
         """Set the folder and the programs; nothing runs before `start()`.
 
         Args:
@@ -74,6 +77,8 @@ class ControlPlane(Service):
             binaries: the lab's programs.
             audit: whether the API server records every write of a scale, of a status of Sluice's resources and of a
                 Lease in `audit_log`, with user, request and response status.
+            tokens: whether pods get the volume with the token of their ServiceAccount and the CA certificate of the
+                cluster, which a kubelet mounts.
         """
         self._folder = folder.resolve()
         super().__init__(self._folder / "logs")
@@ -82,6 +87,7 @@ class ControlPlane(Service):
         self.certificate_authority = self._folder / "pki" / "apiserver.crt"
         self.audit_log = self._folder / "audit.log"
         self._audit = audit
+        self._tokens = tokens
         self._api_server: Child
         self._start_again: Callable[[], Child]
         self.url = ""
@@ -194,7 +200,7 @@ class ControlPlane(Service):
                 "authorization-mode": "RBAC",
                 "token-auth-file": tokens,
                 "allow-privileged": "true",
-                "disable-admission-plugins": ",".join(_NO_ADMISSION),
+                "disable-admission-plugins": ",".join(_NO_ADMISSION if self._tokens else _NO_ADMISSION_WITHOUT_TOKENS),
                 **(self._audit_flags() if self._audit else {}),
             },
         )
@@ -211,7 +217,8 @@ class ControlPlane(Service):
             self._binaries.kube_controller_manager,
             {
                 "kubeconfig": self.kubeconfig,
-                "controllers": ",".join(_CONTROLLERS),
+                "controllers": ",".join(_CONTROLLERS_OF_TOKENS if self._tokens else _CONTROLLERS),
+                **({"root-ca-file": self.certificate_authority} if self._tokens else {}),
                 "leader-elect": "false",
                 "secure-port": 0,
                 "kube-api-qps": _QPS,

@@ -80,6 +80,15 @@ class KubeApi:
         """
         return await self._request("GET", path, params=params)
 
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create the object `body` in the collection, or as the subresource, at `path`, and return the server's answer.
+
+        Raises:
+            KubeApiError: the server refused, or did not answer in several attempts (status 0). An attempt without an
+                answer may have created the object; then the next one is refused with status 409.
+        """
+        return await self._request("POST", path, body=body)
+
     async def patch(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Apply `body` as a strategic merge patch to the object at `path`, and return the patched object.
 
@@ -158,7 +167,7 @@ class KubeApi:
         body: Mapping[str, Any] | None = None,
         media_type: str = "application/json",
     ) -> dict[str, Any]:
-        """Return the answer to an idempotent request; send the request again after a transient failure."""
+        """Return the answer to a request; send the request again after a transient failure."""
         data = None if body is None else json.dumps(body)
         for attempt in range(_ATTEMPTS):
             if attempt:

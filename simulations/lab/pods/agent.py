@@ -2,8 +2,9 @@
 
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
 specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
-The agent never uses an address twice. Standard output has one JSON object per line for each event: `listening` (with
-the URL of the control endpoint), `started`, `stopped` (with items served and lost, sessions cut) and `rejected`.
+The agent never uses an address twice, and leaves the pods on nodes named by `--except-node` to another agent. Standard
+output has one JSON object per line for each event: `listening` (with the URL of the control endpoint), `started`,
+`stopped` (with items served and lost, sessions cut) and `rejected`.
 
 The control endpoint listens on loopback only. The body of a request is a number, the factor:
     PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
@@ -16,7 +17,7 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,11 @@ StageKey = tuple[str, str, str]  # namespace, pipeline, stage
 class Agent:
     """Runs all pods of the lab, each in an asyncio task."""
 
-    def __init__(self, api: KubeApi, timers: Timers) -> None:
-        """Create the agent; nothing happens before `run`."""
+    def __init__(self, api: KubeApi, timers: Timers, *, other_nodes: Sequence[str] = ()) -> None:
+        """Create the agent; nothing happens before `run`. Pods on `other_nodes` are left to another agent."""
         self._api = api
         self._timers = timers
+        self._selector = ",".join(f"spec.nodeName!={name}" for name in ("", *other_nodes))
         self._pods: dict[str, _Pod] = {}
         self._nodes: set[str] = set()
         self._slow_factors: dict[StageKey, float] = {}
@@ -86,7 +88,7 @@ class Agent:
                 self._nodes.add(name)
 
     async def _follow_pods(self) -> None:
-        async for kind, manifest in self._api.watch("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}):
+        async for kind, manifest in self._api.watch("/api/v1/pods", {"fieldSelector": self._selector}):
             uid = manifest["metadata"]["uid"]
             pod = self._pods.get(uid)
             if kind == "DELETED":
@@ -313,10 +315,10 @@ def _say(event: str, **fields: object) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-async def _main(kubeconfig: Path, control_port: int) -> None:
+async def _main(kubeconfig: Path, control_port: int, other_nodes: Sequence[str]) -> None:
     timers = Timers()
     async with KubeApi(kubeconfig) as api:
-        await Agent(api, timers).run(control_port)
+        await Agent(api, timers, other_nodes=other_nodes).run(control_port)
 
 
 if __name__ == "__main__":
@@ -325,5 +327,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--control-port", type=int, default=0, help="port of the control endpoint; 0: any free port")
+    parser.add_argument("--except-node", action="append", default=[], help="a node whose pods another agent runs")
     arguments = parser.parse_args()
-    asyncio.run(_main(arguments.kubeconfig, arguments.control_port))
+    asyncio.run(_main(arguments.kubeconfig, arguments.control_port, arguments.except_node))

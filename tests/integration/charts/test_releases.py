@@ -1,75 +1,32 @@
 """Releases of the chart on a real API server, made by the real Helm. Nothing runs their pods here."""
 
 import gzip
-import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from helm_chart import CHART, Chart, ChartRefused, Values, one
+from helm_releases import OURS, RESTRICTED, SYSTEM, Releases
 
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.host.binaries import Binaries, ensure_helm
 
 pytestmark = pytest.mark.lab
 
-SYSTEM = "sluice-system"
 NAMESPACES = (SYSTEM, "other-system", "speech", "batch")
-# Every kind that the chart makes, but CRDs.
-KINDS = (
-    "serviceaccounts,services,deployments,leases,poddisruptionbudgets,networkpolicies,roles,rolebindings,configmaps,"
-    "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,flowschemas"
-)
-OURS = "app.kubernetes.io/managed-by=Helm,app.kubernetes.io/name=sluice"
 EVERYTHING = {"networkPolicy": {"enabled": True}, "dashboards": {"enabled": True}}
 NO_CRDS = {"crds": {"install": False}}
 PROMETHEUS_OPERATOR = Path(__file__).parent / "fixtures" / "prometheus_operator_crds.yaml.gz"
 
 
-class Cluster:
+class Cluster(Releases):
     """An API server with namespaces that enforce the restricted Pod Security standard."""
-
-    def __init__(self, control_plane: ControlPlane, binaries: Binaries, chart: Chart) -> None:
-        self._kubeconfig, self._kubectl, self._chart = control_plane.kubeconfig, binaries.kubectl, chart
-        for namespace in NAMESPACES:
-            labels = {"pod-security.kubernetes.io/enforce": "restricted"}
-            self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
-
-    def kubectl(self, *arguments: str, given: Any = None) -> str:
-        """Return the output of kubectl; `given` is a manifest for its input."""
-        command: list[str | Path] = [self._kubectl, "--kubeconfig", self._kubeconfig, *arguments]
-        done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "Warning" not in done.stderr, done.stderr
-        return done.stdout
-
-    def apply(self, manifest: Any, *arguments: str) -> None:
-        self.kubectl("apply", "--server-side", "--filename=-", "--validate=strict", *arguments, given=manifest)
-
-    def helm(
-        self, *arguments: str, values: Values | None = None, namespace: str = SYSTEM, chart: Path | None = CHART
-    ) -> None:
-        """Run Helm for a release in `namespace`."""
-        verb, *rest = arguments
-        folder = [] if chart is None else [chart]
-        self._chart.run(
-            verb, *rest, *folder, "--namespace", namespace, "--kubeconfig", self._kubeconfig,
-            values=None if chart is None else values or {},
-        )  # fmt: skip
-
-    def ours(self) -> list[str]:
-        """Return the objects of all releases but the CRDs, as `kind/name`."""
-        listed = json.loads(self.kubectl("get", KINDS, "--all-namespaces", "--selector", OURS, "--output=json"))
-        return [f"{item['kind']}/{item['metadata']['name']}" for item in listed["items"]]
 
     def clear(self) -> None:
         for namespace in NAMESPACES:
-            listed = self._chart.run("list", "--namespace", namespace, "--kubeconfig", self._kubeconfig, "-q")
-            for release in listed.split():
+            for release in self.helm("list", "-q", namespace=namespace, chart=None).split():
                 self.helm("uninstall", release, namespace=namespace, chart=None)
         self.kubectl("delete", "customresourcedefinitions", "--all")
 
@@ -82,7 +39,10 @@ def chart() -> Chart:
 @pytest.fixture(scope="module")
 def fresh(binaries: Binaries, chart: Chart, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with ControlPlane(tmp_path_factory.mktemp("releases"), binaries) as control_plane:
-        yield Cluster(control_plane, binaries, chart)
+        cluster = Cluster(kubeconfig=control_plane.kubeconfig, kubectl_program=binaries.kubectl, chart=chart)
+        for namespace in NAMESPACES:
+            cluster.namespace(namespace, RESTRICTED)
+        yield cluster
 
 
 @pytest.fixture
@@ -150,7 +110,7 @@ def test_an_upgrade_reaches_the_crds_and_keeps_the_holder_of_the_lease(cluster: 
 def test_two_releases_with_disjoint_namespaces_stand_side_by_side(cluster: Cluster) -> None:
     cluster.helm("install", "sluice", values={"watchNamespaces": ["speech"]})
     cluster.helm("install", "sluice", values={"watchNamespaces": ["batch"], **NO_CRDS}, namespace="other-system")
-    roles = json.loads(cluster.kubectl("get", "rolebindings", "--all-namespaces", "--selector", OURS, "--output=json"))
+    roles = cluster.get("rolebindings", "--all-namespaces", "--selector", OURS)
     granted = {
         item["metadata"]["namespace"]: item["subjects"][0]["namespace"]
         for item in roles["items"]

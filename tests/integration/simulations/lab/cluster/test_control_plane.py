@@ -160,6 +160,28 @@ def test_a_cluster_started_again_in_the_same_folder_is_empty(binaries: Binaries,
             core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name="left-over")))
 
 
+def test_with_tokens_pods_get_the_volume_that_a_kubelet_mounts(binaries: Binaries, tmp_path: Path) -> None:
+    with (
+        ControlPlane(tmp_path, binaries, tokens=True) as cluster,
+        config.new_client_from_config(str(cluster.kubeconfig)) as api,
+    ):
+        core = client.CoreV1Api(api)
+        core.create_namespaced_pod(
+            "default", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "none"}]}}
+        )
+        (volume,) = core.read_namespaced_pod("p", "default").spec.volumes
+        assert volume.projected.sources[0].service_account_token.path == "token"
+        name = volume.projected.sources[1].config_map.name
+
+        def published() -> bool:
+            names = {item.metadata.name for item in core.list_namespaced_config_map("default").items}
+            return name in names
+
+        wait_for(published, "the certificate")
+        certificate = core.read_namespaced_config_map(name, "default").data["ca.crt"]
+        assert certificate == cluster.certificate_authority.read_text()
+
+
 def test_nothing_of_it_survives_a_killed_parent(binaries: Binaries, tmp_path: Path) -> None:
     program = f"""
 import threading

@@ -110,6 +110,22 @@ def test_a_request_survives_a_broken_connection_and_a_refusal_names_status_and_r
     asyncio.run(run())
 
 
+def test_a_token_is_created_and_what_exists_is_refused(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    async def run() -> None:
+        async with through_a_cable(control_plane, tmp_path) as (api, _):
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+            await api.create(path, {"metadata": {"name": "reader"}})
+            answer = await api.create(f"{path}/reader/token", {"spec": {"expirationSeconds": 600}})
+            assert answer["status"]["token"].count(".") == 2
+            with pytest.raises(KubeApiError) as refused:
+                await api.create(path, {"metadata": {"name": "reader"}})
+            assert refused.value.status == 409
+
+    asyncio.run(run())
+
+
 def test_a_kubeconfig_without_what_the_lab_writes_is_refused(control_plane: ControlPlane, tmp_path: Path) -> None:
     kubeconfig = yaml.safe_load(control_plane.kubeconfig.read_text())
     del kubeconfig["users"][0]["user"]["token"]

@@ -69,3 +69,32 @@ def test_a_pod_that_is_told_of_after_it_has_ended_does_not_live_again(capsys: py
 
     assert asyncio.run(live()).deletions == 1
     assert capsys.readouterr().out.count('"stopped"') == 1
+
+
+class Selected:
+    """Notes which pods are watched."""
+
+    def __init__(self) -> None:
+        self.pods = ""
+        self.asked = asyncio.Event()
+
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
+        if path.endswith("pods"):
+            self.pods = (params or {})["fieldSelector"]
+            self.asked.set()
+        nothing: tuple[ObjectEvent, ...] = ()
+        for event in nothing:
+            yield event
+
+
+def test_pods_on_the_node_of_another_agent_are_left_to_it() -> None:
+    async def live() -> str:
+        api, timers = Selected(), Timers()
+        agent = asyncio.create_task(Agent(api, timers, other_nodes=["host-1"]).run())  # type: ignore[arg-type]
+        await api.asked.wait()
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+        timers.close()
+        return api.pods
+
+    assert asyncio.run(live()) == "spec.nodeName!=,spec.nodeName!=host-1"
