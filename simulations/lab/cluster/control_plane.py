@@ -8,6 +8,7 @@ import shutil
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 from kubernetes import client, config
@@ -65,7 +66,14 @@ class ControlPlane(Service):
     server, `kubeconfig` the file with the administrator's access.
     """
 
-    def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        binaries: Binaries,
+        *,
+        audit: bool = False,
+        flags: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
+    ) -> None:
         """Set the folder and the programs; nothing runs before `start()`.
 
         Args:
@@ -74,6 +82,7 @@ class ControlPlane(Service):
             binaries: the lab's programs.
             audit: whether the API server records every write of a scale, of a status of Sluice's resources and of a
                 Lease in `audit_log`, with user, request and response status.
+            flags: further flags of the programs kube-apiserver and kube-controller-manager.
         """
         self._folder = folder.resolve()
         super().__init__(self._folder / "logs")
@@ -82,6 +91,7 @@ class ControlPlane(Service):
         self.certificate_authority = self._folder / "pki" / "apiserver.crt"
         self.audit_log = self._folder / "audit.log"
         self._audit = audit
+        self._flags = flags
         self._api_server: Child
         self._start_again: Callable[[], Child]
         self.url = ""
@@ -196,6 +206,7 @@ class ControlPlane(Service):
                 "allow-privileged": "true",
                 "disable-admission-plugins": ",".join(_NO_ADMISSION),
                 **(self._audit_flags() if self._audit else {}),
+                **self._flags.get("kube-apiserver", {}),
             },
         )
         return self._processes.start("kube-apiserver", command)
@@ -216,6 +227,7 @@ class ControlPlane(Service):
                 "secure-port": 0,
                 "kube-api-qps": _QPS,
                 "kube-api-burst": _QPS,
+                **self._flags.get("kube-controller-manager", {}),
             },
         )
         return self._processes.start("kube-controller-manager", command)
