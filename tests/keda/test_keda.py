@@ -5,6 +5,8 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +20,12 @@ from waiting import until
 
 from controller.core.state.spec import Mode, PipelineSpec
 from controller.keda.external_scaler import ExternalScaler
-from controller.kube.gateway import Gateway
+from controller.kube.gateway import PIPELINES, POOLS, Gateway
 from controller.kube.other_writers import Ownership
 from controller.kube.store import ResourceStore
 from optimizer.model import PoolName, StageName
+from simulations.lab.cluster.cluster import OPERATOR, install
+from simulations.lab.host.processes import Child, Processes, free_ports
 
 PAGE = ROOT / "docs" / "how-to" / "keda.md"
 SCALED_OBJECT, PROMETHEUS = [
@@ -84,7 +88,7 @@ def deployment(lab: KedaLab) -> Iterator[Callable[[], int]]:
     apps.create_namespaced_deployment("speech", {"metadata": {"name": "encoder-gpu"}, "spec": spec})
     yield lambda: int(apps.read_namespaced_deployment_scale("encoder-gpu", "speech").spec.replicas or 0)
     objects = client.CustomObjectsApi(lab.api)
-    objects.delete_namespaced_custom_object(*KEDA, "speech", "scaledobjects", "encoder-gpu")
+    objects.delete_collection_namespaced_custom_object(*KEDA, "speech", "scaledobjects")
     until(lambda: not objects.list_namespaced_custom_object(*KEDA, "speech", "scaledobjects")["items"])
     apps.delete_namespaced_deployment("encoder-gpu", "speech")
 
@@ -113,6 +117,10 @@ def metric_fails(lab: KedaLab) -> bool:
     return bool(active) and active[0].status == "False" and active[0].reason == "FailedGetExternalMetric"
 
 
+def scaled_to(replicas: int, deployment: Callable[[], int]) -> bool:
+    return deployment() == replicas
+
+
 def captions() -> PipelineSpec:
     return a_spec(a_stage("encoder", a_placement("gpu")), mode=Mode.RECOMMEND)
 
@@ -130,7 +138,7 @@ def test_keda_follows_every_number_and_keeps_the_replicas_without_one(
         assert deployment() == 0
         for replicas in (1, 5, 20, 21, 20):
             pipeline.recommend(replicas)
-            until(lambda wanted=replicas: deployment() == wanted)
+            until(partial(scaled_to, replicas, deployment))
         with Gateway(lab.kubeconfig) as gateway:
             ownership = Ownership(gateway)
             ownership.refresh()
@@ -173,3 +181,87 @@ def test_a_missing_series_keeps_the_replicas_by_the_prometheus_trigger(
         until(lambda: metric_fails(lab))
         assert deployment() == 21
         server.shutdown()
+
+
+def a_pipeline(least: int) -> dict[str, Any]:
+    placement = {
+        "pool": "gpu",
+        "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "encoder-gpu"},
+        "replicas": {"min": least, "max": 20},
+        "serviceTime": {"fixed": "50ms"},
+        "perInstance": 1,
+    }
+    return {
+        "apiVersion": PIPELINES.api_version,
+        "kind": "SpeechPipeline",
+        "metadata": {"name": "captions"},
+        "spec": {
+            "mode": "Recommend",
+            "demand": {"unit": "Requests", "query": "offered"},
+            "sla": {"latency": "500ms"},
+            "budget": {"perHour": "100"},
+            "stages": [{"name": "encoder", "placements": [placement]}],
+        },
+    }
+
+
+A_POOL = {
+    "apiVersion": POOLS.api_version,
+    "kind": "ComputePool",
+    "metadata": {"name": "gpu"},
+    "spec": {
+        "device": "GPU",
+        "nodeSelector": {"pool": "gpu"},
+        "price": {"perHour": "1"},
+        "capacity": {"instances": 20},
+    },
+}
+
+
+def test_the_operators_decision_reaches_the_workload_through_a_standby_and_after_a_failover(
+    lab: KedaLab, deployment: Callable[[], int], tmp_path: Path
+) -> None:
+    install(lab.api)
+    objects = client.CustomObjectsApi(lab.api)
+    group, version = PIPELINES.api_version.split("/")
+    captions = (group, version, "speech", "speechpipelines", "captions")
+
+    def conflict() -> tuple[str, str] | None:
+        status = objects.get_namespaced_custom_object(*captions).get("status", {})
+        found = [each for each in status.get("conditions", ()) if each["type"] == "Conflict"]
+        return (found[0]["status"], found[0]["reason"]) if found else None
+
+    with Processes(tmp_path) as processes:
+        address = {name: f"127.0.0.1:{port}" for name, port in zip(("first", "second"), free_ports(2), strict=True)}
+
+        def operator(name: str) -> Child:
+            flags = {
+                "kubeconfig": lab.kubeconfig,
+                "prometheus-url": "http://127.0.0.1:1",
+                "interval": "1s",
+                "port": 0,
+                "lease-duration": "2s",
+                "pod-name": name,
+                "keda-address": address[name],
+            }
+            return processes.start_program(name, OPERATOR, flags)
+
+        first = operator("first")
+        until(lambda: "this replica is the leader" in first.log.read_text())
+        objects.create_cluster_custom_object(group, version, "computepools", A_POOL)
+        objects.create_namespaced_custom_object(*captions[:-1], a_pipeline(2))
+        second = operator("second")
+        (trigger,) = SCALED_OBJECT["spec"]["triggers"]
+        follow(lab, trigger, scalerAddress=address["second"])
+        until(lambda: deployment() == 2)
+        until(lambda: conflict() == ("False", "Followed"))
+        assert "this replica is the leader" not in second.log.read_text()
+        objects.patch_namespaced_custom_object(*captions, a_pipeline(5))
+        until(lambda: deployment() == 5)
+        processes.kill(first)
+        until(lambda: "this replica is the leader" in second.log.read_text())
+        objects.patch_namespaced_custom_object(*captions, a_pipeline(6))
+        until(lambda: deployment() == 6)
+        objects.patch_namespaced_custom_object(*captions, {"spec": {"mode": "Auto"}})
+        until(lambda: conflict() == ("True", "ScaledByAnother"))
+        assert deployment() == 6
