@@ -111,6 +111,7 @@ class ExternalScaler:
         try:
             self._port.result(_BIND_S)
         except Exception as error:
+            self._stop.set()
             self._thread.join()
             raise OSError(str(error)) from error
         return self
@@ -126,9 +127,9 @@ class ExternalScaler:
             NoAnswer: there is no such stage, or no recommendation that holds now.
         """
         names = _names(asked)
-        kept = self._pipelines.get((asked.namespace, names.pipeline)) if self._listed() else None
-        if kept is None and not self._listed():
+        if not self._listed():
             raise NoAnswer(grpc.StatusCode.UNAVAILABLE, "the SpeechPipelines have not been listed yet")
+        kept = self._pipelines.get((asked.namespace, names.pipeline))
         if kept is None:
             message = f"metadata.pipeline: {names.pipeline!r}: no SpeechPipeline of this name in {asked.namespace}"
             raise NoAnswer(grpc.StatusCode.NOT_FOUND, message)
