@@ -49,7 +49,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
 
 # Folders of tests that need more than this environment.
-apart = integration e2e faults browser charts install
+apart = integration e2e faults browser charts install keda
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
@@ -74,6 +74,12 @@ test-faults-full: $(STAMP) ## the same with the cycles and durations of producti
 lease-rounds: $(STAMP) ## three operators, a fault to the leader, 200 times: who wrote, by the audit log (20 to 65 minutes)
 	@$(BIN)/sluice lab build
 	@PYTHONPATH=tests/support:tests/faults/harness $(BIN)/python tests/faults/lease_rounds.py --rounds 200 $(ARGS)
+
+.PHONY: test-keda
+test-keda: $(STAMP) ## real KEDA follows the external scaler, on the lab (first time: builds KEDA, 15 minutes and more)
+	@[ "$$(id -u)" = 0 ] || { echo "test-keda needs root: KEDA listens on all addresses, so it runs in a network namespace" >&2; exit 1; }
+	@PYTHONPATH=tests/support $(BIN)/python -m keda_lab
+	@unshare -n sh -c 'ip link set lo up && exec $(BIN)/pytest tests/keda'
 
 .PHONY: browser
 browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)
@@ -195,9 +201,9 @@ resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
-	@$(resolve) pyproject.toml -o requirements.lock
-	@$(resolve) --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
-	@$(resolve) --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
+	@$(resolve) --extra keda pyproject.toml -o requirements.lock
+	@$(resolve) --extra keda --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
+	@$(resolve) --extra keda --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
 	@$(resolve) --group image -o requirements-build.lock
 	@$(resolve) --group docs -o requirements-docs.lock
 

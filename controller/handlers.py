@@ -71,6 +71,10 @@ class ResourceWatches:
                 ) from None
         self._listed = True
 
+    def listed(self) -> bool:
+        """Return whether a `resync` has succeeded, so that the stores are complete."""
+        return self._listed
+
     def start(self) -> None:
         """Start watching, unless the watches already run or no `resync` has succeeded yet.
 

@@ -29,7 +29,9 @@ _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 _USERNAME = r"^[^:\x00-\x1f\x7f]+$"
 _REGION = r"^[a-z0-9-]+$"
 _PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
+_ADDRESS = r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _RULES = {
+    _ADDRESS: "must be host and port, such as 0.0.0.0:9090 or [::]:9090",
     _HEADER: "must be headers such as X-Scope-OrgID=team-a, separated by commas",
     _USERNAME: "must be a user name without colons and control characters",
     _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
@@ -116,6 +118,12 @@ class OperatorSettings(BaseSettings):
     """Address to listen on for /metrics, /livez and /readyz; default: every address in a pod, elsewhere 127.0.0.1."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     """Port for the same; default 8080, 0 picks a free one."""
+    keda_address: Annotated[str, Field(pattern=_ADDRESS)] | None = None
+    """Address to serve KEDA's external scaler on, such as [::]:9090; default: none. Needs the extra keda."""
+    keda_certificate_file: Path | None = None
+    """PEM file with the external scaler's certificate; default: no TLS."""
+    keda_key_file: Path | None = None
+    """PEM file with its private key."""
     leader_elect: bool = True
     """Write only while holding the Lease (default). Disable only with a single replica."""
     lease_namespace: Label = "sluice-system"
@@ -160,6 +168,13 @@ class OperatorSettings(BaseSettings):
         if "KUBERNETES_SERVICE_HOST" not in os.environ:
             return "127.0.0.1"
         return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104  # "::" has the addresses of IPv4 too
+
+    @property
+    def keda_certificate(self) -> tuple[Path, Path] | None:
+        """Return the files with the certificate and the key of the external scaler; None: it has no TLS."""
+        if self.keda_certificate_file is None or self.keda_key_file is None:
+            return None
+        return self.keda_certificate_file, self.keda_key_file
 
     @property
     def prometheus_access(self) -> Access:
@@ -226,6 +241,8 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
         raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
+    if (settings.keda_certificate_file is None) != (settings.keda_key_file is None):
+        raise InvalidSettings(f"{_flag('keda_certificate_file')} and {_flag('keda_key_file')}: need each other")
     limited = [entry.rpartition("=")[0] for entry in settings.max_priority]
     if len(set(limited)) < len(limited):
         raise InvalidSettings(

@@ -94,6 +94,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("stage_latency_factor", "Measured over modelled 95th percentile, as plans use it", _STAGE),
     ("placement_service_factor", "Measured over declared mean service time; no series until measured", _PLACEMENT),
     ("stage_replicas_desired", "Replicas desired", _PLACEMENT),
+    (
+        "stage_replicas_recommended",
+        "Replicas that Sluice would set, in mode Recommend; no series in other modes",
+        _PLACEMENT,
+    ),
     ("stage_replicas_ready", "Replicas ready", _PLACEMENT),
     ("pool_instances", "Instances of the pool in use", ["pool"]),
     ("pool_planned_instances", "Instances of the pool that the replicas after this cycle's changes need", ["pool"]),
@@ -345,9 +350,11 @@ class _Gauges:
         for (stage_name, pool), target in state.targets.items():
             if stage_name in spec.borrowed:  # counted at the pipeline that scales them
                 continue
-            self.set("stage_replicas_desired", [*labels, stage_name, pool], decision.desired.get((stage_name, pool)))
+            placement_labels = [*labels, stage_name, pool]
+            self.set("stage_replicas_desired", placement_labels, decision.desired.get((stage_name, pool)))
+            self.set("stage_replicas_recommended", placement_labels, decision.recommended.get((stage_name, pool)))
             if isinstance(target, TargetState):
-                self.set("stage_replicas_ready", [*labels, stage_name, pool], target.ready)
+                self.set("stage_replicas_ready", placement_labels, target.ready)
 
     def add_fleet(self, snapshot: Snapshot, decision: Decision) -> None:
         """Add spend and budget of all pipelines together."""

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 if TYPE_CHECKING:
+    from controller.health import Health
+    from controller.keda.external_scaler import ExternalScaler
+    from controller.kube.store import ResourceStore
     from profiler.sources.base import MetricSource
 
 _LOG = logging.getLogger(__name__)
@@ -95,6 +99,39 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
     return RestrictedSource(source) if settings.restricts_queries else source
+
+
+def external_scaler(
+    settings: OperatorSettings,
+    address: str,
+    *,
+    pipelines: "ResourceStore",
+    listed: Callable[[], bool],
+    health: "Health",
+    died: Callable[[str], None],
+) -> "ExternalScaler":
+    """Return KEDA's external scaler, which answers from `pipelines` at `address` while its context is entered.
+
+    Raises:
+        click.UsageError: grpcio is not installed.
+    """
+    from controller.kube.significance import REFRESH_S
+
+    try:
+        from controller.keda.external_scaler import ExternalScaler
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"--keda-address (SLUICE_KEDA_ADDRESS): needs the extra keda: pip install 'sluice-operator[keda]': {error}"
+        ) from None
+    return ExternalScaler(
+        pipelines,
+        address=address,
+        certificate=settings.keda_certificate,
+        stale_s=3 * max(REFRESH_S, settings.interval_s),
+        listed=listed,
+        beat=lambda: health.beat("external scaler", _WATCH_DEAD_S),
+        died=lambda: died("the external scaler for KEDA ended unexpectedly"),
+    )
 
 
 def run(settings: OperatorSettings, stop: _Stop) -> None:
@@ -184,6 +221,20 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 namespaces=settings.namespaces,
             )
         )
+        if settings.keda_address is not None:
+            scaler = external_scaler(
+                settings,
+                settings.keda_address,
+                pipelines=pipelines,
+                listed=watches.listed,
+                health=health,
+                died=stop.because,
+            )
+            try:
+                parts.enter_context(scaler)
+            except OSError as error:
+                raise click.UsageError(f"--keda-address (SLUICE_KEDA_ADDRESS): {error}") from None
+            _LOG.info("external scaler for KEDA at port %d", scaler.port)
         events = EventRecorder(gateway)
         reporter = Reporter(
             gateway,

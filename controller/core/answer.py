@@ -75,6 +75,7 @@ def pipeline_decision(
         metrics=_metrics_use(assessment, now_s),
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
+        recommended=rollout.recommended,
     )
 
 
@@ -154,8 +155,16 @@ def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[H
     )
     if assessment.spec.mode is Mode.PAUSED:
         return (Hold(reason=HoldReason.PAUSED), *conflicts_and_refusals, *aim.holds)
-    if assessment.spec.mode is Mode.RECOMMEND and aim.target != assessment.current:
-        return (Hold(reason=HoldReason.RECOMMEND_ONLY), *conflicts_and_refusals, *aim.holds)
+    if assessment.spec.mode is Mode.RECOMMEND:
+        followers = assessment.state.followers
+        followed = tuple(
+            Hold(reason=HoldReason.FOLLOWED, stage=stage, detail=details.followed(pool, by))
+            for (stage, pool), by in followers.items()
+            if (stage, pool) not in assessment.conflicting
+        )
+        unfollowed = any(count != assessment.current[key] for key, count in aim.target.items() if key not in followers)
+        only = (Hold(reason=HoldReason.RECOMMEND_ONLY),) if unfollowed else ()
+        return (*only, *followed, *conflicts_and_refusals, *aim.holds)
     return (*conflicts_and_refusals, *aim.holds, *waits)
 
 

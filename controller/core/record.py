@@ -43,19 +43,21 @@ def differences(record: dict[str, Json], decision: Decision) -> tuple[str, ...]:
 def decision_key(pipeline: PipelineDecision) -> object:
     """Return a key by which two decisions for a pipeline are equal if they decide the same.
 
-    The key has the changes, the desired replicas, the reasons of the holds, the binding constraint, and whether load is
-    shed. Readings and times are left out, because they differ in every cycle.
+    The key has the changes, the desired and the recommended replicas, the reasons of the holds, the binding constraint,
+    and whether load is shed. Readings and times are left out, because they differ in every cycle.
     """
     limit = None if pipeline.plan is None else pipeline.plan.limited_by
     holds = frozenset((hold.reason, hold.stage) for hold in pipeline.holds)
-    return pipeline.changes, dict(pipeline.desired), holds, limit, pipeline.admissible is not None
+    replicas = dict(pipeline.desired), dict(pipeline.recommended)
+    return pipeline.changes, replicas, holds, limit, pipeline.admissible is not None
 
 
 def recorded_decision_key(pipeline: Mapping[str, Any]) -> object:
     """Return the `decision_key` of `pipeline`, one of the values of `decision.pipelines` in a record."""
     limit = None if pipeline["plan"] is None else pipeline["plan"]["limited_by"]
     holds = frozenset((hold["reason"], hold["stage"]) for hold in pipeline["holds"])
-    return pipeline["changes"], pipeline["desired"], holds, limit, pipeline["admissible"] is not None
+    replicas = pipeline["desired"], pipeline.get("recommended")
+    return pipeline["changes"], replicas, holds, limit, pipeline["admissible"] is not None
 
 
 def _answer(decision: Decision) -> dict[str, Json]:
@@ -69,6 +71,7 @@ def _answer(decision: Decision) -> dict[str, Json]:
                 "forecast": encode(pipeline.demand.forecast),
                 "demand": encode(pipeline.demand.planned),
                 **({} if pipeline.demand.at_least is None else {"at_least": pipeline.demand.at_least}),
+                **({"recommended": encode(pipeline.recommended)} if pipeline.recommended else {}),
                 **{
                     name: encode(getattr(pipeline, name))
                     for name in (

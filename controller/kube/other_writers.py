@@ -1,11 +1,13 @@
 """Tracks what sets the replicas of workloads: Sluice's own writes, refused writes, and other autoscalers."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementKey, Target
 from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.followers import Followed, followed
 from controller.kube.gateway import AUTOSCALERS, SCALED_OBJECTS, Gateway, Json, KubeError, NotFound, Resource
 from optimizer.model import PipelineKey
 
@@ -14,6 +16,15 @@ AUTOSCALER_KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscale
 _LOG = logging.getLogger(__name__)
 _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
 """Failures that `refused` leaves out because they are reported elsewhere: a missing target, another leader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Autoscaler:
+    """An autoscaler as `Kind/name`, what it follows, and the ScaledObject that it was made for, if any."""
+
+    name: str
+    follows: Followed | None
+    made_for: str | None
 
 
 class Ownership:
@@ -25,7 +36,7 @@ class Ownership:
         self._scopes = namespaces or (None,)
         self._written: dict[tuple[PipelineKey, PlacementKey], int] = {}
         self._refused: dict[tuple[PipelineKey, PlacementKey], str] = {}
-        self._autoscalers: dict[Resource, Mapping[tuple[str, Target], str]] = {}
+        self._autoscalers: dict[Resource, Mapping[tuple[str, Target], _Autoscaler]] = {}
         self._problems: dict[Resource, str] = {}
 
     def refresh(self) -> None:
@@ -33,9 +44,7 @@ class Ownership:
         for resource, kind in AUTOSCALER_KINDS.items():
             try:
                 items = [item for scope in self._scopes for item in self._gateway.list_all(resource, scope).items]
-                self._autoscalers[resource] = {
-                    scaled_target(item): f"{kind}/{item['metadata']['name']}" for item in items
-                }
+                self._autoscalers[resource] = {scaled_target(item): _autoscaler(kind, item) for item in items}
                 self._problems.pop(resource, None)
             except NotFound:  # the kind is not installed
                 self._autoscalers[resource] = {}
@@ -77,13 +86,31 @@ class Ownership:
         return {key: self._refused[spec.key, key] for key in spec.placement_keys() if (spec.key, key) in self._refused}
 
     def autoscalers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
-        """Return, by placement, the other autoscalers that scale the pipeline's workloads, as `Kind/name`."""
-        return {
-            key: by_target[spec.namespace, placement.target]
-            for by_target in self._autoscalers.values()
-            for key, placement in spec.placements().items()
-            if (spec.namespace, placement.target) in by_target and key[0] not in spec.borrowed
-        }
+        """Return, by placement, the autoscalers that scale the pipeline's workloads otherwise than by its decision.
+
+        They are named as `Kind/name`.
+        """
+        return {key: each.name for key, each in self._on(spec) if not (each.follows and each.follows.is_of(spec, key))}
+
+    def followers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
+        """Return, by placement, the autoscalers that set the replicas which Sluice recommends, as `Kind/name`."""
+        return {key: each.name for key, each in self._on(spec) if each.follows and each.follows.is_of(spec, key)}
+
+    def _on(self, spec: PipelineSpec) -> Iterator[tuple[PlacementKey, _Autoscaler]]:
+        """Yield the autoscalers of the pipeline's own placements, without those that KEDA made for a ScaledObject."""
+        for key, placement in spec.placements().items():
+            if key[0] in spec.borrowed:
+                continue
+            at = spec.namespace, placement.target
+            found = [by_target[at] for by_target in self._autoscalers.values() if at in by_target]
+            names = {each.name for each in found}
+            yield from ((key, each) for each in found if each.made_for not in names)
+
+
+def _autoscaler(kind: str, item: Json) -> _Autoscaler:
+    owners = item["metadata"].get("ownerReferences") or ()
+    made_for = next((f"ScaledObject/{owner['name']}" for owner in owners if owner.get("kind") == "ScaledObject"), None)
+    return _Autoscaler(name=f"{kind}/{item['metadata']['name']}", follows=followed(item), made_for=made_for)
 
 
 def scaled_target(autoscaler: Json) -> tuple[str, Target]:

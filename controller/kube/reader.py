@@ -413,6 +413,7 @@ class Reader:
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
+            followers=self.ownership.followers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
             planned=self._carried_over.planned.get(spec.uid),
         )

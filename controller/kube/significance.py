@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
 from controller.core.codec import InvalidRecord
+from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
 
 REFRESH_S = 60.0
 """Minimum seconds between two writes of a status in which only observed values changed."""
 _MOVED = 0.1  # share by which an observed number must change to be written
+_REPLICAS = ("current", "ready", "terminating", "desired", "recommended")
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -26,7 +28,7 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
         return True
     if _decided(old) != _decided(new):
         return True
-    return written_s_ago >= REFRESH_S and _moved(_condensed(old), _condensed(new))
+    return written_s_ago >= REFRESH_S and (_followed(new) or _moved(_condensed(old), _condensed(new)))
 
 
 def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
@@ -54,10 +56,7 @@ def _decided(status: Json) -> object:
         [
             (
                 stage["name"],
-                [
-                    [p["pool"], *(p.get(field) for field in ("current", "ready", "terminating", "desired"))]
-                    for p in stage.get("placements", [])
-                ],
+                [[p["pool"], *(p.get(field) for field in _REPLICAS)] for p in stage.get("placements", [])],
             )
             for stage in status.get("stages", [])
         ],
@@ -66,6 +65,16 @@ def _decided(status: Json) -> object:
         (memory.get("feedback") or {}).get("floors"),
         memory.get("owned", []),
         [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
+    )
+
+
+def _followed(status: Json) -> bool:
+    """Return whether the status recommends replicas of workloads that another autoscaler scales."""
+    conflict = next((c for c in status.get("conditions", []) if c["type"] == ConditionType.CONFLICT.value), None)
+    return (
+        conflict is not None
+        and conflict["reason"] != ConditionReason.NO_CONFLICT.value
+        and any("recommended" in p for stage in status.get("stages", []) for p in stage.get("placements", []))
     )
 
 

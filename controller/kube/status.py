@@ -260,6 +260,7 @@ def _placement(
         "ready": None if found is None else found.ready,
         "terminating": None if found is None else found.terminating,
         "desired": decision.desired.get(key),
+        "recommended": decision.recommended.get(key),
         "unconstrained": decision.unconstrained.get(key),
         "batch": batch,
         "serviceTime": {

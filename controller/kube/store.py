@@ -56,6 +56,11 @@ class Store(Generic[T]):
             if known is not None and known[0] <= _version(resource):
                 del self._objects[_key(resource)]
 
+    def get(self, key: Key) -> T | None:
+        """Return the object of this key, which the caller must not change; None if it is not stored."""
+        known = self._objects.get(key)
+        return None if known is None else known[1]
+
     def resync(self, pages: Iterable[Listing]) -> str:
         """Store a complete list, remove the objects that it lacks, and return the list's resource version.
 

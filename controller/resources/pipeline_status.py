@@ -84,6 +84,8 @@ class PlacementStatus(Part):
     """Replicas that are terminating."""
     desired: int | None = None
     """Replicas after the changes of this cycle."""
+    recommended: int | None = None
+    """In mode Recommend: replicas that Sluice would set in this cycle. KEDA can follow this number."""
     unconstrained: int | None = None
     """Replicas in the plan, before tolerance and step limits."""
     batch: int | None = None

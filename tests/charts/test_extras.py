@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 import yaml
-from helm_chart import CHART, Chart, Values, of_kind, one
+from helm_chart import CHART, Chart, ChartRefused, Values, of_kind, one
 
 CRDS = Path(__file__).parents[2] / "crds"
 KEEP = {"helm.sh/resource-policy": "keep"}
@@ -137,3 +137,42 @@ def test_the_notes_say_the_next_step(chart: Chart) -> None:
     assert "1 replica in namespace one, for pipelines in speech." in narrow
     assert "This release has no CRDs" in narrow
     assert "It only reads ComputePools" in narrow
+
+
+class TestKeda:
+    VALUES: ClassVar[Values] = {"keda": {"enabled": True, "port": 9443, "tlsSecretName": "scaler"}}
+
+    def test_is_off_by_default(self, chart: Chart) -> None:
+        manifests = chart.render({"networkPolicy": {"enabled": True}, "keda": {"tlsSecretName": "scaler"}})
+        (container,) = one(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+        assert not [entry for entry in container["env"] if entry["name"].startswith("SLUICE_KEDA")]
+        assert [port["name"] for port in container["ports"]] == ["http"]
+        assert [port["name"] for port in one(manifests, "Service")["spec"]["ports"]] == ["http"]
+        assert len(one(manifests, "NetworkPolicy")["spec"]["ingress"]) == 1
+
+    def test_opens_its_port_with_the_certificate(self, chart: Chart) -> None:
+        manifests = chart.render(self.VALUES)
+        pod = one(manifests, "Deployment")["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        env = {entry["name"]: entry.get("value") for entry in container["env"]}
+        assert env["SLUICE_KEDA_ADDRESS"] == "[::]:9443"
+        assert {"name": "keda", "secret": {"secretName": "scaler"}} in pod["volumes"]
+        (mount,) = [each for each in container["volumeMounts"] if each["name"] == "keda"]
+        assert env["SLUICE_KEDA_CERTIFICATE_FILE"] == f"{mount['mountPath']}/tls.crt"
+        assert env["SLUICE_KEDA_KEY_FILE"] == f"{mount['mountPath']}/tls.key"
+        assert {"name": "keda", "containerPort": 9443} in container["ports"]
+        assert {"name": "grpc-keda", "port": 9443, "targetPort": "keda"} in one(manifests, "Service")["spec"]["ports"]
+
+    def test_without_a_certificate_there_is_no_volume(self, chart: Chart) -> None:
+        pod = one(chart.render({"keda": {"enabled": True}}), "Deployment")["spec"]["template"]["spec"]
+        assert "keda" not in {volume["name"] for volume in pod["volumes"]}
+
+    def test_the_network_policy_admits_keda_alone(self, chart: Chart) -> None:
+        peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}}
+        values = {**self.VALUES, "networkPolicy": {"enabled": True, "kedaFrom": [peer]}}
+        ingress = one(chart.render(values), "NetworkPolicy")["spec"]["ingress"]
+        assert ingress[1:] == [{"ports": [{"port": "keda"}], "from": [peer]}]
+
+    def test_a_reserved_port_is_refused(self, chart: Chart) -> None:
+        with pytest.raises(ChartRefused, match="port"):
+            chart.render({"keda": {"enabled": True, "port": 443}})

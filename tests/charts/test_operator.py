@@ -43,6 +43,7 @@ def test_every_setting_can_be_reached(chart: Chart) -> None:
     values = {
         "operator": {"fleetBudget": "40", "scrapeEndpoints": ["http://a"], "poolStatus": "Always"},
         "watchNamespaces": ["speech"],
+        "keda": {"enabled": True, "tlsSecretName": "scaler"},
         "tenants": {"restrictQueries": "Never"},
         "prometheus": {
             "url": "https://prometheus",

@@ -167,6 +167,10 @@ SLUICE_COMPOSITION: {{ .Values.operator.composition | quote }}
 SLUICE_DECISION_TIME: {{ .Values.operator.decisionTime | quote }}
 SLUICE_SCRAPE_ENDPOINTS: {{ join "," .Values.operator.scrapeEndpoints | quote }}
 SLUICE_POOL_STATUS: {{ get $choice .Values.operator.poolStatus | quote }}
+SLUICE_KEDA_ADDRESS: {{ ternary (printf "[::]:%d" (int64 .Values.keda.port)) "" .Values.keda.enabled | quote }}
+{{- $certificate := and .Values.keda.enabled .Values.keda.tlsSecretName }}
+SLUICE_KEDA_CERTIFICATE_FILE: {{ ternary "/etc/sluice/keda/tls.crt" "" (not (empty $certificate)) | quote }}
+SLUICE_KEDA_KEY_FILE: {{ ternary "/etc/sluice/keda/tls.key" "" (not (empty $certificate)) | quote }}
 SLUICE_LOG_FORMAT: {{ .Values.operator.logFormat | quote }}
 SLUICE_RESTRICT_QUERIES: {{ get $choice .Values.tenants.restrictQueries | quote }}
 SLUICE_MAX_PRIORITY: {{ join "," $priorities | quote }}

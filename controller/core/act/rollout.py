@@ -8,11 +8,12 @@ from controller.core.act.targets import Aim, in_time, late
 from controller.core.assess.assessment import Assessment, out_of_bounds
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
+from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.plan.ledger import Ledger
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import PlacementKey, Target
+from controller.core.state.spec import Mode, PlacementKey, Target
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
@@ -67,7 +68,9 @@ class PipelineRollout:
     """The changes of one pipeline in this cycle: replicas after it, reasons, and why not more changes (`holds`).
 
     `spend_per_hour` is the spend before the changes. `above_cap` says that this spend, or the spend of the fleet, is
-    above its cap.
+    above its cap. `recommended` has the replicas that a pipeline in mode Recommend would have after this cycle if it
+    alone were in mode Auto, for the workloads that it would scale. Of a fleet planned in turns, only pipelines that
+    another autoscaler follows have it.
     """
 
     desired: Mapping[PlacementKey, int]
@@ -75,6 +78,7 @@ class PipelineRollout:
     holds: tuple[Hold, ...]
     spend_per_hour: float
     above_cap: bool
+    recommended: Mapping[PlacementKey, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +106,8 @@ def roll_out(
         snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials, cost_shares=fleet.cost_shares
     )
     above = ledger.above_cap(ledger.observed_per_hour())
-    moves = [
+    small = len(assessments) <= AT_ONCE  # each recommendation takes time in proportion to the fleet
+    candidates = [
         Move(
             assessment=assessment,
             aim=aims[assessment.key],
@@ -110,10 +115,14 @@ def roll_out(
             pipeline=fleet.pipelines[assessment.key],
         )
         for assessment in assessments
-        if assessment.acting
+        if assessment.acting or (assessment.spec.mode is Mode.RECOMMEND and (small or assessment.state.followers))
     ]
+    moves = [move for move in candidates if move.assessment.acting]
     moves.sort(key=lambda move: (-move.assessment.spec.priority, move.key))
     holds, forced = _schedule(moves, ledger, policy.composition)
+    recommended = {
+        move.key: _recommended(move, ledger, policy.composition) for move in candidates if not move.assessment.acting
+    }
     pipelines: dict[PipelineKey, PipelineRollout] = {}
     for assessment in assessments:
         key, spend = assessment.key, ledger.observed_per_hour(assessment.key)
@@ -123,6 +132,7 @@ def roll_out(
             holds=holds.get(key, ()),
             spend_per_hour=spend,
             above_cap=above or ledger.above_cap(spend, key),
+            recommended=recommended.get(key, {}),
         )
     return Rollout(
         pipelines=pipelines,
@@ -164,6 +174,15 @@ def _schedule(
         if blocked and move.assessment.state.settled() and not changed:
             _make_room(move, moves, ledger, *blocked[0])
     return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced
+
+
+def _recommended(move: Move, ledger: Ledger, composition: Composition) -> Mapping[PlacementKey, int]:
+    """Return the replicas of `move` after the cycle if it could act beside what is decided for the others."""
+    before = {name: ledger.after[name] for name in ledger.placements(move.key)}
+    _schedule([move], ledger, composition)  # changes no other pipeline
+    replicas = {name[1]: ledger.after[name] for name in before}
+    ledger.after.update(before)
+    return replicas
 
 
 def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:

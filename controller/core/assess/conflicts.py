@@ -1,6 +1,7 @@
 """Finds workloads whose replicas another controller sets too. Sluice does not write to these.
 
-An autoscaler that names the workload as its target counts at once. Any other controller is recognized by its changes:
+An autoscaler that names the workload as its target counts at once; one that follows Sluice's recommendation counts only
+in mode Auto, in which Sluice writes too. Any other controller is recognized by its changes:
 the replicas differ from those that Sluice wrote. One or two changes may come from a person or a roll-out. More changes,
 each within an hour of the last, come from a controller, and writing against it would never end.
 """
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PipelineState, TargetState
-from controller.core.state.spec import PlacementKey
+from controller.core.state.spec import Mode, PlacementKey
 
 ENOUGH = 3
 """Changes by others after which another controller is assumed."""
@@ -44,10 +45,11 @@ def conflicting(
 ) -> Mapping[PlacementKey, str | Conflict]:
     """Return the placements not to write to in this cycle, each with its cause: an autoscaler, or changes by others."""
     causes: dict[PlacementKey, str | Conflict] = {}
+    autoscalers = {**state.followers, **state.autoscalers} if state.spec.mode is Mode.AUTO else state.autoscalers
     for key in state.spec.placement_keys():
         conflict = changes.get(key)
-        if key in state.autoscalers:
-            causes[key] = state.autoscalers[key]
+        if key in autoscalers:
+            causes[key] = autoscalers[key]
         elif conflict is not None and conflict.changes >= ENOUGH and now_s < conflict.changed_at_s + TRUCE_S:
             causes[key] = conflict
     return causes

@@ -125,9 +125,12 @@ def _rule_metric_missing(decision: PipelineDecision) -> ConditionValue:
 
 
 def _conflict(decision: PipelineDecision) -> ConditionValue:
-    details = hold_details(decision, [HoldReason.CONFLICT])
-    reason = ConditionReason.SCALED_BY_ANOTHER if details else ConditionReason.NO_CONFLICT
-    return _condition(ConditionType.CONFLICT, str(bool(details)), reason.value, "; ".join(details))
+    if conflicting := hold_details(decision, [HoldReason.CONFLICT]):
+        reason = ConditionReason.SCALED_BY_ANOTHER.value
+        return _condition(ConditionType.CONFLICT, "True", reason, "; ".join(conflicting))
+    followed = hold_details(decision, [HoldReason.FOLLOWED])
+    reason = (ConditionReason.FOLLOWED if followed else ConditionReason.NO_CONFLICT).value
+    return _condition(ConditionType.CONFLICT, "False", reason, "; ".join(followed))
 
 
 def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:

@@ -23,6 +23,11 @@ def conflict(pool: PoolName, cause: str | Conflict) -> str:
     )
 
 
+def followed(pool: PoolName, by: str) -> str:
+    """Return the text about the autoscaler `by`, which sets the replicas on `pool` to those that are recommended."""
+    return f"{pool}: {by} follows this decision"
+
+
 def on_pool(pool: PoolName, reason: str) -> str:
     """Return `reason`, which is about a placement, with the pool of the placement."""
     return f"{pool}: {reason}"

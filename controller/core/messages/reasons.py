@@ -42,6 +42,7 @@ class ConditionReason(Enum):
     ALL_PRESENT = "AllPresent"
     SCALED_BY_ANOTHER = "ScaledByAnother"
     NO_CONFLICT = "NoConflict"
+    FOLLOWED = HoldReason.FOLLOWED.value
     ALL_PLAUSIBLE = "AllPlausible"
     CORRECTION_AT_LIMIT = "CorrectionAtLimit"
     DELIVERS = "Delivers"

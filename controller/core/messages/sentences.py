@@ -25,6 +25,7 @@ _AT_LIMIT = 0.01
 HOLDS: Mapping[HoldReason, str] = {
     HoldReason.PAUSED: "mode is Paused; replicas left unchanged",
     HoldReason.RECOMMEND_ONLY: "mode is Recommend; the plan is reported but not applied",
+    HoldReason.FOLLOWED: "mode is Recommend; another autoscaler applies the decision",
     HoldReason.METRICS_MISSING: "metrics are missing; no replica is removed",
     HoldReason.TARGET_MISSING: "cannot read or scale a workload; its stage is left unchanged and no replica is removed",
     HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.scaleDown.stabilization",

@@ -28,6 +28,7 @@ class HoldReason(Enum):
 
     PAUSED = "Paused"
     RECOMMEND_ONLY = "RecommendOnly"
+    FOLLOWED = "Followed"
     METRICS_MISSING = "MetricsMissing"
     TARGET_MISSING = "TargetMissing"
     STABILIZING = "Stabilizing"
@@ -165,11 +166,12 @@ class PipelineDecision:
 
     `spend_per_hour` is max(desired, existing) × price, terminating replicas included, before the changes. `desired` has
     the replicas of every placement after the changes, `unconstrained` the replicas that the plan and the rules ask for,
-    before tolerance and step limits. `admissible` is the load to admit, in the pipeline's unit, None where no limit
-    is published. `admitted_meanwhile` is the limit until pending replicas are ready, None where there is none;
-    `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next cycle. `floors`
-    has the least replicas of stages whose plan is below what the measured latency has shown to be needed. `shared` has
-    the stages that serve other pipelines too.
+    before tolerance and step limits. `recommended` has, in mode Recommend, the replicas that the pipeline's own
+    workloads would get if this pipeline alone were in mode Auto. `admissible` is the load to admit, in the pipeline's
+    unit, None where no limit is published. `admitted_meanwhile` is the limit until pending replicas are ready, None
+    where there is none; `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next
+    cycle. `floors` has the least replicas of stages whose plan is below what the measured latency has shown to be
+    needed. `shared` has the stages that serve other pipelines too.
     """
 
     spec: PipelineSpec
@@ -189,6 +191,7 @@ class PipelineDecision:
     admitted_meanwhile: float | None = None
     floors: Mapping[StageName, int] = field(default_factory=dict)
     shared: Mapping[StageName, SharedStage] = field(default_factory=dict)
+    recommended: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
 
     @property
     def key(self) -> PipelineKey:

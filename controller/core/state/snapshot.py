@@ -113,7 +113,8 @@ class PipelineState:
 
     `demand` is in the pipeline's unit. `latency_s` is the result of `sla.query`, None without a query. `rule_readings`
     has the result of every rule's query. `written` has the replicas that the last cycle wrote, `refused` the API
-    server's reason where it refused to write. `autoscalers` names other objects that scale a placement's workload.
+    server's reason where it refused to write. `autoscalers` names other objects that scale a placement's workload, and
+    `followers` those that scale it to the replicas that Sluice recommends.
     `metrics` is the source of the measurements. `planned` is the plan of the last cycle in a fleet that is planned in
     turns (`controller.core.plan.large_fleet`).
     """
@@ -128,6 +129,7 @@ class PipelineState:
     written: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     autoscalers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
+    followers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     metrics: Origin = field(default_factory=Origin)
     planned: Planned | None = None
 

@@ -8,6 +8,7 @@ import shutil
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 from kubernetes import client, config
@@ -68,7 +69,15 @@ class ControlPlane(Service):
     server, `kubeconfig` the file with the administrator's access.
     """
 
-    def __init__(self, folder: Path, binaries: Binaries, *, audit: bool = False, tokens: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        binaries: Binaries,
+        *,
+        audit: bool = False,
+        tokens: bool = False,
+        flags: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
+    ) -> None:
         """Set the folder and the programs; nothing runs before `start()`.
 
         Args:
@@ -79,6 +88,7 @@ class ControlPlane(Service):
                 Lease in `audit_log`, with user, request and response status.
             tokens: whether pods get the volume with the token of their ServiceAccount and the CA certificate of the
                 cluster, which a kubelet mounts.
+            flags: further flags of the programs kube-apiserver and kube-controller-manager.
         """
         self._folder = folder.resolve()
         super().__init__(self._folder / "logs")
@@ -88,6 +98,7 @@ class ControlPlane(Service):
         self.audit_log = self._folder / "audit.log"
         self._audit = audit
         self._tokens = tokens
+        self._flags = flags
         self._api_server: Child
         self._start_again: Callable[[], Child]
         self.url = ""
@@ -202,6 +213,7 @@ class ControlPlane(Service):
                 "allow-privileged": "true",
                 "disable-admission-plugins": ",".join(_NO_ADMISSION if self._tokens else _NO_ADMISSION_WITHOUT_TOKENS),
                 **(self._audit_flags() if self._audit else {}),
+                **self._flags.get("kube-apiserver", {}),
             },
         )
         return self._processes.start("kube-apiserver", command)
@@ -223,6 +235,7 @@ class ControlPlane(Service):
                 "secure-port": 0,
                 "kube-api-qps": _QPS,
                 "kube-api-burst": _QPS,
+                **self._flags.get("kube-controller-manager", {}),
             },
         )
         return self._processes.start("kube-controller-manager", command)

@@ -48,6 +48,18 @@ def test_the_last_decision_can_be_scraped() -> None:
     assert "sluice_invalid_resources 1.0" in lines
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_is_recommended_has_series_in_mode_recommend_alone(mode: Mode) -> None:
+    snapshot = a_snapshot(a_state(a_spec(mode=mode), demand=50.0, replicas={VAD: 1, ENCODER: 1}))
+    recommended = decide(snapshot, Policy()).pipelines[0].recommended
+    lines = [line for line in after(Telemetry(), snapshot) if line.startswith("sluice_stage_replicas_recommended")]
+    labels = 'namespace="speech",pipeline="captions",pool="inferentia",stage="encoder"'
+    assert (f"sluice_stage_replicas_recommended{{{labels}}} {float(recommended.get(ENCODER, 0))}" in lines) is (
+        mode is Mode.RECOMMEND
+    )
+    assert len(lines) == (3 if mode is Mode.RECOMMEND else 0)
+
+
 def test_the_series_of_a_deleted_pipeline_end_with_it() -> None:
     telemetry = Telemetry()
     after(telemetry, a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1})))

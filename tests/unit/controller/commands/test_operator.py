@@ -1,9 +1,16 @@
+import sys
+
+import click
 import pytest
 from click.testing import CliRunner
 
-from controller.commands.operator import operating_policy, operator
+from controller.commands.operator import external_scaler, operating_policy, operator
 from controller.core.codec import decode, encode
 from controller.core.state.policy import Policy
+from controller.health import Health
+from controller.keda.external_scaler import ExternalScaler, NoAnswer
+from controller.keda.messages import ScaledObjectRef
+from controller.kube.store import ResourceStore
 from controller.settings import OperatorSettings, load_settings
 from optimizer.model import Composition
 
@@ -13,6 +20,11 @@ from optimizer.model import Composition
     [
         (["--interval", "1d"], "--interval (SLUICE_INTERVAL): '1d'"),
         ([], "--prometheus-url (SLUICE_PROMETHEUS_URL) is required"),
+        (
+            ["--metrics", "direct", "--keda-address", "9090"],
+            "--keda-address (SLUICE_KEDA_ADDRESS): '9090': must be host",
+        ),
+        (["--metrics", "direct", "--keda-key-file", "tls.key"], "need each other"),
         (["--metrics", "prometheus,direct"], "--prometheus-url (SLUICE_PROMETHEUS_URL) is required"),
     ],
 )
@@ -57,3 +69,29 @@ def test_the_settings_of_decisions_become_a_policy_that_a_record_keeps(
     policy = operating_policy(load_settings({"composition": setting, **flags}))
     assert policy == Policy(interval_s=30.0, scrape_interval_s=20.0, budget_per_hour=40.0, composition=composition)
     assert decode(Policy, encode(policy)) == policy
+
+
+def the_scaler(settings: OperatorSettings, died: list[str]) -> ExternalScaler:
+    store = ResourceStore()
+    return external_scaler(
+        settings, "127.0.0.1:0", pipelines=store, listed=lambda: True, health=Health(), died=died.append
+    )
+
+
+def test_keda_is_answered_from_the_operators_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings({"metrics": "direct", "keda_address": "127.0.0.1:0"})
+    died: list[str] = []
+    with the_scaler(settings, died) as scaler, pytest.raises(NoAnswer, match="no SpeechPipeline"):
+        scaler.replicas(
+            ScaledObjectRef(name="asr", namespace="speech", metadata={"pipeline": "captions", "stage": "asr"})
+        )
+    assert not died
+
+
+def test_without_the_extra_the_address_is_refused_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "controller.keda.external_scaler", raising=False)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(click.UsageError, match=r"pip install 'sluice-operator\[keda\]'"):
+        the_scaler(load_settings({"metrics": "direct", "keda_address": "[::]:9090"}), [])

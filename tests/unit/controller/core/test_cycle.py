@@ -339,6 +339,74 @@ class TestModes:
         assert decision.unconstrained[VAD] == 8
         assert decision.desired[VAD] == 4
 
+    @pytest.mark.parametrize(
+        ("wanted", "replicas", "demand", "budget"),
+        [
+            ({VAD: 8, ENCODER: 8}, {VAD: 4, ENCODER: 4}, 10.0, 100.0),
+            ({VAD: 1, ENCODER: 0}, {VAD: 2, ENCODER: 8}, 10.0, 100.0),
+            ({VAD: 4, ENCODER_GPU: 4}, {VAD: 4, ENCODER: 4}, 10.0, 100.0),
+            ({VAD: 1, ENCODER: 1}, {VAD: 4, ENCODER: 4}, MISSING, 100.0),
+            ({VAD: 1, ENCODER: 2}, {VAD: 4, ENCODER: 9}, 10.0, 3.0),
+        ],
+        ids=["more", "step", "move", "missing", "cap"],
+    )
+    def test_what_is_recommended_is_what_auto_would_set(
+        self,
+        planner: Planner,
+        wanted: Mapping[PlacementKey, int],
+        replicas: Mapping[PlacementKey, int],
+        demand: float | Absence,
+        budget: float,
+    ) -> None:
+        planner.wants(wanted)
+        scaling = a_scaling(up=2, down=2)
+        auto, recommending = (
+            decided(a_state(a_spec(mode=mode, budget=budget, scaling=scaling), demand=demand, replicas=replicas))
+            for mode in (Mode.AUTO, Mode.RECOMMEND)
+        )
+        assert recommending.recommended == auto.desired
+        assert (auto.recommended, recommending.changes) == ({}, ())
+        assert recommending.desired == {key: replicas.get(key, 0) for key in auto.desired}
+
+    def test_a_recommendation_leaves_the_room_that_others_take(self, planner: Planner) -> None:
+        planner.wants({VAD: 1, ENCODER: 3})
+        planner.wants({VAD: 1, ENCODER: 3}, name="notes")
+        states = (
+            a_state(a_spec(), replicas={VAD: 1, ENCODER: 1}),
+            a_state(a_spec(name="notes", mode=Mode.RECOMMEND), replicas={VAD: 1, ENCODER: 1}),
+        )
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", instances=5), a_pool("gpu"))
+        auto, recommending = decide(a_snapshot(*states, fleet=fleet), Policy()).pipelines
+        assert auto.desired[ENCODER] == 3
+        assert recommending.recommended[ENCODER] == 2
+
+    def test_workloads_that_are_not_there_or_belong_to_others_get_no_recommendation(self, planner: Planner) -> None:
+        planner.wants({VAD: 2, ENCODER: 2})
+        theirs = replace(a_target(1), owner=a_spec(name="notes").key)
+        spec = a_spec(mode=Mode.RECOMMEND)
+        gone = TargetMissing(reason="gone")
+        decision = decided(a_state(spec, replicas={VAD: gone, ENCODER: 1, ENCODER_GPU: theirs}))
+        assert decision.recommended == {ENCODER: 2}
+
+    def test_an_autoscaler_that_follows_applies_the_recommendation(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 8})
+        state = a_state(a_spec(mode=Mode.RECOMMEND), replicas={VAD: 8, ENCODER: 4})
+        decision = decided(replace(state, followers={ENCODER: "ScaledObject/asr"}))
+        assert holds(decision) == {HoldReason.FOLLOWED}
+        (conflict,) = [condition for condition in conditions(decision) if condition.type == "Conflict"]
+        assert (conflict.status, conflict.reason) == ("False", "Followed")
+        assert "inferentia: ScaledObject/asr follows this decision" in conflict.message
+        partly = decided(replace(state, followers={VAD: "ScaledObject/vad"}))
+        assert holds(partly) == {HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY}
+
+    def test_in_mode_auto_a_follower_is_a_second_writer(self, planner: Planner) -> None:
+        planner.wants({VAD: 8, ENCODER: 8})
+        state = a_state(replicas={VAD: 8, ENCODER: 4})
+        decision = decided(replace(state, followers={ENCODER: "ScaledObject/asr"}))
+        assert not decision.changes
+        (conflict,) = [condition for condition in conditions(decision) if condition.type == "Conflict"]
+        assert (conflict.status, conflict.reason) == ("True", "ScaledByAnother")
+
     def test_paused_changes_nothing_not_even_above_the_cap(self, planner: Planner) -> None:
         planner.wants({VAD: 1, ENCODER: 1})
         decision = decided(a_state(a_spec(mode=Mode.PAUSED, budget=1), replicas={VAD: 4, ENCODER: 4}))

@@ -18,10 +18,10 @@ from controller.core.record import (
     recorded_decision_key,
     recorded_inputs,
 )
-from controller.core.state.decision import Hold, HoldReason, PipelineDecision
+from controller.core.state.decision import Decision, Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor, TimeZone, WeeklyFloor
-from controller.core.state.spec import Declared
+from controller.core.state.spec import Declared, Mode
 
 
 def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
@@ -35,6 +35,23 @@ def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
     assert decide(*recorded_inputs(record)) == decision
     with pytest.raises(InvalidRecord, match=r"record\.policy"):
         recorded_inputs({**record, "policy": None})
+
+
+def test_a_record_has_what_is_recommended_and_a_changed_recommendation_is_another_decision(planner: Planner) -> None:
+    def recommending(encoders: int) -> Decision:
+        planner.wants({VAD: 4, ENCODER: encoders})
+        return decide(snapshot, Policy())
+
+    state = a_state(a_spec(mode=Mode.RECOMMEND), replicas={VAD: 4, ENCODER: 2})
+    snapshot = a_snapshot(replace(state, followers={ENCODER: "ScaledObject/asr"}))
+    three, four = recommending(3), recommending(4)
+    records = [json.loads(json.dumps(decision_record(snapshot, each))) for each in (three, four)]
+    recorded = [record["decision"]["pipelines"]["speech/captions"] for record in records]
+    assert recorded_decision_key(recorded[0]) != recorded_decision_key(recorded[1])
+    assert decision_key(three.pipelines[0]) != decision_key(four.pipelines[0])
+    assert recorded_inputs(records[1])[0] == snapshot
+    assert [*differences(records[0], four)]
+    assert not differences(records[1], four)
 
 
 def test_a_record_keeps_what_was_not_declared_and_an_old_one_declared_everything(planner: Planner) -> None:

@@ -107,6 +107,27 @@ def test_autoscalers_are_known_by_their_target_in_their_namespace() -> None:
     assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/asr", VAD: "ScaledObject/vad"}
 
 
+def test_a_scaled_object_that_follows_the_decision_is_no_other_autoscaler_nor_is_the_one_made_for_it() -> None:
+    inferentia = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "encoder-inferentia"}
+    theirs = autoscaler("encoder", **inferentia)
+    metadata = {"pipeline": "captions", "stage": "encoder"}
+    theirs["spec"]["triggers"] = [{"type": "external", "metadata": metadata}]
+    made = autoscaler("keda-hpa-encoder", **inferentia)
+    made["metadata"]["ownerReferences"] = [{"kind": "ScaledObject", "name": "encoder"}]
+    lists = Lists({AUTOSCALERS: [made], SCALED_OBJECTS: [theirs]})
+    known = ownership(lists)
+    known.refresh()
+    assert known.followers(SPEC) == {ENCODER: "ScaledObject/encoder"}
+    assert known.autoscalers(SPEC) == {}
+    metadata["pipeline"] = "notes"
+    known.refresh()
+    assert known.followers(SPEC) == {}
+    assert known.autoscalers(SPEC) == {ENCODER: "ScaledObject/encoder"}
+    lists.items = {AUTOSCALERS: [made]}
+    known.refresh()
+    assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/keda-hpa-encoder"}
+
+
 def test_autoscalers_that_cannot_be_read_for_a_moment_stay_known() -> None:
     lists = Lists({AUTOSCALERS: [autoscaler("asr", kind="Deployment", name="vad-cpu")]})
     known = ownership(lists)

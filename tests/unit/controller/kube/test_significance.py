@@ -53,10 +53,12 @@ def after(change: Change) -> dict[str, Any]:
     return changed
 
 
+FOLLOWED = {"type": "Conflict", "status": "False", "reason": "Followed", "message": ""}
 DECIDED: dict[str, Change] = {
     "generation": lambda s: s.update(observedGeneration=4),
     "verdict": lambda s: s["conditions"][0].update(status="False", reason="MetricsMissing"),
     "desired": lambda s: s["stages"][0]["placements"][0].update(desired=5),
+    "recommended": lambda s: s["stages"][0]["placements"][0].update(recommended=5),
     "ready": lambda s: s["stages"][0]["placements"][0].update(ready=3),
     "limit": lambda s: s.update(limitedBy="Budget"),
     "admissible": lambda s: s.update(admissible="400"),
@@ -140,3 +142,21 @@ def test_a_rule_without_a_floor_comes_back_from_the_server_without_the_field() -
     memory = memory_document(PipelineMemory(rules={(StageName("vad"), "rx"): RuleMemory(fired=True)}))
     assert "'floor'" not in str(memory)
     assert not worth_writing({"memory": memory}, {"memory": memory}, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept_fresh"), [("Followed", True), ("ScaledByAnother", True), ("NoConflict", False)]
+)
+def test_a_recommendation_that_an_autoscaler_may_follow_is_written_every_minute(reason: str, kept_fresh: bool) -> None:
+    def recommend(status: dict[str, Any]) -> None:
+        status["conditions"].append({**FOLLOWED, "reason": reason})
+        status["stages"][0]["placements"][0]["recommended"] = 4
+
+    status = after(recommend)
+    assert not worth_writing(status, copy.deepcopy(status), 59.0)
+    assert worth_writing(status, copy.deepcopy(status), 60.0) is kept_fresh
+
+
+def test_without_a_recommendation_a_conflict_is_not_written_again() -> None:
+    status = after(lambda status: status["conditions"].append(FOLLOWED))
+    assert not worth_writing(status, copy.deepcopy(status), 600.0)

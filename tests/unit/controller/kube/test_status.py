@@ -28,7 +28,7 @@ from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, Feed
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Declared
+from controller.core.state.spec import Declared, Mode
 from controller.kube.durable import memory_from
 from controller.kube.status import invalid_status, number, pipeline_status, pool_status
 from controller.resources.pipeline_status import PipelineStatus
@@ -207,6 +207,14 @@ def test_a_learned_law_is_in_the_status_with_its_error_and_the_start_up_time() -
     assert "startupSeconds" not in encoder, "it is declared"
     assert "relativeError" not in encoder["serviceTime"]
     assert status["latency"]["overheadSeconds"] == "0.042"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_is_recommended_is_in_the_status_in_mode_recommend_alone(mode: Mode) -> None:
+    status = status_of(a_snapshot(a_state(a_spec(mode=mode), demand=50.0, replicas={VAD: 1, ENCODER: 1})))
+    found = [placement.get("recommended") for stage in status["stages"] for placement in stage["placements"]]
+    assert all(count is not None for count in found) is (mode is Mode.RECOMMEND)
+    assert any(count is not None for count in found) is (mode is Mode.RECOMMEND)
 
 
 def test_what_is_not_known_is_not_in_the_status() -> None:

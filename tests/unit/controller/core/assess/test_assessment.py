@@ -68,6 +68,12 @@ def test_another_autoscaler_stops_the_pipeline_from_acting() -> None:
     assert assessment.conflicting == {ENCODER: "HorizontalPodAutoscaler/asr"}
 
 
+@pytest.mark.parametrize("mode", list(Mode))
+def test_an_autoscaler_that_follows_is_a_conflict_only_where_sluice_writes_too(mode: Mode) -> None:
+    state = replace(a_state(a_spec(mode=mode), replicas=RUNNING), followers={ENCODER: "ScaledObject/asr"})
+    assert assessed(state).conflicting == ({ENCODER: "ScaledObject/asr"} if mode is Mode.AUTO else {})
+
+
 class TestMissing:
     def test_with_all_data_nothing_must_be_kept(self) -> None:
         assessment = assessed(a_state(replicas=RUNNING))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulations.lab.host import binaries
-from simulations.lab.host.binaries import BuildError, ensure, ensure_helm
+from simulations.lab.host.binaries import BuildError, ensure, ensure_helm, ensure_keda
 
 PROGRAMS = (
     "etcd",
@@ -22,13 +22,15 @@ PROGRAMS = (
 FAKE_GO = """#!/bin/sh
 case "$1" in
 env) printf '%s\\n' "${GO_VERSION:-go1.27.3}" linux amd64 ;;
-list) echo 'go: downloading example.org/a v1.0.0' >&2; printf '%s\\n' a b c ;;
+list) case "$*" in *" -m "*) echo /modules/keda; exit ;; esac
+  echo 'go: downloading example.org/a v1.0.0' >&2; printf '%s\\n' a b c ;;
 build)
   echo "$GOTOOLCHAIN $PWD" >> "$GO_JOURNAL"
   if [ -n "$GO_FAILS" ]; then echo "dial tcp: $GO_FAILS" >&2; exit 1; fi
   for argument; do if [ "$previous" = -o ]; then output=$argument; fi; previous=$argument; done
   case "$output" in
   */.helm-*/) echo built > "$output"helm ;;
+  */.keda-*/) for name in operator adapter; do echo built > "$output$name"; done ;;
   */) for name in prometheus promtool; do echo built > "$output$name"; done ;;
   *) echo built > "$output" ;;
   esac ;;
@@ -88,6 +90,14 @@ def test_helm_is_built_only_when_it_is_asked_for(journal: Path) -> None:
     assert ensure_helm(ignore).read_text() == "built\n"
     assert ensure_helm(silent).name == "helm"
     assert builds(journal) == ["controlplane", "prometheus", "helm"]
+
+
+def test_keda_is_built_only_when_it_is_asked_for_and_its_crds_are_those_of_its_source(journal: Path) -> None:
+    keda = ensure_keda(ignore)
+    assert (keda.operator.read_text(), keda.adapter.read_text()) == ("built\n", "built\n")
+    assert keda.crds == Path("/modules/keda/config/crd/bases")
+    assert ensure_keda(silent) == keda
+    assert builds(journal) == ["keda"]
 
 
 def test_helm_of_the_machine_is_used(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

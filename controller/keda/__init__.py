@@ -1,0 +1,1 @@
+"""The external scaler, through which KEDA follows Sluice's decisions; needs the extra `keda`."""

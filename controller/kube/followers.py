@@ -1,0 +1,80 @@
+"""Recognizes autoscalers that set a workload to the replicas that Sluice recommends for it in mode Recommend.
+
+Such an autoscaler reads the recommendation from the external scaler (`controller.keda`) or from the metric `METRIC`,
+and nothing else: with a second trigger the larger value counts, and the replicas are not those of the decision.
+"""
+
+import re
+from dataclasses import dataclass
+
+from controller.core.state.spec import PipelineSpec, PlacementKey
+from controller.kube.gateway import Json
+
+METRIC = "sluice_stage_replicas_recommended"
+"""The metric with the recommended replicas, one series for each placement."""
+_QUERY = re.compile(rf"\s*(?:max\s*\(\s*)?{METRIC}\s*\{{(?P<matchers>[^{{}}]*)\}}\s*\)?\s*")
+_MATCHER = re.compile(r"""\s*([a-z_]+)\s*=\s*(["'])([^"'\\]*)\2\s*""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What an autoscaler follows: a stage of a pipeline in its namespace, on `pool`; None where it names no pool."""
+
+    pipeline: str
+    stage: str
+    pool: str | None
+
+    def is_of(self, spec: PipelineSpec, key: PlacementKey) -> bool:
+        """Return whether this is the recommendation for the placement `key`."""
+        return (self.pipeline, self.stage) == (spec.name, key[0]) and self.pool in {None, key[1]}
+
+
+def followed(autoscaler: Json) -> Followed | None:
+    """Return what a HorizontalPodAutoscaler or ScaledObject follows; None if it sets replicas by anything else too.
+
+    The HorizontalPodAutoscaler that KEDA makes for a ScaledObject does not show what it follows.
+    """
+    spec = autoscaler.get("spec") or {}
+    found = {
+        *(_of_trigger(trigger) for trigger in spec.get("triggers") or ()),
+        *(_of_metric(metric) for metric in spec.get("metrics") or ()),
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _of_trigger(trigger: Json) -> Followed | None:
+    metadata = trigger.get("metadata") or {}
+    if trigger.get("metricType", "AverageValue") != "AverageValue":
+        return None
+    match trigger.get("type"):
+        case "external" | "external-push":
+            return _followed(metadata)
+        case "prometheus" if _is_one(metadata.get("threshold")):
+            return _of_query(metadata.get("query") or "")
+    return None
+
+
+def _of_metric(metric: Json) -> Followed | None:
+    external = metric.get("external") or {}
+    source, target = external.get("metric") or {}, external.get("target") or {}
+    selector = source.get("selector") or {}
+    if source.get("name") != METRIC or not _is_one(target.get("averageValue")) or selector.get("matchExpressions"):
+        return None
+    return _followed(selector.get("matchLabels") or {})
+
+
+def _of_query(query: str) -> Followed | None:
+    """Return what `query` selects: the metric with equality matchers, alone or as its maximum."""
+    found = _QUERY.fullmatch(query)
+    matchers = [_MATCHER.fullmatch(part) for part in found["matchers"].split(",") if part.strip()] if found else []
+    return _followed({matcher[1]: matcher[3] for matcher in matchers if matcher}) if all(matchers) else None
+
+
+def _followed(names: Json) -> Followed | None:
+    pipeline, stage = names.get("pipeline"), names.get("stage")
+    return Followed(pipeline=pipeline, stage=stage, pool=names.get("pool")) if pipeline and stage else None
+
+
+def _is_one(value: object) -> bool:
+    """Return whether a target is one per replica; a quantity may also be written in thousandths."""
+    return str(value) in {"1", "1.0", "1000m"}
