@@ -382,7 +382,8 @@ def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
         better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:
             better = _exchange(subproblem, walk.answer) if exchanges else None
-        if better is None:
+        # Prices of pairs are summed in another order: rounding must not make two choices better than each other for ever.
+        if better is None or subproblem.price(better) >= subproblem.price(walk.answer):
             return walk
         walk = walk.to(better)
 

@@ -141,6 +141,45 @@ def test_absurd_questions_get_plans_within_every_limit(problem: Problem) -> None
     check(problem, allocate(problem))
 
 
+def test_prices_beyond_the_precision_of_numbers_do_not_keep_the_search_going_for_ever() -> None:
+    """At 1e15 USD per hour, sums of the same prices in another order differ by more than a replica costs."""
+    slow, slower, moved = (0.02, 1e3), (3600.0, 0.0), 10**6
+    first = a_stage(
+        "a",
+        on("inferentia", service=slow, cv=50.0, bounds=(5, 5), per_instance=7, batches=(1, 4), slots=1, concurrency=64,
+           saturation_rps=1e-6, current=moved),
+        on("gpu", service=slow, cv=0.0, bounds=(1, 1), per_instance=2, wait_s=0.005, saturation_rps=1e-6),
+        on("cpu", service=slow, cv=0.3, bounds=(0, 1), per_instance=7, batches=(1, 4), wait_s=0.005, slots=10**9,
+           concurrency=64, current=moved),
+        pass_ratio=1e-9, routing=Routing.STICKY, floor=40,
+    )  # fmt: skip
+    second = a_stage(
+        "b",
+        on("cpu", service=(1e-9, 0.0), cv=0.0, bounds=(0, 0), per_instance=1000, batches=(1, 512), wait_s=1e6,
+           concurrency=64),
+        on("inferentia", service=(0.0, 1e-6), cv=0.0, bounds=(5, 35), per_instance=2, batches=(1, 512), wait_s=1e6,
+           slots=10**9, saturation_rps=1e-6),
+        on("gpu", service=(0.0, 1e-6), cv=0.3, bounds=(5, 5), per_instance=2, saturation_rps=1e-6),
+        after=["a"], routing=Routing.STICKY,
+    )  # fmt: skip
+    third = a_stage(
+        "c",
+        on("cpu", service=slow, cv=0.3, bounds=(0, 30), wait_s=0.005, concurrency=64, saturation_rps=40.0,
+           current=moved),
+        on("inferentia", service=slower, cv=0.3, bounds=(0, 0), per_instance=2, batches=(1, 512), concurrency=64),
+        on("gpu", service=slower, cv=50.0, bounds=(5, 35), per_instance=3, wait_s=0.005, concurrency=64,
+           saturation_rps=1e-6, current=moved),
+        after=["a"], routing=Routing.STICKY,
+    )  # fmt: skip
+    problem = Problem(
+        pipelines=(a_pipeline(first, second, third, rate_rps=300.0, sessions=0.0, sla_s=1e9, percentile=50.0),),
+        pools=pools(cpu=(0.5, 10**9), inferentia=(1e9, 6), gpu=(0.5, 10**9)),
+        composition=Composition.SUM,
+        switching_cost_per_hour=1e9,
+    )
+    check(problem, allocate(problem))
+
+
 def test_times_too_short_for_a_replay_are_planned_all_the_same() -> None:
     placement = on("cpu", service=(1e-9, 0.0), cv=0.0)
     pipeline = a_pipeline(a_stage("a", placement), rate_rps=0.001, percentile=50.0)
