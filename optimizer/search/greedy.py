@@ -382,7 +382,7 @@ def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
         better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:
             better = _exchange(subproblem, walk.answer) if exchanges else None
-        # Prices of pairs are summed in another order: rounding must not make two choices better than each other for ever.
+        # Prices of pairs are summed in another order: by rounding, each of two choices could be cheaper than the other.
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer):
             return walk
         walk = walk.to(better)
