@@ -19,7 +19,7 @@ from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan
-from profiler.correction import leaves_too_little
+from profiler.correction import NEGLIGIBLE_OVERHEAD
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
@@ -156,9 +156,9 @@ def close_loop(
             return Feedback(memory=memory)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
     memory = replace(memory, misses=min(PATIENCE, memory.misses + 1), met_since_s=None, room_since_s=None)
-    if memory.misses < PATIENCE or assessment.learning.floors:
+    if memory.misses < PATIENCE:
         return Feedback(memory=memory)
-    if leaves_too_little(sla_s, assessment.profile.overhead_s):
+    if _beyond_help(assessment, plan):
         return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     if memory.step is not None:
         return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
@@ -189,9 +189,20 @@ def _grows(assessment: Assessment, aimed: Mapping[PlacementKey, int]) -> bool:
     return any(_total(aimed, name) > _total(assessment.current, name) for name in names)
 
 
+def _beyond_help(assessment: Assessment, plan: PipelinePlan) -> bool:
+    """Whether the time outside the stages leaves them less than any plan needs, so that this one has all of the SLA."""
+    sla_s, overhead_s = assessment.spec.sla.latency_s, assessment.profile.overhead_s
+    if overhead_s is None or plan.latency_s is None:
+        return False
+    return overhead_s > NEGLIGIBLE_OVERHEAD * sla_s and overhead_s + plan.latency_s > sla_s
+
+
 def _starts(assessment: Assessment, stage: StageName) -> bool:
-    """Whether replicas of the stage are not ready yet. A pending one stops counting at its pool's deadline."""
-    return any(key[0] == stage and target.ready < target.desired for key, target in assessment.state.found())
+    """Whether replicas of the stage are not ready yet: neither pending ones nor failing ones count for ever."""
+    return any(
+        key[0] == stage and target.ready < target.desired and key not in assessment.failures
+        for key, target in assessment.state.found()
+    )
 
 
 def _undone(memory: FeedbackMemory, step: FeedbackStep, assessment: Assessment, plan: PipelinePlan) -> bool:
@@ -296,9 +307,11 @@ def _stepped(
     excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
     ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
     helpless = memory.useless_until_s.keys() | assessment.missing.owners
-    useful = [name for name in ranked if name not in helpless]
+    learning = assessment.learning.floors.keys()  # they have no share yet, and double by themselves while they queue
+    useful = [name for name in ranked if name not in helpless | learning]
     if not useful:
-        return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
+        hold = None if learning else _unexplained(memory, assessment, latency_s)
+        return Feedback(memory=memory, hold=hold)
     name = useful[0]
     stage = next(own for own in assessment.spec.stages if own.name == name)
     if not settled(stage, assessment.learning.stages_moved_at_s, now_s):

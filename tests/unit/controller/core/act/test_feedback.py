@@ -29,7 +29,7 @@ from controller.core.state.carry_over import FeedbackMemory, PipelineMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, StepPolicy
+from controller.core.state.spec import Declared, Mode, PipelineSpec, PlacementKey, StepPolicy
 from controller.kube.durable import memory_document, memory_from
 from optimizer.model import PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Reading
@@ -207,6 +207,15 @@ class TestStep:
         assert [cycle.changes[0].after for cycle in found] == [2, 4], "it doubles in each cycle"
         assert not steps(found)
         assert not found[1].feedback.floors
+
+    def test_it_is_made_while_not_enough_is_known_of_another_stage(self) -> None:
+        vad = replace(a_placement("cpu", service_s=0.01), declared=Declared(service=False, cv=False))
+        encoder = a_stage("encoder", a_placement("gpu", bounds=(0, 40)), after=["vad"])
+        spec = a_spec(a_stage("vad", vad), encoder, sla_s=SLA_S)
+        found = run(6, constant(0.8), spec=spec, replicas=planned(a_pipeline()))
+        learning = {hold.stage for hold in found[-1].decision.holds if hold.reason is HoldReason.LEARNING}
+        assert learning == {"vad"}
+        assert {stage for _, stage in steps(found)} == {"encoder"}
 
     def test_it_is_not_made_while_replicas_of_the_stage_start(self) -> None:
         spec = a_pipeline()
@@ -402,6 +411,43 @@ class TestUseless:
         found = run(20, constant(0.8, vad_s=0.005, encoder_s=0.1), memory=memory)
         assert found[-1].hold(HoldReason.OVERHEAD) is not None
         assert max(encoders(found)) <= encoders(found)[0] + 1, "one step is tried: overhead must not empty the budget"
+
+    def test_overhead_that_leaves_the_stages_enough_stops_no_step(self) -> None:
+        """Three quarters of the SLA pass outside the stages; the rest is enough for the plan."""
+        memory = PipelineMemory(learned=Learned(overhead_s=1.5))
+        spec = a_pipeline(sla_s=2.0)
+        work_s = 0.6 * 2.5 * planned(spec)[ENCODER]
+        found = run(
+            120,
+            lambda _, replicas: Measured(
+                latency_s=1.5 + work_s / replicas[ENCODER], encoder_s=work_s / replicas[ENCODER]
+            ),
+            spec=spec,
+            memory=memory,
+            kept=lambda memory: replace(memory, learned=replace(memory.learned, overhead_s=1.5)),
+        )
+        plan = found[0].decision.plan
+        assert plan is not None
+        assert plan.latency_s is not None
+        assert plan.latency_s <= 0.5, "planned within what is left"
+        assert {stage for _, stage in steps(found)} == {"encoder"}
+        assert found[-1].state.latency_s <= 2.0  # type: ignore[operator]
+
+    def test_a_step_whose_replicas_never_become_ready_is_judged_too(self) -> None:
+        before = run(4, constant(0.8))[-1]
+        assert before.feedback.step is not None
+        assert before.feedback.step.stage == "encoder"
+        replicas = before.state.desired(*ENCODER)
+        failing = a_target(replicas, ready=replicas - 1, starting_since_s=[NOW_S - 3600.0])
+        found = run(
+            60,
+            constant(0.8, vad_s=0.3),
+            replicas={VAD: a_target(before.state.desired(*VAD)), ENCODER: failing},  # type: ignore[dict-item]
+            memory=before.decision.memory,
+            ready=False,
+        )
+        assert any(hold.reason is HoldReason.CANNOT_START for hold in found[0].decision.holds)
+        assert "vad" in {stage for _, stage in steps(found)}, "the other stage gets its step"
 
 
 class TestNoRoom:
