@@ -53,7 +53,7 @@ OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT
 CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
     ChangeReason.SLA: "SLA at risk",
-    ChangeReason.MEASURED_MISS: "measured latency exceeds the SLA",
+    ChangeReason.MEASURED_MISS: "the measured latency has exceeded the SLA",
     ChangeReason.PROBE: "first replica there, to measure it",
     ChangeReason.COST: "lower cost",
     ChangeReason.RULE: "threshold rule",

@@ -58,7 +58,7 @@ class ChangeReason(Enum):
     DEMAND = "Demand"
     SLA = "Sla"
     MEASURED_MISS = "MeasuredMiss"
-    """The measured latency exceeds the SLA, although the plan is predicted to meet it."""
+    """The measured latency has exceeded the SLA, although the plan was predicted to meet it."""
     PROBE = "Probe"
     """The first replica on a pool, to measure the service time there."""
     COST = "Cost"
