@@ -3,6 +3,7 @@
 The title of a block says what it is (```yaml title="…"):
 
 * `not run here: REASON`: no test runs it. Its commands, options and targets must exist all the same.
+* `on a cluster`: `tests/install/test_quick_start.py` runs it, where containers can be run.
 * a file name: the block is the content of that file, for the commands further down on the page.
 * `in spec.stages[]` or another path of a SpeechPipeline: a part of one, at this path.
 
@@ -41,8 +42,13 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Return whether a test runs or validates the block."""
-        return not self.title.startswith("not run here: ")
+        """Return whether the tests of the documents run or validate the block."""
+        return not self.title.startswith("not run here: ") and not self.on_a_cluster
+
+    @property
+    def on_a_cluster(self) -> bool:
+        """Return whether the block is run with containers, on a cluster without Sluice."""
+        return self.title == "on a cluster"
 
     @property
     def file(self) -> str | None:

@@ -103,6 +103,11 @@ class InstallLab(Service):
         for namespace in WORKLOADS:
             self.releases.kubectl("scale", "deployment", "encoder", "--replicas=0", "--namespace", namespace)
 
+    @property
+    def prometheus_url(self) -> str:
+        """Return the address of Prometheus outside the cluster."""
+        return self._prometheus.url
+
     def query(self, expr: str) -> list[dict[str, Any]]:
         """Return the series that Prometheus finds."""
         url = f"{self._prometheus.url}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
