@@ -130,12 +130,12 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
     unit = "streams" if pipeline.unit is DemandUnit.STREAMS else "requests/s"
     latency_s, spend = total("latency_seconds"), moment.seen.spend_per_hour.get(pipeline.key, 0.0)
     budget = moment.seen.budget_per_hour.get(pipeline.key, pipeline.budget_per_hour)
-    late = latency_s is not None and latency_s > pipeline.sla.latency_s
+    judged = "" if latency_s is None else "red" if latency_s > pipeline.sla.latency_s else "green"
     head = Text.assemble(
         (key, "bold"),
         f"   {min(moment.seen.t_s, moment.duration_s):4.0f} of {moment.duration_s:.0f} s   ",
         f"{_number(total('observed_demand'))} {unit}, planned for {_number(total('demand'))}   ",
-        (f"p{pipeline.sla.percentile:g} {_ms(latency_s)}", "red" if late else "green"),
+        (f"p{pipeline.sla.percentile:g} {_ms(latency_s)}", judged),
         f" of {_ms(pipeline.sla.latency_s)}   ",
         (f"${spend:.2f}/h", "red" if spend > budget else "green"),
         f" of ${budget:.2f}/h",

@@ -23,6 +23,8 @@ from story import Column, Judge, Row
 from urllib3.exceptions import HTTPError
 from world import GROUP, NAMESPACE, VERSION, WRAPPER, World
 
+from controller.core.messages.sentences import HOLDS
+from controller.core.state.decision import HoldReason
 from controller.core.state.spec import PipelineSpec
 from controller.kube.gateway import PIPELINES
 from optimizer.model import PipelineKey
@@ -392,6 +394,11 @@ def reported(name: str, field_name: str, least: float, most: float) -> Check:
     return check
 
 
+def learns(run: Lived, judge: Judge) -> None:
+    """Check that the status says that the pipeline learns."""
+    named(run, judge, HOLDS[HoldReason.LEARNING], within_s=_READ_S)
+
+
 def slow_gateway(run: Lived, judge: Judge) -> None:
     """Check a run whose overhead alone exceeds the SLA: the status says so, and it does not empty the budget."""
     named(run, judge, "outside the stages", within_s=_TRIAL_S)
@@ -498,7 +505,7 @@ RUNS: tuple[Run, ...] = (
         )
     ),
     Run(
-        rows=(Property(row="declared: nothing", name="hidden", checks=(within_caps, served)),),
+        rows=(Property(row="declared: nothing", name="hidden", checks=(within_caps, served, learns)),),
         scenario={"hideProfiles": True},
     ),
     Run(

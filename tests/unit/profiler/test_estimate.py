@@ -14,6 +14,7 @@ from profiler.stages import (
     PipelineInput,
     PipelineProfile,
     PlacementInput,
+    PlacementProfile,
     SharedInput,
     StageInput,
     StageProfile,
@@ -24,6 +25,7 @@ INTERVAL_S = 15.0
 MISSING = Absence(reason=AbsenceReason.MISSING, detail="0 of 2 pods, 2 silent")
 STALE = Absence(reason=AbsenceReason.STALE)
 NO_TRAFFIC = Absence(reason=AbsenceReason.NO_TRAFFIC)
+UNSUPPORTED = Absence(reason=AbsenceReason.UNSUPPORTED)
 BUSY: dict[Quantity, Reading] = {
     Quantity.ARRIVAL_RATE: 100.0,
     Quantity.COMPLETION_RATE: 100.0,
@@ -154,6 +156,50 @@ class TestServiceFactor:
     def test_without_enough_traffic_or_data_it_stays_as_it_was(self, changes: dict[str, Reading]) -> None:
         readings: dict[str, Reading] = {"service_time": 0.1, **changes}
         assert factor_of(1.3, 8, **readings) == 1.3
+
+
+class TestUndeclaredLaw:
+    """A server that declares no service time and exports none: its throughput at its busy share shows it."""
+
+    def measured(self, *, batch: float, busy: Reading, rate: Reading, concurrency: int = 1) -> PlacementInput:
+        """Two replicas without a declared law, with batches of up to 8."""
+        seen = placement(utilization=busy, completion_rate=rate, batch_size=batch, service_time=UNSUPPORTED)
+        return replace(seen, law_declared=False, prior=replace(seen.prior, concurrency=concurrency))
+
+    def profile(self, measured: PlacementInput, learned: Learned | None = None) -> PlacementProfile:
+        return profile_of(stage("vad", measured), learned=learned).stages[0].placements[0]
+
+    @pytest.mark.parametrize(
+        ("batch", "concurrency", "service_s"), [(1.0, 1, 0.010), (4.0, 1, 0.040), (4.0, 3, 0.120), (0.5, 1, 0.010)]
+    )
+    def test_its_first_law_is_what_its_busy_replicas_spend_on_a_batch(
+        self, batch: float, concurrency: int, service_s: float
+    ) -> None:
+        """Two replicas are busy half of the time with 100 items/s: 10 ms for each."""
+        found = self.profile(self.measured(batch=batch, busy=0.5, rate=100.0, concurrency=concurrency))
+        assert found.service.mean_s(max(1.0, batch)) == pytest.approx(service_s)
+        assert found.measured
+        assert not found.known, "one window is not enough to plan with fewer replicas"
+
+    def test_from_batches_of_several_sizes_it_learns_the_law(self) -> None:
+        """A batch of n takes 14 ms + n x 3 ms. The load, and with it the size of the batches, goes up and down."""
+        key = (StageName("vad"), PoolName("cpu"))
+        learned = Learned()
+        for cycle in range(80):
+            batch, busy = (2.0, 0.4) if cycle // 8 % 2 else (6.0, 0.8)
+            rate = 2 * busy * batch / (0.014 + 0.003 * batch)
+            found = self.profile(self.measured(batch=batch, busy=busy, rate=rate), learned)
+            assert found.batch_times is not None
+            learned = Learned(batch_times={key: found.batch_times})
+        assert found.known
+        assert found.service.fixed_s == pytest.approx(0.014, rel=0.05)
+        assert found.service.per_item_s == pytest.approx(0.003, rel=0.05)
+
+    @pytest.mark.parametrize(("busy", "rate"), [(MISSING, 100.0), (0.5, 0.1), (0.5, MISSING), (0.0, 100.0)])
+    def test_without_enough_traffic_or_a_busy_share_nothing_is_learned(self, busy: Reading, rate: Reading) -> None:
+        found = self.profile(self.measured(batch=4.0, busy=busy, rate=rate))
+        assert (found.measured, found.known, found.batch_times) == (False, False, None)
+        assert found.service == found.prior
 
 
 class TestPassRatio:

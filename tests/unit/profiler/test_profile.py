@@ -50,6 +50,20 @@ def test_what_is_learned_continues_from_cycle_to_cycle() -> None:
     assert factors[2] > factors[3] > factors[4] > factors[5] > 1.0
 
 
+def test_a_start_up_time_that_was_measured_lasts_until_the_next_one() -> None:
+    def learned_with(startup_s: float | None, before: Learned) -> Learned:
+        placements = (replace(STAGE.placements[0], startup_s=startup_s),)
+        pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=placements),))
+        return profile_pipeline(pipeline, before, now_s=0.0, interval_s=15.0)[1]
+
+    first = learned_with(33.0, Learned())
+    assert first.startups_s == {KEY: 33.0}
+    gone = learned_with(None, first)
+    assert gone.startups_s == {KEY: 33.0}, "no pod is ready"
+    assert learned_with(21.0, gone).startups_s == {KEY: 21.0}
+    assert learned_with(None, Learned()).startups_s == {}
+
+
 def test_a_stage_that_was_never_compared_with_the_model_has_no_correction() -> None:
     _, learned = profile_pipeline(PIPELINE, Learned(), now_s=0.0, interval_s=15.0)
     assert learned.pass_ratios == {VAD: 1.0}

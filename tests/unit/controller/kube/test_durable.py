@@ -16,6 +16,7 @@ from controller.core.state.carry_over import (
 from controller.core.state.spec import Target
 from controller.kube.durable import memory_document, memory_from, resumed
 from optimizer.model import PoolName, StageName
+from profiler.law import BatchTimes
 from profiler.stages import Correction, Learned
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
@@ -34,7 +35,13 @@ MEMORY = PipelineMemory(
         latency_corrections={VAD: Correction(factor=1.5, smoothed=1.5, learned_at_s=990.0)},
         throughput_corrections={(VAD, CPU): Correction(factor=0.75, smoothed=0.75, learned_at_s=995.0)},
         overhead_s=0.02,
+        batch_times={
+            (VAD, CPU): BatchTimes(
+                weight=12.5, batch=3.5, time_s=0.031, batch_variance=1.25, time_variance=1e-5, covariance=-0.003
+            )
+        },
         cvs={(VAD, CPU): 0.45},
+        startups_s={(VAD, CPU): 42.5},
         session_slots={(VAD, CPU): 128},
         sessions_held={(VAD, CPU): 128},
     ),
@@ -107,6 +114,7 @@ def of_the_last_release(memory: PipelineMemory) -> dict[str, Any]:
     document.update(document.pop("learned"))
     del document["overhead_s"], document["feedback"], document["stages_moved_at_s"]
     del document["cvs"], document["session_slots"], document["sessions_held"]
+    del document["batch_times"], document["startups_s"]
     return {**document, "moved_at_s": 900.0}
 
 
@@ -114,7 +122,9 @@ def test_a_document_of_the_last_release_is_read_with_all_that_was_learned() -> N
     read = memory_from(through_the_api_server(of_the_last_release(MEMORY)))
     assert read == replace(
         MEMORY,
-        learned=replace(MEMORY.learned, overhead_s=None, cvs={}, session_slots={}, sessions_held={}),
+        learned=replace(
+            MEMORY.learned, overhead_s=None, batch_times={}, cvs={}, startups_s={}, session_slots={}, sessions_held={}
+        ),
         feedback=FeedbackMemory(),
         stages_moved_at_s={},
     )
@@ -193,6 +203,8 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"latency_corrections": {"vad": {"factor": 1.0, "smoothed": 1.0, "learned_at_s": 1e18}}},
         {"throughput_corrections": [[["vad", "cpu"], {"factor": 1.0, "smoothed": 1.5, "learned_at_s": 1.0}]]},
         {"overhead_s": -0.1},
+        {"startups_s": [[["vad", "cpu"], -1.0]]},
+        {"batch_times": [[["vad", "cpu"], {"weight": 0.0, "batch": 1.0, "time_s": 0.1}]]},
     ],
 )
 def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> None:

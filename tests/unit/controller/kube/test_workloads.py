@@ -176,6 +176,42 @@ def test_pods_that_serve_say_whether_they_are_to_go_and_what_their_deletion_cost
     assert state.leaving == 1
 
 
+def started(name: str, *, ready: str, scheduled: str | None = "12:00:00", restarts: int = 0) -> dict[str, Any]:
+    """A pod that got its node and became ready at these times of a day."""
+    pod = a_pod(name, Ready="True") if scheduled is None else a_pod(name, Ready="True", PodScheduled="True")
+    times = {"Ready": ready, "PodScheduled": scheduled}
+    for condition in pod["status"]["conditions"]:
+        condition["lastTransitionTime"] = f"2026-01-01T{times[condition['type']]}Z"
+    pod["status"]["containerStatuses"] = [{"name": "asr", "restartCount": restarts}]
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "startup_s"),
+    [
+        (started("a", ready="12:01:30"), 90.0),
+        (started("restarted, so that it is ready for another reason", ready="18:00:00", restarts=1), None),
+        (started("without a known time of its node", ready="12:01:30", scheduled=None), None),
+        (started("on a node whose clock is ahead", ready="11:59:58"), 0.0),
+    ],
+)
+def test_the_start_up_time_of_a_pod_is_from_its_node_until_it_is_ready(
+    pod: dict[str, Any], startup_s: float | None
+) -> None:
+    (replica,) = target_state(SCALE, [pod], UP).serving
+    assert replica.startup_s == startup_s
+
+
+def test_the_start_up_time_of_a_workload_is_the_median_of_its_ready_pods() -> None:
+    """A pod that was unready for a while looks as if it had started slowly."""
+    pods = [started("a", ready="12:00:40"), started("b", ready="17:00:00"), started("c", ready="12:00:50")]
+    assert target_state(SCALE, pods, UP).startup_s == 50.0
+    assert target_state(SCALE, pods[:2], UP).startup_s == 40.0, "the lower of two"
+    starting = a_pod("d", PodScheduled="True", Ready="False")
+    assert target_state(SCALE, [*pods, starting], UP).startup_s == 50.0
+    assert target_state(SCALE, [starting], UP).startup_s is None
+
+
 @pytest.mark.parametrize(
     ("spec", "leaving"),
     [

@@ -2,14 +2,50 @@
 
 from dataclasses import replace
 
+import pytest
 from experiments import a_result, an_experiment
 
-from simulations.report.conclusions import label, sentences, subject
-from simulations.results.results import BoundResult, Experiment, Tuning
+from simulations.report.conclusions import Figure, figures, label, sentences, subject
+from simulations.results.results import BoundResult, Experiment, RunResult, Tuning
 
 
 def told(experiment: Experiment) -> str:
     return " ".join(sentences(experiment))
+
+
+def figure(result: RunResult, name: str) -> Figure:
+    (found,) = (each for each in figures(subject(an_experiment(result)), 0.99) if each.name == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lost", "refused", "shed", "words"),
+    [
+        (5, 0, 0, "5 lost, 0 refused, 0 shed, of 1,000 offered"),
+        (0, 5, 0, "0 lost, 5 refused, 0 shed, of 1,000 offered"),
+        (0, 0, 5, "0 lost, 0 refused, 5 shed, of 1,000 offered"),
+    ],
+)
+def test_items_without_an_answer_are_not_shown_as_good(lost: int, refused: int, shed: int, words: str) -> None:
+    answered = replace(a_result(), lost=0, refused=0, shed=0)
+    assert figure(answered, "items without an answer").good is True
+    found = figure(replace(answered, lost=lost, refused=refused, shed=shed), "items without an answer")
+    assert (found.good, found.words, found.note) == (False, "5", words)
+
+
+def test_a_run_in_which_nothing_was_answered_is_good_for_its_spend_alone() -> None:
+    nothing = replace(
+        a_result(met=0.0),
+        sla_windows_met_calm=0.0,
+        served=0,
+        filtered=0,
+        refused=992,
+        p50_s=None,
+        p95_s=None,
+        p99_s=None,
+    )
+    good = [each.name for each in figures(subject(an_experiment(nothing)), 0.99) if each.good]
+    assert good == ["times above the budget"]
 
 
 def test_a_report_is_about_sluice_as_it_is_by_default() -> None:

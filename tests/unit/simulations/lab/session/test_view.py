@@ -120,6 +120,14 @@ def test_a_broken_sla_and_a_broken_budget_are_red() -> None:
     assert f"{red}$12.01/h" in rendered(SPEECH, a_moment(spend=12.01), color=True)
 
 
+def test_a_latency_is_green_only_where_something_was_answered_in_time() -> None:
+    green = "\x1b[32m"
+    assert f"{green}p95 310 ms" in rendered(SPEECH, a_moment(), color=True)
+    unanswered = rendered(SPEECH, a_moment(latency_s=None), color=True)
+    assert "   p95 -" in unanswered, "without a colour before it"
+    assert f"{green}$7.53/h" in unanswered
+
+
 def test_what_the_operator_does_not_know_is_a_dash_and_no_stage_a_bottleneck() -> None:
     moment = replace(a_moment(latency_s=None, decisions={}), stages={}, totals={})
     text = rendered(replace(SPEECH, unit=DemandUnit.STREAMS, chunk_s=0.96), moment)
