@@ -43,7 +43,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
     HoldReason.IDLE: "idle; scaled to zero until there is demand",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
-    HoldReason.LEARNING: "service times or slots are being measured; no replica is removed until they are known",
+    HoldReason.LEARNING: "learning: service times or slots are measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
     HoldReason.OWNER_NOT_ACTING: "the owner of this shared stage does not act; planned with its current replicas",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",

@@ -173,7 +173,7 @@ class TestQueues:
 class TestSaid:
     """A user reads why nothing is removed."""
 
-    WORDS = "asr: service times or slots are being measured; no replica is removed until they are known"
+    WORDS = "asr: learning: service times or slots are measured; no replica is removed until they are known"
 
     @pytest.mark.parametrize("state", [a_stage_that_queues(), a_stage_that_refuses()])
     def test_a_stage_that_learns_says_so(self, state: PipelineState) -> None:
@@ -186,7 +186,7 @@ class TestSaid:
         state = a_stage_that_queues(known=True)
         decision = decide(a_snapshot(state, fleet=FLEET), Policy())
         assert HoldReason.LEARNING not in {hold.reason for hold in decision.pipelines[0].holds}
-        assert "being measured" not in " ".join(explain(decision, state.spec.key))
+        assert "are measured" not in " ".join(explain(decision, state.spec.key))
 
 
 class TestStartup:
