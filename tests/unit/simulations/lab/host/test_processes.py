@@ -84,8 +84,12 @@ def test_a_program_whose_start_was_interrupted_is_stopped_as_well(
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        start(processes, FOREVER)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start(processes, FOREVER)
+    finally:
+        signal.signal(signal.SIGINT, before)
     processes.stop()
     (process,) = begun
     assert not psutil.pid_exists(process.pid)
