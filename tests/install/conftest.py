@@ -9,6 +9,7 @@ import pytest
 from helm_chart import Chart
 from images import TOOLS, build, missing_tools
 from installed import InstallLab
+from podman_host import PodmanHost
 
 from simulations.lab.host.binaries import ensure, ensure_helm
 
@@ -33,7 +34,7 @@ def lab(_images: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.Tem
             print(line, file=sys.stderr, flush=True)
 
     chart = Chart(helm=ensure_helm(show))
-    with InstallLab(tmp_path_factory.mktemp("install"), ensure(show), chart) as lab:
+    with InstallLab(tmp_path_factory.mktemp("install"), ensure(show), chart, PodmanHost) as lab:
         yield lab
         lab.check()
 
