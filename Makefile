@@ -103,6 +103,17 @@ test-install: $(STAMP) ## the images, and releases of the chart whose pods run f
 	  echo "==> not run: checks of the container images, and releases with pods from them (tests/install); they need root and podman"; \
 	 fi
 
+.PHONY: test-kubelet
+test-kubelet: $(STAMP) ## the same releases with their pods run by a real kubelet and containerd, before a release of Sluice (as root)
+	@if [ "$$(id -u)" = 0 ]; then \
+	  $(BIN)/sluice lab build --helm && $(images) build --target operator && \
+	  PYTHONPATH=tests/support:tests/install/harness $(BIN)/python -m kubelet_host && \
+	  SLUICE_IMAGES=built SLUICE_PODS=kubelet unshare --net sh -c 'ip link set lo up && \
+	    exec $(BIN)/pytest tests/install --ignore=tests/install/test_image.py -rP $(ARGS)'; \
+	else \
+	  echo "==> not run: releases with pods run by a kubelet and containerd (tests/install); they need root"; \
+	fi
+
 .PHONY: image-reproducible
 image-reproducible: $(STAMP) ## build the operator's image twice without a cache: all but the machine code must be identical
 	@$(images) compare

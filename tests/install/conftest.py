@@ -1,6 +1,10 @@
-"""The images and the lab for releases, each made once."""
+"""The images and the lab for releases, each made once.
+
+SLUICE_PODS=kubelet runs the pods of releases by a kubelet (`make test-kubelet`), otherwise podman runs them.
+"""
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -8,9 +12,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from helm_chart import Chart
 from images import TOOLS, build, missing_tools
-from installed import InstallLab
+from installed import HostMaker, InstallLab
+from kubelet_host import KubeletHost
+from podman_host import PodmanHost
 
-from simulations.lab.host.binaries import ensure, ensure_helm
+from simulations.lab.host.binaries import ensure, ensure_helm, ensure_node
 
 _MEASURED = pytest.StashKey[list[str]]()
 
@@ -33,7 +39,10 @@ def lab(_images: None, pytestconfig: pytest.Config, tmp_path_factory: pytest.Tem
             print(line, file=sys.stderr, flush=True)
 
     chart = Chart(helm=ensure_helm(show))
-    with InstallLab(tmp_path_factory.mktemp("install"), ensure(show), chart) as lab:
+    host: HostMaker = PodmanHost
+    if os.environ.get("SLUICE_PODS") == "kubelet":
+        host = functools.partial(KubeletHost, ensure_node(show))
+    with InstallLab(tmp_path_factory.mktemp("install"), ensure(show), chart, host) as lab:
         yield lab
         lab.check()
 

@@ -13,7 +13,8 @@ import pytest
 from document_blocks import ROOT, Block, blocks
 from helm_releases import SYSTEM
 from images import tag
-from installed import HOST, PATIENCE_S, InstallLab
+from installed import PATIENCE_S, InstallLab
+from pod_host import HOST
 from waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]

@@ -1,6 +1,8 @@
 """One release from its installation to its removal, with pods from the image; it scales a pipeline all the while."""
 
 import itertools
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 from helm_releases import SYSTEM
-from installed import INTERVAL_S, LEASE_S, PATIENCE_S, VALUES, InstallLab, manifests, podman
+from installed import INTERVAL_S, LEASE_S, PATIENCE_S, VALUES, InstallLab, manifests
 from waiting import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
@@ -37,8 +39,27 @@ def leader(lab: InstallLab, namespace: str = SYSTEM) -> str:
     return str(spec.get("holderIdentity") or "").partition("_")[0]
 
 
-def container(pod: str) -> str:
-    return podman("ps", "--quiet", "--filter", f"label=io.kubernetes.pod.name={pod}")
+def status_of(process: int) -> dict[str, str]:
+    """Return what the kernel says of a process, by name."""
+    lines = Path("/proc", str(process), "status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def root_is_read_only(process: int) -> bool:
+    mounts = map(str.split, Path("/proc", str(process), "mountinfo").read_text().splitlines())
+    (options,) = (mount[5] for mount in mounts if mount[4] == "/")
+    return "ro" in options.split(",")
+
+
+def memory_limit(process: int) -> int:
+    """Return the limit of the control group of a process in bytes; control groups may be of version 1 or 2."""
+    for line in Path("/proc", str(process), "cgroup").read_text().splitlines():
+        number, controllers, group = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return int(Path(f"/sys/fs/cgroup/memory{group}/memory.limit_in_bytes").read_text())
+        if number == "0" and (limit := Path(f"/sys/fs/cgroup{group}/memory.max")).exists():
+            return int(limit.read_text())
+    raise AssertionError(f"process {process} is in no control group for memory")
 
 
 def cycles(lab: InstallLab, since_s: float) -> list[float]:
@@ -68,14 +89,13 @@ def test_it_is_ready_with_two_replicas_and_one_leader(release: InstallLab) -> No
 
 
 def test_its_pods_run_as_the_chart_says(release: InstallLab) -> None:
-    program = 'print(*[open(f"/proc/1/{name}").read() for name in ("status", "cgroup")])'
-    for pod in release.pods(SYSTEM):
-        status = podman("exec", container(pod), "python", "-c", program)
-        facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    for pod in release.pods(SYSTEM).values():
+        process = release.host.process(pod)
+        facts = status_of(process)
         assert facts["Uid"].split() == ["65532"] * 4
         assert (int(facts["CapBnd"], 16), facts["NoNewPrivs"], facts["Seccomp"]) == (0, "1", "2")
-        shown = podman("inspect", "--format", "{{.HostConfig.ReadonlyRootfs}} {{.HostConfig.Memory}}", container(pod))
-        assert shown == f"true {512 * MEBIBYTE}"
+        assert root_is_read_only(process)
+        assert memory_limit(process) == 512 * MEBIBYTE
 
 
 def test_helm_test_passes(release: InstallLab) -> None:
@@ -138,7 +158,7 @@ def test_another_replica_takes_over_when_the_leader_is_killed(
     until(lambda: leader(release) in pods and release.audited_writes()[-1][1] == leader(release), within_s=PATIENCE_S)
     killed, written = leader(release), len(release.audited_writes())
     began_s = time.monotonic()
-    podman("kill", "--signal", "KILL", container(killed))
+    os.kill(release.host.process(pods[killed]), signal.SIGKILL)
     until(lambda: leader(release) not in {"", killed}, within_s=PATIENCE_S)
     took_s = time.monotonic() - began_s
     until(lambda: release.audited_writes()[-1][1] == leader(release), within_s=PATIENCE_S)
@@ -158,11 +178,10 @@ def test_uninstall_leaves_the_workloads_as_they_are_and_nothing_of_ours_but_the_
     for manifest in manifests("speech"):
         release.releases.apply(manifest)
     until(lambda: settled(release), within_s=PATIENCE_S)
-    for pod in release.pods(SYSTEM):
-        process = podman("inspect", "--format", "{{.State.Pid}}", container(pod))
-        lines = Path("/proc", process, "status").read_text().splitlines()
-        resident, peak = (int(line.split()[1]) // 1024 for key in ("VmRSS", "VmHWM") for line in lines if key in line)
-        role = "leader" if pod == leader(release) else "standby"
+    for name, pod in release.pods(SYSTEM).items():
+        facts = status_of(release.host.process(pod))
+        resident, peak = (int(facts[key].split()[0]) // 1024 for key in ("VmRSS", "VmHWM"))
+        role = "leader" if name == leader(release) else "standby"
         measured(f"memory of the {role} with one pipeline: {resident} MiB, at most {peak} MiB")
     release.uninstall()
     assert release.releases.ours() == []

@@ -52,6 +52,25 @@ def missing_tools() -> tuple[str, ...]:
     return tuple(tool for tool in TOOLS if shutil.which(tool) is None)
 
 
+def _may_install() -> bool:
+    """Whether this is a Debian and this process is root."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def install(packages: Sequence[str]) -> None:
+    """Install packages of Debian.
+
+    Raises:
+        CannotBuild: this is not Debian, or this process is not root.
+    """
+    if not _may_install():
+        raise CannotBuild(f"install these packages of Debian: {', '.join(packages)}")
+    print(f"==> installing {', '.join(packages)}", flush=True)
+    _run("apt-get", "update", "-qq")
+    quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages, env=quietly)
+
+
 def engine() -> str:
     """Return `buildah` or `docker`, whichever can build here; install missing tools where that is possible.
 
@@ -60,10 +79,7 @@ def engine() -> str:
     """
     if shutil.which("buildah") is None or (_may_install() and missing_tools()):
         if _may_install():
-            print(f"==> installing {', '.join(missing_tools())}", flush=True)
-            _run("apt-get", "update", "-qq")
-            quietly = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            _run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing_tools(), env=quietly)
+            install(missing_tools())
         elif shutil.which("docker") and _succeeds("docker", "info"):
             return "docker"
         else:
@@ -265,10 +281,6 @@ def _differences(one: Path, other: Path) -> tuple[str, ...]:
 
     before, after = facts(one), facts(other)
     return tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
-
-
-def _may_install() -> bool:
-    return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def _succeeds(*command: str) -> bool:

@@ -105,6 +105,29 @@ _KEDA = _Module(
     expected="15 min on 2 cores",
 )
 
+_KUBELET = _Module(
+    name="kubelet",
+    title="kubelet 1.36.3",
+    packages=("k8s.io/kubernetes/cmd/kubelet",),
+    programs=("kubelet",),
+    links=False,
+    tags="",
+    ldflags="-X k8s.io/component-base/version.gitVersion=v1.36.3",
+    expected="3 min on 2 cores",
+)
+_CONTAINERD = _Module(
+    name="containerd",
+    title="containerd 2.4.2",
+    packages=tuple(
+        f"github.com/containerd/containerd/v2/cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")
+    ),
+    programs=("containerd", "containerd-shim-runc-v2", "ctr"),
+    links=False,
+    tags="",
+    ldflags="",
+    expected="3 min on 2 cores",
+)
+
 
 def ensure(progress: Callable[[str], None]) -> Binaries:
     """Return the paths of the lab's programs, after building those that are not in the cache.
@@ -167,6 +190,27 @@ def ensure_keda(progress: Callable[[str], None]) -> Keda:
     ).stdout.strip()
     crds = Path(source) / "config" / "crd" / "bases"
     return Keda(operator=folder / "operator", adapter=folder / "adapter", crds=crds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePrograms:
+    """The programs of a node that runs containers. The shim of containerd is in the folder of `containerd`."""
+
+    kubelet: Path
+    containerd: Path
+    ctr: Path
+
+
+def ensure_node(progress: Callable[[str], None]) -> NodePrograms:
+    """Return the paths of a kubelet and of containerd, which the lab does not need; built as `ensure` builds programs.
+
+    Raises:
+        BuildError: as `ensure`.
+    """
+    kubelet, containerd = (
+        _ready_made(module, progress) or _built(module, _find_go(), progress) for module in (_KUBELET, _CONTAINERD)
+    )
+    return NodePrograms(kubelet=kubelet / "kubelet", containerd=containerd / "containerd", ctr=containerd / "ctr")
 
 
 def _ready_made(module: _Module, progress: Callable[[str], None]) -> Path | None:

@@ -1,13 +1,9 @@
-"""The lab for releases: control plane, Prometheus, nodes for workloads, and a host whose pods run in containers."""
+"""The lab for releases: control plane, Prometheus, nodes for workloads, and a host whose pods run from images."""
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ from helm_chart import Chart
 from helm_releases import RESTRICTED, SYSTEM, Releases
 from images import tag
 from kubernetes import client, config
-from podman import SESSION
+from pod_host import HOST, PodHost
 from typing_extensions import override
 from waiting import until
 
@@ -29,7 +25,6 @@ from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import Service
 
-HOST = "host-1"
 MANIFESTS = Path(__file__).parents[1] / "pipeline.yaml"
 OTHER = "other-system"
 WORKLOADS = ("speech", "batch", "elsewhere")
@@ -46,14 +41,21 @@ VALUES: Mapping[str, Any] = {
 }
 """Values of a release on the lab: the image, its node, short intervals, and metrics for Prometheus."""
 
+HostMaker = Callable[[Path, Path, Mapping[str, str]], PodHost]
+"""Makes a host of pods from its folder, a kubeconfig and the Services outside of it (`PodHost`)."""
+
 
 class InstallLab(Service):
     """A cluster without Sluice, for `releases`; Prometheus is the Service that the chart expects by default."""
 
-    def __init__(self, folder: Path, binaries: Binaries, chart: Chart) -> None:
-        """Set the folder and the programs; nothing runs before `start()`."""
+    host: PodHost
+    """What runs the pods of releases, from `start()` on."""
+
+    def __init__(self, folder: Path, binaries: Binaries, chart: Chart, host: HostMaker) -> None:
+        """Set the folder, the programs, and what makes the host of pods; nothing runs before `start()`."""
         super().__init__(folder / "processes")
         self._folder = folder
+        self._make_host = host
         self.control_plane = ControlPlane(folder / "kubernetes", binaries, audit=True, tokens=True)
         kubeconfig = self.control_plane.kubeconfig
         self._prometheus = PrometheusServer(folder / "prometheus", binaries, kubeconfig=kubeconfig)
@@ -73,24 +75,18 @@ class InstallLab(Service):
         )
         with config.new_client_from_config(str(self.control_plane.kubeconfig)) as admin:
             _create_nodes_and_workloads(admin)
-        remove_containers()
-        self._parts.callback(remove_containers)
-        self._start_agents()
-
-    def _start_agents(self) -> None:
         kubeconfig = self.control_plane.kubeconfig
         self._processes.start_module(
             "agent", "simulations.lab.pods.agent", {"kubeconfig": kubeconfig, "except-node": HOST}
         )
-        flags: list[str | Path] = ["--kubeconfig", kubeconfig, "--node", HOST, "--folder", self._folder / "pods"]
-        for service, url in (
-            ("default/kubernetes", self.control_plane.url),
-            ("monitoring/prometheus-operated", self._prometheus.url),
-        ):
-            flags += ["--outside", f"{service}={url.rpartition('//')[2]}"]
-        # The modules beside this one are not installed.
-        environment: list[str | Path] = [shutil.which("env") or "env", f"PYTHONPATH={os.pathsep.join(sys.path)}"]
-        self._processes.start("pod-agent", [*environment, sys.executable, "-m", "pod_agent", *flags])
+        urls = {"default/kubernetes": self.control_plane.url, "monitoring/prometheus-operated": self._prometheus.url}
+        outside = {service: url.rpartition("//")[2] for service, url in urls.items()}
+        self.host = self._parts.enter_context(self._make_host(self._folder / "host", kubeconfig, outside))
+
+    @override
+    def check(self) -> None:
+        super().check()
+        self.host.check()
 
     def uninstall(self, namespace: str = SYSTEM, name: str = "sluice") -> None:
         """Uninstall a release and wait until its pods are gone, which Helm does not."""
@@ -145,28 +141,11 @@ def _create_nodes_and_workloads(admin: client.ApiClient) -> None:
     of_pool = pool_nodes(map(pool_spec, resources.pools))
     core, apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
     nodes.create(core, of_pool.values())
-    (host,) = nodes.node_manifests(nodes.PoolNodes(name="host", device="CPU", node_selector={}, instances=1))
-    host["metadata"] |= {"name": HOST, "labels": {"kubernetes.io/hostname": HOST}}
-    core.create_node(host)
     for manifest in deployments(map(pipeline_spec, resources.pipelines), of_pool, seed=1):
         manifest["spec"]["replicas"] = 0
         for namespace in WORKLOADS:
             manifest["metadata"]["namespace"] = namespace
             apps.create_namespaced_deployment(namespace, manifest)
-
-
-def remove_containers() -> None:
-    """Remove the containers of this session, and of sessions that were killed."""
-    shown = f'{{{{.ID}}}} {{{{index .Labels "{SESSION}"}}}}'
-    listed = podman("ps", "--all", "--filter", f"label={SESSION}", "--format", shown).splitlines()
-    for container, process in map(str.split, listed):
-        if int(process) == os.getpid() or not Path("/proc", process).exists():
-            podman("rm", "--force", "--time", "0", container)
-
-
-def podman(*arguments: str) -> str:
-    """Return the output of `podman ARGUMENTS`."""
-    return subprocess.run(["podman", *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def manifests(namespace: str, *, demand: str = "vector(20)") -> Sequence[dict[str, Any]]:

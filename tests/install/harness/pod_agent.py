@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pod_life import PodLife
 from pod_network import Address
-from pod_services import Services
+from pod_services import Services, outside_addresses
 
 from simulations.lab.net.kube_api import KubeApi
 
@@ -42,16 +42,11 @@ async def run(api: KubeApi, node: str, folder: Path, outside: Mapping[str, Addre
 
 
 async def _main(arguments: argparse.Namespace) -> None:
-    outside: dict[str, Address] = {}
-    for text in arguments.outside:
-        service, _, address = text.partition("=")
-        host, _, port = address.rpartition(":")
-        outside[service] = (host, int(port))
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with KubeApi(arguments.kubeconfig) as api:
-        await run(api, arguments.node, arguments.folder, outside)
+        await run(api, arguments.node, arguments.folder, outside_addresses(arguments.outside))
 
 
 if __name__ == "__main__":

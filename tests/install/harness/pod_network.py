@@ -74,7 +74,7 @@ class PodNetwork:
             assert task is not None
             self._connections.add(task)
             try:
-                await _relay((reader, writer), dial)
+                await relay((reader, writer), dial)
             except asyncio.CancelledError:
                 pass  # by `close`
             finally:
@@ -124,7 +124,8 @@ def _listener(address: Address) -> socket.socket:
     return listener
 
 
-async def _relay(near: Stream, dial: Callable[[], Awaitable[Stream]]) -> None:
+async def relay(near: Stream, dial: Callable[[], Awaitable[Stream]]) -> None:
+    """Join a connection to the one that `dial` makes, until both have ended. A refused one ends the other."""
     writers = [near[1]]
     try:
         with suppress(OSError):

@@ -1,6 +1,6 @@
 """The Services of the cluster, in place of its DNS and of the proxies on its nodes."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from pod_network import Address
@@ -55,6 +55,16 @@ class Services:
             raise ConnectionRefusedError(f"Service {namespace}/{name} has no ready pod")
 
         return find
+
+
+def outside_addresses(texts: Sequence[str]) -> dict[str, Address]:
+    """Return the addresses in `NAMESPACE/NAME=HOST:PORT`, by `NAMESPACE/NAME`."""
+    found: dict[str, Address] = {}
+    for text in texts:
+        service, _, address = text.partition("=")
+        host, _, port = address.rpartition(":")
+        found[service] = (host, int(port))
+    return found
 
 
 def is_ready(pod: Json) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulations.lab.host import binaries
-from simulations.lab.host.binaries import BuildError, ensure, ensure_helm, ensure_keda
+from simulations.lab.host.binaries import BuildError, ensure, ensure_helm, ensure_keda, ensure_node
 
 PROGRAMS = (
     "etcd",
@@ -31,6 +31,8 @@ build)
   case "$output" in
   */.helm-*/) echo built > "$output"helm ;;
   */.keda-*/) for name in operator adapter; do echo built > "$output$name"; done ;;
+  */.kubelet-*/) echo built > "$output"kubelet ;;
+  */.containerd-*/) for name in containerd containerd-shim-runc-v2 ctr; do echo built > "$output$name"; done ;;
   */) for name in prometheus promtool; do echo built > "$output$name"; done ;;
   *) echo built > "$output" ;;
   esac ;;
@@ -98,6 +100,15 @@ def test_keda_is_built_only_when_it_is_asked_for_and_its_crds_are_those_of_its_s
     assert keda.crds == Path("/modules/keda/config/crd/bases")
     assert ensure_keda(silent) == keda
     assert builds(journal) == ["keda"]
+
+
+def test_the_programs_of_a_node_are_built_only_when_they_are_asked_for(journal: Path) -> None:
+    ensure(ignore)
+    node = ensure_node(ignore)
+    paths = (node.kubelet, node.containerd, node.containerd.with_name("containerd-shim-runc-v2"), node.ctr)
+    assert {path.read_text() for path in paths} == {"built\n"}
+    assert ensure_node(silent) == node
+    assert builds(journal) == ["controlplane", "prometheus", "kubelet", "containerd"]
 
 
 def test_helm_of_the_machine_is_used(journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
