@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.commands.connections import DEADLINE_S, Prometheus, cluster_options
+from controller.commands.connections import DEADLINE_S, Prometheus, account_option, cluster_options
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
@@ -42,13 +42,7 @@ class _Subjects:
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--cluster", is_flag=True, help="Check the SpeechPipelines and ComputePools in the cluster.")
-@click.option(
-    "--service-account",
-    metavar="NAMESPACE/NAME",
-    default="sluice-system/sluice",
-    show_default=True,
-    help="The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.",
-)
+@account_option("The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.")
 @cluster_options
 @click.option(
     "-o",
@@ -72,8 +66,6 @@ def doctor(
     """
     if bool(files) is cluster:
         raise click.UsageError("name FILEs to check, or use --cluster, and not both")
-    if service_account.count("/") != 1:
-        raise click.UsageError(f"--service-account: {service_account!r}: must be NAMESPACE/NAME")
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.survey import Survey
 
