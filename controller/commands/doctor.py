@@ -106,7 +106,8 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     manifests = [crd.manifest() for crd in CRDS]
     checks = [check_crd(own["metadata"]["name"], survey.crd(own["metadata"]["name"]), own) for own in manifests]
     rights = operator_rights(*account.split("/"))
-    checks += [check_rights(survey.missing_rights(account, rights)), *subjects.checks]
+    namespaces = sorted({spec.namespace for spec in subjects.specs})
+    checks += [check_rights(survey.missing_rights(account, rights, namespaces)), *subjects.checks]
     inventory = _inventory(survey, subjects)
     targets = _targets(survey, subjects.specs, inventory)
     checks += check_pools(list(subjects.pools.values()), inventory)
