@@ -104,6 +104,11 @@ class TestNetworkPolicy:
         assert ports == [{53}, {443, 6443}, {port}]
         assert spec["ingress"] == [{"ports": [{"port": "http"}]}]
 
+    def test_opens_the_ports_to_which_the_service_of_prometheus_translates(self, chart: Chart) -> None:
+        values = {"networkPolicy": {"enabled": True, "prometheusPorts": [9090, 9091]}, "prometheus": {"url": "http://a"}}
+        ports = one(chart.render(values), "NetworkPolicy")["spec"]["egress"][2]["ports"]
+        assert [each["port"] for each in ports] == [9090, 9091]
+
     def test_is_extended(self, chart: Chart) -> None:
         peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
         values = {
@@ -111,8 +116,11 @@ class TestNetworkPolicy:
             "operator": {"metrics": ["direct"]},
         }
         spec = one(chart.render(values), "NetworkPolicy")["spec"]
-        assert spec["ingress"][0]["from"] == [peer]
         assert spec["egress"][2:] == [{"to": [peer]}]
+        tester, other = spec["ingress"][0]["from"]
+        assert other == peer
+        manifests = chart.render(values)
+        assert tester["podSelector"]["matchLabels"].items() <= one(manifests, "Pod")["metadata"]["labels"].items()
 
 
 def test_the_test_asks_the_service_whether_cycles_succeed(chart: Chart) -> None:
