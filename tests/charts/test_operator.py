@@ -228,6 +228,9 @@ class TestCredentials:
         ({"podLabels": {"app.kubernetes.io/name": "a"}}, "podLabels: app.kubernetes.io/name: the chart sets this label"),
         ({"extraEnv": [{"name": "SLUICE_INTERVAL", "value": "5s"}]}, "extraEnv: SLUICE_INTERVAL: the chart sets"),
         ({"operator": {"interval": "0s"}}, "/operator/interval"),
+        ({"operator": None}, "missing property 'operator'"),
+        ({"networkPolicy": {"enabled": True, "apiServerPorts": None}}, "missing property 'apiServerPorts'"),
+        ({"imagePullSecrets": [{}]}, "/imagePullSecrets/0"),
         ({"operator": {"scrapeEndpoints": ["http://a,b"]}}, "/operator/scrapeEndpoints/0"),
         ({"leaderElection": {"leaseDuration": "1s"}}, "/leaderElection/leaseDuration"),
         ({"leaderElection": {"leaseDuration": "2500ms"}}, "/leaderElection/leaseDuration"),
@@ -313,6 +316,11 @@ def test_a_label_that_is_added_is_there_once(chart: Chart) -> None:
         assert each["labels"].items() >= labels.items()
         assert each["labels"]["app.kubernetes.io/name"] == "sluice"
     assert pod["annotations"] == {"kubectl.kubernetes.io/default-container": "other"}
+
+
+def test_what_is_empty_by_default_may_be_null(chart: Chart) -> None:
+    names = ("podLabels", "podAnnotations", "nodeSelector", "tolerations", "affinity", "resources", "watchNamespaces", "extraEnv")
+    assert chart.render(dict.fromkeys(names)) == chart.render()
 
 
 def test_the_image_is_named_by_tag_or_digest(chart: Chart) -> None:
