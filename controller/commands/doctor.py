@@ -62,7 +62,8 @@ def doctor(
 ) -> None:
     """Check manifest FILEs, or those in the cluster, against the cluster and Prometheus.
 
-    Prints a line per check: ok, what to fix, or why it is unknown. Changes nothing. Exit status 1 if a check fails.
+    Prints a line per check: ok, what to fix, or why it is unknown. Changes nothing. Exit status 1 if a check fails, or if
+    nothing could be checked.
     """
     if bool(files) is cluster:
         raise click.UsageError("name FILEs to check, or use --cluster, and not both")
@@ -79,7 +80,7 @@ def doctor(
         click.echo(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _print(checks)
-    if any(check.ok is False for check in checks):
+    if any(check.ok is False for check in checks) or not any(check.ok for check in checks):
         raise click.exceptions.Exit(1)
 
 
@@ -144,7 +145,8 @@ def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _S
         own = {spec.name: spec for spec in map(pool_spec, found.pools)}
         used = {placement.pool for spec in specs for placement in spec.placements().values()}
         pools = {**{name: pool for name, pool in pools.items() if name in used}, **own}
-    if not specs and not any(check.ok is False for check in checks):
+    was_read = bool(files) or (reachable and not checks)
+    if not specs and was_read and not any(check.ok is False for check in checks):
         checks.append(Check(name="pipelines", subject="manifests", ok=None, message="there is no SpeechPipeline"))
     return _Subjects(specs=tuple(specs), pools=pools, checks=tuple(checks))
 
