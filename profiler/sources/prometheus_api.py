@@ -217,6 +217,8 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
         raise _BadQuery(str(document["error"])[:_SHOWN])
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
         raise _NoAnswer(f"HTTP status {status}: check the credentials (--prometheus-token-file and others)")
+    if status == requests.codes.not_found:
+        raise _NoAnswer(f"HTTP status {status}: check --prometheus-url")
     if status != requests.codes.ok:
         raise _NoAnswer(f"HTTP status {status}")
     data = document.get("data")
