@@ -14,9 +14,8 @@ from controller.adoption.exports import Results, interval_s, scrapes_queries, se
 from controller.core.messages.phrases import count_of, duration, number, reading_words
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, Reading
-from profiler.sources.base import PlacementId, ReadAnswer
+from profiler.sources.base import PlacementId, ReadAnswer, is_wrong_query
 from profiler.sources.presets import Combine, Preset
-from profiler.sources.prometheus_api import is_wrong_query
 from profiler.sources.promql import fill, namespace_matcher
 from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
 from profiler.sources.promql_tokens import UnsupportedQuery

@@ -85,8 +85,8 @@ def rights_by_namespace(
 ) -> Rights:
     """Return the missing ones of `rights`, for an operator that may have Roles in some namespaces, not a ClusterRole.
 
-    `wide` are the rights that are missing in the whole cluster, `within` those of them that are missing in each namespace
-    too. An operator of some namespaces does not write the status of ComputePools.
+    `wide` are the rights that are missing in the whole cluster, `within` those of them that are missing in each
+    namespace too. An operator of some namespaces does not write the status of ComputePools.
     """
     every = sum(right.is_for_all_namespaces for right in rights)
     unmanaged = tuple(namespace for namespace, missing in within.items() if len(missing) == every)
@@ -109,8 +109,8 @@ def check_rights(rights: Rights) -> Check:
         problems.append(f"lacks the rights: {', '.join(map(str, rights.missing))}. Add them to its roles")
     if rights.unmanaged:
         problems.append(
-            f"has no rights in namespace {', '.join(rights.unmanaged)}, so it does not manage the pipelines there: add it to "
-            "watchNamespaces, or name the operator of that namespace with --service-account"
+            f"has no rights in namespace {', '.join(rights.unmanaged)}, so it does not manage the pipelines there: "
+            "add it to watchNamespaces, or name the operator of that namespace with --service-account"
         )
     if problems:
         return Check(name="rights", subject=rights.subject, ok=False, message="; it ".join(problems))

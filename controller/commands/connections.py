@@ -55,8 +55,8 @@ def account_option(description: str) -> Callable[[Command], Command]:
 
 
 def _account(_: click.Context, option: click.Parameter, text: str) -> str:
-    namespace, _, name = text.partition("/")
-    if not namespace or not name or "/" in name:
+    parts = text.split("/")
+    if len(parts) != 2 or not all(parts):
         raise click.BadParameter(f"{text!r}: must be NAMESPACE/NAME.", param=option)
     return text
 

@@ -62,8 +62,8 @@ def doctor(
 ) -> None:
     """Check manifest FILEs, or those in the cluster, against the cluster and Prometheus.
 
-    Prints a line per check: ok, what to fix, or why it is unknown. Changes nothing. Exit status 1 if a check fails, or if
-    nothing could be checked.
+    Prints a line per check: ok, what to fix, or why it is unknown. Changes nothing. Exit status 1 if a check fails, or
+    if nothing could be checked.
     """
     if bool(files) is cluster:
         raise click.UsageError("name FILEs to check, or use --cluster, and not both")

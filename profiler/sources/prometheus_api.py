@@ -30,6 +30,7 @@ from urllib3.util.retry import Retry
 from profiler.samples import Absence, AbsenceReason
 from profiler.sources.access import Access
 from profiler.sources.authentication import NoCredentials, authenticate
+from profiler.sources.base import wrong_query
 
 _ATTEMPTS = 2
 _PAUSE_S = 0.1
@@ -170,7 +171,7 @@ class PrometheusApi:
             except _NoAnswer as refusal:
                 return Absence(reason=refusal.reason, detail=f"Prometheus: {refusal}")
             except _BadQuery as error:
-                return _unavailable(f"{error}{_in(query)}")
+                return _unavailable(wrong_query(str(error), query))
             except _Overloaded as error:
                 problem = str(error)
             except requests.Timeout:
@@ -258,15 +259,6 @@ def _document(response: requests.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def is_wrong_query(absence: Absence, query: str) -> bool:
-    """Return whether the back end has answered that `query` is wrong, so that it would refuse it again."""
-    return absence.detail.endswith(_in(query))
-
-
-def _in(query: str) -> str:
-    return f", in: {query}"
 
 
 def _unavailable(detail: str) -> Absence:

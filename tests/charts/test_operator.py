@@ -221,11 +221,17 @@ class TestCredentials:
         ({"prometheus": {"url": "http://a:b@prometheus"}}, "prometheus.url: must not contain credentials"),
         ({"prometheus": {"headers": {"authorization": "Bearer a"}}}, "must not contain Authorization"),
         ({"prometheus": {"headers": {"X": "é"}}}, "/prometheus/headers/X"),
-        ({"image": {"repository": "localhost:5000/sluice:1"}}, "image.repository: localhost:5000/sluice:1: must have no tag"),
+        (
+            {"image": {"repository": "localhost:5000/sluice:1"}},
+            "image.repository: localhost:5000/sluice:1: must have no tag",
+        ),
         ({"image": {"tag": "-1"}}, "/image/tag"),
         ({"fullnameOverride": 60 * "a"}, "/fullnameOverride"),
         ({"keda": {"enabled": True, "port": 8080}}, "keda.port: 8080: must differ from service.port"),
-        ({"podLabels": {"app.kubernetes.io/name": "a"}}, "podLabels: app.kubernetes.io/name: the chart sets this label"),
+        (
+            {"podLabels": {"app.kubernetes.io/name": "a"}},
+            "podLabels: app.kubernetes.io/name: the chart sets this label",
+        ),
         ({"extraEnv": [{"name": "SLUICE_INTERVAL", "value": "5s"}]}, "extraEnv: SLUICE_INTERVAL: the chart sets"),
         ({"extraEnv": [{"value": "5s"}]}, "/extraEnv/0"),
         ({"prometheusRule": {"enabled": True, "runbookUrl": "the wiki: here"}}, "/prometheusRule/runbookUrl"),
@@ -322,7 +328,16 @@ def test_a_label_that_is_added_is_there_once(chart: Chart) -> None:
 
 
 def test_what_is_empty_by_default_may_be_null(chart: Chart) -> None:
-    names = ("podLabels", "podAnnotations", "nodeSelector", "tolerations", "affinity", "resources", "watchNamespaces", "extraEnv")
+    names = (
+        "podLabels",
+        "podAnnotations",
+        "nodeSelector",
+        "tolerations",
+        "affinity",
+        "resources",
+        "watchNamespaces",
+        "extraEnv",
+    )
     assert chart.render(dict.fromkeys(names)) == chart.render()
 
 

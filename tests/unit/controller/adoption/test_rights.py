@@ -53,7 +53,8 @@ class TestByNamespace:
 
     def test_what_a_role_lacks_is_named_with_its_namespace(self) -> None:
         found = self.missing(self.SPREAD, speech=(self.PODS,), batch=())
-        assert [str(right) for right in found.missing] == ["list pods in speech"]
+        assert found.missing == (self.PODS.within("speech"),)
+        assert str(self.PODS.within("speech")) == "list pods in speech"
 
     def test_a_namespace_of_another_operator_is_told(self) -> None:
         assert self.missing(self.SPREAD, speech=(), batch=self.SPREAD).unmanaged == ("batch",)
