@@ -14,7 +14,7 @@ from controller.adoption.exports import Results, interval_s, scrapes_queries, se
 from controller.core.messages.phrases import count_of, duration, number, reading_words
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, Reading
-from profiler.sources.base import PlacementId, ReadAnswer
+from profiler.sources.base import PlacementId, ReadAnswer, is_wrong_query
 from profiler.sources.presets import Combine, Preset
 from profiler.sources.promql import fill, namespace_matcher
 from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
@@ -108,7 +108,8 @@ def _check_query(spec: PipelineSpec, key: Hashable, query: str, reading: Reading
     """Yield the checks of a user's query: its answer, and the age and interval of the metrics in it."""
     name, subject = _query_name(key), str(spec.key)
     if isinstance(reading, Absence):
-        ok = None if reading.reason in {AbsenceReason.UNAVAILABLE, AbsenceReason.NO_TRAFFIC} else False
+        unknown = reading.reason in {AbsenceReason.UNAVAILABLE, AbsenceReason.NO_TRAFFIC}
+        ok = None if unknown and not is_wrong_query(reading, query) else False
         yield Check(name=name, subject=subject, ok=ok, message=_absent_words(query, reading, results))
         return
     yield Check(name=name, subject=subject, ok=True, message=f"returns {number(reading)}")
@@ -131,8 +132,10 @@ def _check_query(spec: PipelineSpec, key: Hashable, query: str, reading: Reading
 
 def _absent_words(query: str, absence: Absence, results: Results) -> str:
     words = reading_words(absence)
+    if is_wrong_query(absence, query):
+        return f"{words}: correct the query"
     if absence.reason is AbsenceReason.UNAVAILABLE:
-        return f"{words}: {_PROMETHEUS_HINT}"
+        return words if "check " in words else f"{words}: {_PROMETHEUS_HINT}"
     if absence.reason is AbsenceReason.MISSING:
         names = _names(query)
         unknown = [name for name in names if not list(series(results, _count(name)))]
@@ -236,7 +239,8 @@ def _check_placement(
         return
     labels = [found for found, _ in series(results, _labels(preset))]
     pods = {found.get("pod") for found in labels if found.get("namespace") == target.namespace}
-    if not pods & target.pods and not stage.metric_overrides:
+    answered = not isinstance(results.get(_labels(preset)), Absence)
+    if answered and not pods & target.pods and not stage.metric_overrides:
         yield Check(name="labels", subject=subject, ok=False, message=_label_words(target, preset, labels))
         return
     twice = sorted(

@@ -42,6 +42,25 @@ def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
     return flagged
 
 
+def account_option(description: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds --service-account, the operator's ServiceAccount; `description` is its help."""
+    return click.option(
+        "--service-account",
+        metavar="NAMESPACE/NAME",
+        default="sluice-system/sluice",
+        show_default=True,
+        callback=_account,
+        help=description,
+    )
+
+
+def _account(_: click.Context, option: click.Parameter, text: str) -> str:
+    parts = text.split("/")
+    if len(parts) != 2 or not all(parts):
+        raise click.BadParameter(f"{text!r}: must be NAMESPACE/NAME.", param=option)
+    return text
+
+
 def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` with the options for credentials and Prometheus, which it gets as `kubeconfig` and `prometheus`.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.commands.connections import DEADLINE_S, Prometheus, cluster_options
+from controller.commands.connections import DEADLINE_S, Prometheus, account_option, cluster_options
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
@@ -42,13 +42,7 @@ class _Subjects:
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--cluster", is_flag=True, help="Check the SpeechPipelines and ComputePools in the cluster.")
-@click.option(
-    "--service-account",
-    metavar="NAMESPACE/NAME",
-    default="sluice-system/sluice",
-    show_default=True,
-    help="The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.",
-)
+@account_option("The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.")
 @cluster_options
 @click.option(
     "-o",
@@ -68,12 +62,11 @@ def doctor(
 ) -> None:
     """Check manifest FILEs, or those in the cluster, against the cluster and Prometheus.
 
-    Prints a line per check: ok, what to fix, or why it is unknown. Changes nothing. Exit status 1 if a check fails.
+    Prints a line per check: ok, what to fix, or why it is unknown. Changes nothing. Exit status 1 if a check fails, or
+    if nothing could be checked.
     """
     if bool(files) is cluster:
         raise click.UsageError("name FILEs to check, or use --cluster, and not both")
-    if service_account.count("/") != 1:
-        raise click.UsageError(f"--service-account: {service_account!r}: must be NAMESPACE/NAME")
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.survey import Survey
 
@@ -87,7 +80,7 @@ def doctor(
         click.echo(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
     else:
         _print(checks)
-    if any(check.ok is False for check in checks):
+    if any(check.ok is False for check in checks) or not any(check.ok for check in checks):
         raise click.exceptions.Exit(1)
 
 
@@ -114,7 +107,8 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     manifests = [crd.manifest() for crd in CRDS]
     checks = [check_crd(own["metadata"]["name"], survey.crd(own["metadata"]["name"]), own) for own in manifests]
     rights = operator_rights(*account.split("/"))
-    checks += [check_rights(survey.missing_rights(account, rights)), *subjects.checks]
+    namespaces = sorted({spec.namespace for spec in subjects.specs})
+    checks += [check_rights(survey.missing_rights(account, rights, namespaces)), *subjects.checks]
     inventory = _inventory(survey, subjects)
     targets = _targets(survey, subjects.specs, inventory)
     checks += check_pools(list(subjects.pools.values()), inventory)
@@ -151,7 +145,8 @@ def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _S
         own = {spec.name: spec for spec in map(pool_spec, found.pools)}
         used = {placement.pool for spec in specs for placement in spec.placements().values()}
         pools = {**{name: pool for name, pool in pools.items() if name in used}, **own}
-    if not specs and not any(check.ok is False for check in checks):
+    was_read = bool(files) or (reachable and not checks)
+    if not specs and was_read and not any(check.ok is False for check in checks):
         checks.append(Check(name="pipelines", subject="manifests", ok=None, message="there is no SpeechPipeline"))
     return _Subjects(specs=tuple(specs), pools=pools, checks=tuple(checks))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from controller.commands.connections import Prometheus, cluster_options
+from controller.commands.connections import Prometheus, account_option, cluster_options
 from controller.commands.findings import refused
 
 if TYPE_CHECKING:
@@ -53,13 +53,7 @@ _Learned = Mapping["PipelineKey", Mapping["PlacementKey", "LearnedPlacement"]]
 @click.option(
     "--live", is_flag=True, help="Read the status of the pipelines from the cluster, and make the checks of doctor."
 )
-@click.option(
-    "--service-account",
-    metavar="NAMESPACE/NAME",
-    default="sluice-system/sluice",
-    show_default=True,
-    help="The operator's ServiceAccount, whose rights --live checks.",
-)
+@account_option("The operator's ServiceAccount, whose rights --live checks.")
 @cluster_options
 @click.option(
     "--format",
@@ -136,7 +130,10 @@ def readiness(
     if out is None:
         click.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        try:
+            out.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise click.BadParameter(f"{out}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
         for one in pages:
             click.echo(f"{one.name}: {one.verdict}", err=True)
     if any(one.blocked for one in pages):

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import urllib3
+import yaml
 from kubernetes import client, config
 
 from controller.core.state.spec import Target
@@ -454,14 +455,22 @@ def _connect(kubeconfig: Path | None) -> Any:
     settings = client.Configuration()
     settings.connection_pool_maxsize = _CONNECTIONS
     settings.retries = False  # the next cycle retries; retries of the client would multiply the time limit
+    origin = "in the pod"
     try:
         if kubeconfig is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=settings)
         else:
+            origin = str(kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config")
             path = None if kubeconfig is None else str(kubeconfig)
             config.load_kube_config(config_file=path, client_configuration=settings, persist_config=False)
     except (config.ConfigException, OSError) as error:
-        raise ConfigurationError(f"no credentials for a Kubernetes API server: {error}") from error
+        raise ConfigurationError(f"no credentials for a Kubernetes API server: {origin}: {error}") from error
+    # The loader does not check the form of the file: what is not a kubeconfig ends in one of these.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"no credentials for a Kubernetes API server: {origin}: must be a kubeconfig: {reason}"
+        ) from error
     return client.ApiClient(configuration=settings)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from controller.adoption.inventory import Inventory, Json, Listed, Unread, Workspace, name_of
-from controller.adoption.rights import Right, Rights
+from controller.adoption.rights import Right, Rights, rights_by_namespace
 from controller.core.state.spec import Target
 from controller.kube.gateway import (
     AUTOSCALERS,
@@ -93,25 +93,34 @@ class Survey:
         except KubeError as error:
             return Unread(reason=str(error))
 
-    def missing_rights(self, account: str, rights: Sequence[Right]) -> Rights:
+    def missing_rights(self, account: str, rights: Sequence[Right], namespaces: Sequence[str] = ()) -> Rights:
         """Return which of `rights` the ServiceAccount `account` (NAMESPACE/NAME) does not have.
 
-        If there is no such account, or its rights may not be asked for, the rights are those of the credentials in use.
+        A right that it lacks in the whole cluster is enough in each of `namespaces`, those of the pipelines. If there
+        is no such account, or its rights may not be asked for, the rights are those of the credentials in use.
         """
         namespace, _, name = account.partition("/")
+        subject = f"ServiceAccount {account}"
         try:
             self._gateway.get(_SERVICE_ACCOUNTS, namespace, name)
-            user = f"system:serviceaccount:{namespace}:{name}"
-            return Rights(subject=f"ServiceAccount {account}", missing=self._refused(rights, user))
-        except (NotFound, Forbidden):
-            pass
-        except KubeError as error:
-            return Rights(subject=f"ServiceAccount {account}", missing=Unread(reason=str(error)))
-        subject = "the credentials in use"
-        try:
-            return Rights(subject=subject, missing=self._refused(rights, None))
+            return self._rights(subject, rights, namespaces, f"system:serviceaccount:{namespace}:{name}")
+        except NotFound:
+            why = f"{subject} does not exist"
+        except Forbidden:
+            why = f"those of {subject} may not be asked for"
         except KubeError as error:
             return Rights(subject=subject, missing=Unread(reason=str(error)))
+        subject = f"the credentials in use ({why})"
+        try:
+            return self._rights(subject, rights, namespaces, None)
+        except KubeError as error:
+            return Rights(subject=subject, missing=Unread(reason=str(error)))
+
+    def _rights(self, subject: str, rights: Sequence[Right], namespaces: Sequence[str], user: str | None) -> Rights:
+        wide = self._refused(rights, user)
+        spread = [right for right in wide if right.is_for_all_namespaces]
+        within = {each: self._refused([right.within(each) for right in spread], user) for each in namespaces}
+        return rights_by_namespace(subject, rights, wide, within)
 
     def _refused(self, rights: Sequence[Right], user: str | None) -> tuple[Right, ...]:
         with ThreadPoolExecutor(_PARALLEL) as threads:

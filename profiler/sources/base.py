@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Origin, PlacementSamples, PlacementTarget, Reading
+from profiler.samples import Absence, Origin, PlacementSamples, PlacementTarget, Reading
 
 PlacementId = tuple[PipelineKey, StageName, PoolName]
 
@@ -37,6 +37,16 @@ class ReadAnswer:
     scalars: Mapping[Hashable, Reading]
     problems: tuple[str, ...]
     origins: Mapping[PipelineKey, Origin] = field(default_factory=dict)
+
+
+def wrong_query(problem: str, query: str) -> str:
+    """Return the detail of the `Absence` for a query that the back end refuses because of `problem`."""
+    return f"{problem}, in: {query}"
+
+
+def is_wrong_query(absence: Absence, query: str) -> bool:
+    """Return whether the back end has refused `query` itself, so that it would refuse it again."""
+    return absence.detail.endswith(wrong_query("", query))
 
 
 class MetricSource(Protocol):

@@ -30,6 +30,7 @@ from urllib3.util.retry import Retry
 from profiler.samples import Absence, AbsenceReason
 from profiler.sources.access import Access
 from profiler.sources.authentication import NoCredentials, authenticate
+from profiler.sources.base import wrong_query
 
 _ATTEMPTS = 2
 _PAUSE_S = 0.1
@@ -170,7 +171,7 @@ class PrometheusApi:
             except _NoAnswer as refusal:
                 return Absence(reason=refusal.reason, detail=f"Prometheus: {refusal}")
             except _BadQuery as error:
-                return _unavailable(f"{error}, in: {query}")
+                return _unavailable(wrong_query(str(error), query))
             except _Overloaded as error:
                 problem = str(error)
             except requests.Timeout:
@@ -217,6 +218,8 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
         raise _BadQuery(str(document["error"])[:_SHOWN])
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
         raise _NoAnswer(f"HTTP status {status}: check the credentials (--prometheus-token-file and others)")
+    if status == requests.codes.not_found:
+        raise _NoAnswer(f"HTTP status {status}: check --prometheus-url")
     if status != requests.codes.ok:
         raise _NoAnswer(f"HTTP status {status}")
     data = document.get("data")

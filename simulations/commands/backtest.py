@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST_S = 366 * _UNITS["d"]
 _DEADLINE_S = 300.0
 _SEED = 1
 RESULTS = "backtest.json"
@@ -137,6 +138,8 @@ def backtest(
         raise click.UsageError("--prometheus-url is required: the record is read from it")
     if not 1 <= step_s <= 600 or since < 2 * step_s:
         raise click.UsageError("--step must be from 1s to 10m, and at most half of --since")
+    if since > _LONGEST_S:
+        raise click.UsageError(f"--since must be at most {_LONGEST_S // _UNITS['d']}d")
     if out is not None:
         check_writable(out)
     with ExitStack() as parts:

@@ -104,6 +104,14 @@ class TestNetworkPolicy:
         assert ports == [{53}, {443, 6443}, {port}]
         assert spec["ingress"] == [{"ports": [{"port": "http"}]}]
 
+    def test_opens_the_ports_to_which_the_service_of_prometheus_translates(self, chart: Chart) -> None:
+        values = {
+            "networkPolicy": {"enabled": True, "prometheusPorts": [9090, 9091]},
+            "prometheus": {"url": "http://a"},
+        }
+        ports = one(chart.render(values), "NetworkPolicy")["spec"]["egress"][2]["ports"]
+        assert [each["port"] for each in ports] == [9090, 9091]
+
     def test_is_extended(self, chart: Chart) -> None:
         peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
         values = {
@@ -111,8 +119,11 @@ class TestNetworkPolicy:
             "operator": {"metrics": ["direct"]},
         }
         spec = one(chart.render(values), "NetworkPolicy")["spec"]
-        assert spec["ingress"][0]["from"] == [peer]
         assert spec["egress"][2:] == [{"to": [peer]}]
+        tester, other = spec["ingress"][0]["from"]
+        assert other == peer
+        manifests = chart.render(values)
+        assert tester["podSelector"]["matchLabels"].items() <= one(manifests, "Pod")["metadata"]["labels"].items()
 
 
 def test_the_test_asks_the_service_whether_cycles_succeed(chart: Chart) -> None:
@@ -130,12 +141,15 @@ def test_the_notes_say_the_next_step(chart: Chart) -> None:
     arguments = ("install", "a", chart.folder, "--namespace", "one", "--dry-run=client")
     notes = chart.run(*arguments).partition("NOTES:")[2]
     assert "helm test a --namespace one" in notes
+    assert "image.repository is the default, which no registry has" in notes
     assert "2 replicas in namespace one, for pipelines in all namespaces." in notes
     assert "mode: Recommend" in notes
-    narrow = chart.run(*arguments, values={"watchNamespaces": ["speech"], "crds": {"install": False}, "replicas": 1})
+    values = {"watchNamespaces": ["speech"], "crds": {"install": False}, "replicas": 1, "image": {"repository": "r/s"}}
+    narrow = chart.run(*arguments, values=values)
     narrow = narrow.partition("NOTES:")[2]
     assert "1 replica in namespace one, for pipelines in speech." in narrow
     assert "This release has no CRDs" in narrow
+    assert "image.repository" not in narrow
     assert "It only reads ComputePools" in narrow
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from helm_chart import Chart, ChartRefused, Manifest, Values, of_kind, one
 
+from controller.resources.manifests import parse_documents
 from controller.settings import OperatorSettings, load_settings
 
 
@@ -217,6 +218,32 @@ class TestCredentials:
             "set either serviceAccount or secretName",
         ),
         ({"prometheus": {"tls": {"caConfigMapName": "ca"}}}, "prometheus.url must begin with https://"),
+        ({"prometheus": {"url": "http://a:b@prometheus"}}, "prometheus.url: must not contain credentials"),
+        ({"prometheus": {"headers": {"authorization": "Bearer a"}}}, "must not contain Authorization"),
+        ({"prometheus": {"headers": {"X": "é"}}}, "/prometheus/headers/X"),
+        (
+            {"image": {"repository": "localhost:5000/sluice:1"}},
+            "image.repository: localhost:5000/sluice:1: must have no tag",
+        ),
+        ({"image": {"tag": "-1"}}, "/image/tag"),
+        ({"fullnameOverride": 60 * "a"}, "/fullnameOverride"),
+        ({"keda": {"enabled": True, "port": 8080}}, "keda.port: 8080: must differ from service.port"),
+        (
+            {"podLabels": {"app.kubernetes.io/name": "a"}},
+            "podLabels: app.kubernetes.io/name: the chart sets this label",
+        ),
+        ({"extraEnv": [{"name": "SLUICE_INTERVAL", "value": "5s"}]}, "extraEnv: SLUICE_INTERVAL: the chart sets"),
+        ({"extraEnv": [{"value": "5s"}]}, "/extraEnv/0"),
+        ({"prometheusRule": {"enabled": True, "runbookUrl": "the wiki: here"}}, "/prometheusRule/runbookUrl"),
+        ({"prometheusRule": {"enabled": True, "runbookUrl": "https://wiki/#a"}}, "/prometheusRule/runbookUrl"),
+        ({"operator": {"interval": "0s"}}, "/operator/interval"),
+        ({"operator": None}, "missing property 'operator'"),
+        ({"networkPolicy": {"enabled": True, "apiServerPorts": None}}, "missing property 'apiServerPorts'"),
+        ({"imagePullSecrets": [{}]}, "/imagePullSecrets/0"),
+        ({"operator": {"scrapeEndpoints": ["http://a,b"]}}, "/operator/scrapeEndpoints/0"),
+        ({"leaderElection": {"leaseDuration": "1s"}}, "/leaderElection/leaseDuration"),
+        ({"leaderElection": {"leaseDuration": "2500ms"}}, "/leaderElection/leaseDuration"),
+        ({"podDisruptionBudget": {"maxUnavailable": "0%"}}, "/podDisruptionBudget/maxUnavailable"),
     ],
 )
 def test_mistakes_are_refused_with_their_place(chart: Chart, values: Values, problem: str) -> None:
@@ -263,6 +290,55 @@ def test_every_label_and_annotation_is_a_string(chart: Chart, release: str) -> N
         if manifest["kind"] != "CustomResourceDefinition":
             check(manifest)
         assert isinstance(manifest["metadata"]["name"], str)
+
+
+@pytest.mark.parametrize(
+    ("release", "name"),
+    [
+        ("sluice", "sluice"),
+        ("y", "y-sluice"),
+        ("1234", "sluice-1234-sluice"),
+        ("team.sluice", "team-sluice"),
+        (f"{39 * 'a'}-sluice", 39 * "a"),
+    ],
+)
+def test_names_of_services_are_possible_for_every_release(chart: Chart, release: str, name: str) -> None:
+    manifests = chart.render(release=release)
+    assert one(manifests, "Service")["metadata"]["name"] == name
+    assert one(manifests, "Lease")["metadata"]["name"] == environment(manifests)["SLUICE_LEASE_NAME"] == name
+
+
+def test_a_label_that_is_added_is_there_once(chart: Chart) -> None:
+    labels = {"app.kubernetes.io/version": "mine", "release": "prometheus"}
+    values = {
+        "podLabels": labels,
+        "podAnnotations": {"kubectl.kubernetes.io/default-container": "other"},
+        "serviceMonitor": {"enabled": True, "labels": labels},
+        "prometheusRule": {"enabled": True, "labels": labels},
+        "dashboards": {"enabled": True, "labels": labels},
+    }
+    text = chart.run("template", "sluice", chart.folder, values=values)
+    manifests = [document.data for document in parse_documents(text, Path("manifests.yaml"))]  # refuses duplicate keys
+    metadata = [each["metadata"] for each in of_kind(manifests, "ServiceMonitor", "PrometheusRule", "ConfigMap")]
+    pod = one(manifests, "Deployment")["spec"]["template"]["metadata"]
+    for each in (*metadata, pod):
+        assert each["labels"].items() >= labels.items()
+        assert each["labels"]["app.kubernetes.io/name"] == "sluice"
+    assert pod["annotations"] == {"kubectl.kubernetes.io/default-container": "other"}
+
+
+def test_what_is_empty_by_default_may_be_null(chart: Chart) -> None:
+    names = (
+        "podLabels",
+        "podAnnotations",
+        "nodeSelector",
+        "tolerations",
+        "affinity",
+        "resources",
+        "watchNamespaces",
+        "extraEnv",
+    )
+    assert chart.render(dict.fromkeys(names)) == chart.render()
 
 
 def test_the_image_is_named_by_tag_or_digest(chart: Chart) -> None:

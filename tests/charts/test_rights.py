@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helm_chart import Chart, Manifest, Values, of_kind, one
+from helm_chart import Chart, ChartRefused, Manifest, Values, of_kind, one
 
 KUBE = Path(__file__).parents[2] / "controller" / "kube"
 ONE_NAMESPACE = {"watchNamespaces": ["speech"]}
@@ -85,6 +85,8 @@ def test_every_grant_is_to_the_releases_account(chart: Chart, values: Values) ->
     given = chart.render({**values, **own})
     assert of_kind(given, "ServiceAccount") == []
     assert {subject["name"] for subject in subjects(given)} == {"theirs"}
+    with pytest.raises(ChartRefused, match="name: required with create: false"):
+        chart.render({"serviceAccount": {"create": False}})
 
 
 def test_without_roles_none_is_made(chart: Chart) -> None:
@@ -99,9 +101,14 @@ def identities(manifests: list[Manifest]) -> set[tuple[str, str, str]]:
     }
 
 
-@pytest.mark.parametrize(("release", "namespace"), [("sluice", "two"), ("other", "one")])
-def test_releases_of_disjoint_namespaces_share_no_object(chart: Chart, release: str, namespace: str) -> None:
-    first = chart.render(ONE_NAMESPACE, release="sluice", namespace="one")
+@pytest.mark.parametrize(
+    ("release", "namespace", "other"),
+    [("sluice", "two", "sluice"), ("other", "one", "sluice"), ("sluice", "one-a", "a-sluice")],
+)
+def test_releases_of_disjoint_namespaces_share_no_object(
+    chart: Chart, release: str, namespace: str, other: str
+) -> None:
+    first = chart.render(ONE_NAMESPACE, release=other, namespace="one")
     values = {"watchNamespaces": ["batch"], "crds": {"install": False}}
     assert not identities(first) & identities(chart.render(values, release=release, namespace=namespace))
 
@@ -126,7 +133,7 @@ class TestPolicies:
 
     def test_are_those_that_were_tested(self, chart: Chart) -> None:
         """With the account, the Lease and the names that the sources have, they are the same."""
-        rendered = self.by_suffix(chart.render(), "sluice-system-sluice-")
+        rendered = self.by_suffix(chart.render(), "sluice-system.sluice-")
         tested = self.by_suffix(source("admission.yaml"), "sluice-")
         for specs in (rendered, tested):
             for spec in specs.values():
@@ -135,7 +142,7 @@ class TestPolicies:
 
     def test_name_the_account_and_the_lease_of_the_release(self, chart: Chart) -> None:
         manifests = chart.render({"serviceAccount": {"name": "acting"}}, release="a", namespace="one")
-        specs = self.by_suffix(manifests, "one-a-sluice-")
+        specs = self.by_suffix(manifests, "one.a-sluice-")
         for suffix in ("one-writer", "replicas-alone"):
             (condition,) = specs[self.KINDS[0], suffix]["matchConditions"]
             assert condition["expression"] == 'request.userInfo.username == "system:serviceaccount:one:acting"'
@@ -150,7 +157,7 @@ class TestPolicies:
         assert {binding["spec"]["policyName"] for binding in of_kind(manifests, self.KINDS[1])} == policies
 
     def test_about_authors_apply_to_the_releases_namespaces(self, chart: Chart) -> None:
-        specs = self.by_suffix(chart.render({"watchNamespaces": ["speech", "batch"]}), "sluice-system-sluice-")
+        specs = self.by_suffix(chart.render({"watchNamespaces": ["speech", "batch"]}), "sluice-system.sluice-")
         selector = {
             "matchExpressions": [
                 {"key": "kubernetes.io/metadata.name", "operator": "In", "values": ["speech", "batch"]}
@@ -165,7 +172,7 @@ class TestPolicies:
 
     def test_have_the_limits_of_priorities(self, chart: Chart) -> None:
         values = {"tenants": {"maxPriority": 10, "maxPriorities": {"speech": 1_000_000_000}}}
-        specs = self.by_suffix(chart.render(values), "sluice-system-sluice-")
+        specs = self.by_suffix(chart.render(values), "sluice-system.sluice-")
         limits = specs[self.KINDS[0], "priorities"]["variables"][0]
         assert limits == {"name": "limits", "expression": '{"":10,"speech":1000000000}'}
 
@@ -174,9 +181,9 @@ class TestPolicies:
 
 
 def test_the_account_has_a_share_of_the_api_server(chart: Chart) -> None:
-    lease, rest = of_kind(chart.render(), "FlowSchema")
-    if lease["metadata"]["name"].endswith("sluice-sluice"):
-        lease, rest = rest, lease
+    schemas = chart.render()
+    lease = one(schemas, "FlowSchema", "sluice-system.sluice-lease")
+    rest = one(schemas, "FlowSchema", "sluice-system.sluice")
     assert lease["spec"]["priorityLevelConfiguration"]["name"] == "leader-election"
     assert lease["spec"]["matchingPrecedence"] < rest["spec"]["matchingPrecedence"]
     for schema in (lease, rest):

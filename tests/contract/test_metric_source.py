@@ -253,6 +253,11 @@ class TestAFailingBackEnd:
         assert len(answer.problems) == 1
         assert "queries)" in answer.problems[0]
 
+    def test_a_path_that_does_not_exist_points_to_the_url(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda _: Answer(status=404, body=b"404 page not found")
+        (problem,) = read(source, demand="scalar").problems
+        assert "HTTP status 404: check --prometheus-url" in problem
+
     def test_one_that_is_not_there_is_unavailable(self) -> None:
         source = PrometheusSource("http://127.0.0.1:1")
         answer = read(source, demand="scalar")

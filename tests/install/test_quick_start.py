@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from document_blocks import ROOT, Block, blocks
+from corpus import ROOT
+from document_blocks import Block, blocks
 from helm_releases import SYSTEM
 from images import tag
 from installed import PATIENCE_S, InstallLab

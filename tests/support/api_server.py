@@ -48,9 +48,11 @@ def api_server(
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
-        yield write_kubeconfig(folder, f"http://127.0.0.1:{server.server_port}")
-        server.shutdown()
-        thread.join()
+        try:
+            yield write_kubeconfig(folder, f"http://127.0.0.1:{server.server_port}")
+        finally:  # else a test that fails would wait for the thread for ever
+            server.shutdown()
+            thread.join()
 
 
 def write_kubeconfig(folder: Path, url: str) -> Path:

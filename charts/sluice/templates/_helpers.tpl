@@ -1,29 +1,29 @@
 {{- define "sluice.name" -}}
-{{ .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" }}
+{{ .Values.nameOverride | default .Chart.Name }}
 {{- end }}
 
+{{/* The name of a Service begins with a letter and has no dot; that of a release may begin with a digit and have dots. */}}
 {{- define "sluice.fullname" -}}
 {{- $name := include "sluice.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
 {{- if .Values.fullnameOverride -}}
-{{ .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
-{{- else if contains $name .Release.Name -}}
-{{ .Release.Name | trunc 40 | trimSuffix "-" }}
-{{- else -}}
-{{ printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- $full = .Values.fullnameOverride -}}
+{{- else if regexMatch "^[0-9]" $full -}}
+{{- $full = printf "%s-%s" .Chart.Name $full -}}
 {{- end -}}
+{{ $full | replace "." "-" | trunc 40 | trimAll "-" }}
 {{- end }}
 
-{{/* Names of cluster-scoped objects: two releases of one name in two namespaces must not share them. */}}
+{{/*
+Names of cluster-scoped objects: two releases of one name in two namespaces must not share them. Neither part has a dot,
+so that `a` and `b-c` are not `a-b` and `c`.
+*/}}
 {{- define "sluice.clusterName" -}}
-{{ printf "%s-%s" .Release.Namespace (include "sluice.fullname" .) }}
+{{ printf "%s.%s" .Release.Namespace (include "sluice.fullname" .) }}
 {{- end }}
 
 {{- define "sluice.serviceAccountName" -}}
-{{- if .Values.serviceAccount.create -}}
 {{ .Values.serviceAccount.name | default (include "sluice.fullname" .) }}
-{{- else -}}
-{{ .Values.serviceAccount.name | default "default" }}
-{{- end -}}
 {{- end }}
 
 {{/*
@@ -42,6 +42,11 @@ app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+{{- end }}
+
+{{/* The labels of an object, with those that a value adds or replaces. */}}
+{{- define "sluice.labelsWith" -}}
+{{ toYaml (merge (deepCopy (.added | default dict)) (include "sluice.labels" .root | fromYaml)) }}
 {{- end }}
 
 {{- define "sluice.image" -}}

@@ -67,7 +67,7 @@ def checked(
     demand: Reading = 40.0,
     latency: Reading = 0.2,
     pods: frozenset[str] = frozenset({"vad-0"}),
-    answers: Mapping[str, Sequence[Any]] | None = None,
+    answers: Mapping[str, Sequence[Any] | Absence] | None = None,
 ) -> dict[str, Check]:
     spec = spec or the_pipeline()
     targets: list[PlacementTarget] = [
@@ -130,6 +130,23 @@ def test_a_prometheus_that_does_not_answer_leaves_the_query_unknown() -> None:
     found = checked(demand=gone)["demand.query"]
     assert found.ok is None
     assert "--prometheus-url" in found.message
+    other = Absence(reason=AbsenceReason.UNAVAILABLE, detail="Prometheus: HTTP status 401: check the credentials")
+    assert checked(demand=other)["demand.query"].message.endswith("401: check the credentials")
+
+
+def test_a_query_that_prometheus_refuses_is_to_be_corrected() -> None:
+    detail = "Prometheus: unclosed left parenthesis, in: sum(gateway_active_streams)"
+    found = checked(demand=Absence(reason=AbsenceReason.UNAVAILABLE, detail=detail))["demand.query"]
+    assert found.ok is False
+    assert found.message == f"Unavailable: {detail}: correct the query"
+
+
+def test_labels_are_not_judged_without_an_answer() -> None:
+    gone = Absence(reason=AbsenceReason.UNAVAILABLE, detail="Prometheus: Connection refused")
+    found = checked(readings=dict.fromkeys(READINGS, gone), answers={"exported_pod": gone})
+    assert "labels" not in found
+    assert found["metrics"].ok is None
+    assert "Connection refused" in found["metrics"].message
 
 
 def test_old_samples_are_told() -> None:

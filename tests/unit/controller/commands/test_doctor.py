@@ -150,12 +150,23 @@ def test_the_resources_of_the_cluster_are_checked_with_cluster(tmp_path: Path) -
     assert failing(result)[0]["subject"] == "SpeechPipeline captions"
 
 
-def test_a_server_that_does_not_answer_leaves_everything_unknown(tmp_path: Path, manifests: Path) -> None:
+@pytest.mark.parametrize("cluster", [False, True])
+def test_a_server_that_does_not_answer_leaves_everything_unknown(
+    tmp_path: Path, manifests: Path, cluster: bool
+) -> None:
     kubeconfig = write_kubeconfig(tmp_path, "http://127.0.0.1:1")
-    result = CliRunner().invoke(doctor, [str(manifests), "--kubeconfig", str(kubeconfig), "-o", "json"])
-    assert result.exit_code == 0
+    subject = "--cluster" if cluster else str(manifests)
+    result = CliRunner().invoke(doctor, [subject, "--kubeconfig", str(kubeconfig), "-o", "json"])
+    assert result.exit_code == 1  # a script must not take it for a cluster in order
     (check,) = json.loads(result.stdout)["checks"]
     assert (check["name"], check["ok"]) == ("api-server", None)
+
+
+def test_resources_that_may_not_be_read_are_not_said_to_be_absent(tmp_path: Path) -> None:
+    answers = {**ANSWERS, "/apis/sluice.dev/v1alpha1/speechpipelines": 403}
+    result = run(tmp_path, answers, "--cluster", "-o", "json")
+    words = [check["message"] for check in json.loads(result.stdout)["checks"] if check["ok"] is None]
+    assert words == ["not read: speechpipelines: GET /apis/sluice.dev/v1alpha1/speechpipelines: 403 refused with 403"]
 
 
 @pytest.mark.parametrize(

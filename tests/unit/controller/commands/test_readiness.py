@@ -106,6 +106,20 @@ def test_invalid_manifests_and_wrong_options_are_not_a_verdict(manifests: Path) 
     assert run(manifests).exit_code == 1
 
 
+def test_a_page_that_cannot_be_written_is_wrong_usage(manifests: Path, tmp_path: Path) -> None:
+    page = tmp_path / "nowhere" / "page.md"
+    result = run(manifests, "--demand", "speech/captions=40", "--out", page)
+    assert result.exit_code == 2
+    assert f"--out': {page}: cannot be written: No such file or directory." in result.stderr
+
+
+@pytest.mark.parametrize("account", ["sluice", "a/b/c", "a/", "/b"])
+def test_an_account_without_its_namespace_is_wrong_usage(manifests: Path, account: str) -> None:
+    result = run(manifests, "--live", "--service-account", account)
+    assert result.exit_code == 2
+    assert f"{account!r}: must be NAMESPACE/NAME." in result.stderr
+
+
 def test_the_cluster_is_read_when_asked(manifests: Path, tmp_path: Path) -> None:
     status = {
         "observedGeneration": 1,

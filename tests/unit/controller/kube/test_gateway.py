@@ -15,6 +15,7 @@ from controller.kube.gateway import (
     DEPLOYMENTS,
     NODES,
     PODS,
+    ConfigurationError,
     Conflict,
     EventStream,
     Expired,
@@ -188,3 +189,27 @@ def test_an_event_that_is_none_ends_the_stream(line: bytes, error: type[KubeErro
         next(events)
     assert type(raised.value) is error
     assert response.closed
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("a: [", "must be a kubeconfig: while parsing"),
+        ("just words", "must be a kubeconfig"),
+        ("[1, 2]", "must be a kubeconfig"),
+        ("clusters: 1", "must be a kubeconfig"),
+        ("", "is empty"),
+        (None, "Invalid kube-config file"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_named_with_its_problem(
+    tmp_path: Path, content: str | None, problem: str
+) -> None:
+    path = tmp_path / "config"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigurationError) as refused:
+        Gateway(path)
+    assert str(refused.value).startswith(f"no credentials for a Kubernetes API server: {path}: ")
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -14,6 +14,8 @@ from controller.kube.survey import Survey, sampled_nodes
 APPS = "/apis/apps/v1/namespaces/speech"
 ACCOUNT = "/api/v1/namespaces/sluice-system/serviceaccounts/sluice"
 SCALE = Right(group="apps", resource="deployments/scale", verb="patch")
+NODES = Right(group="", resource="nodes", verb="list")
+POOL_STATUS = Right(group="sluice.dev", resource="computepools/status", verb="patch")
 LEASE = Right(group="coordination.k8s.io", resource="leases", verb="get", namespace="sluice-system", name="sluice")
 ANSWERS: dict[str, Answer] = {
     "/api/v1/namespaces/default": {"metadata": {"name": "default"}},
@@ -72,14 +74,37 @@ def test_the_rights_are_those_of_the_operators_account(survey: Survey, reviews: 
     assert scale["resourceAttributes"]["subresource"] == "scale"
 
 
-@pytest.mark.parametrize(("account", "others"), [("elsewhere/sluice", True), ("sluice-system/sluice", False)])
+def test_a_right_in_the_namespaces_of_the_pipelines_is_enough(tmp_path: Path) -> None:
+    asked = []
+
+    def review(_: str, spec: Json) -> Answer:
+        asked.append(spec["resourceAttributes"])
+        return {"status": {"allowed": asked[-1].get("namespace") == "speech" or asked[-1]["resource"] == "nodes"}}
+
+    with api_server(tmp_path, ANSWERS, review) as kubeconfig, Gateway(kubeconfig) as gateway:
+        survey = Survey(gateway)
+        rights = [SCALE, NODES, POOL_STATUS]
+        within = survey.missing_rights("sluice-system/sluice", rights, ["speech"])
+        beyond = survey.missing_rights("sluice-system/sluice", rights, ["batch", "speech"])
+    assert (within.missing, within.unmanaged) == ((), ())
+    assert (beyond.missing, beyond.unmanaged) == ((), ("batch",))
+    assert not [each for each in asked if each["resource"] == "nodes" and "namespace" in each]
+
+
+@pytest.mark.parametrize(
+    ("account", "others", "why"),
+    [
+        ("elsewhere/sluice", True, "ServiceAccount elsewhere/sluice does not exist"),
+        ("sluice-system/sluice", False, "those of ServiceAccount sluice-system/sluice may not be asked for"),
+    ],
+)
 def test_without_the_account_or_the_right_to_ask_the_own_rights_are_checked(
-    tmp_path: Path, account: str, others: bool
+    tmp_path: Path, account: str, others: bool, why: str
 ) -> None:
     reviews = Reviews(may_ask_for_others=others)
     with api_server(tmp_path, ANSWERS, reviews) as kubeconfig, Gateway(kubeconfig) as gateway:
         rights = Survey(gateway).missing_rights(account, [SCALE])
-    assert rights.subject == "the credentials in use"
+    assert rights.subject == f"the credentials in use ({why})"
     assert rights.missing == ()
     assert reviews.asked[-1][0].endswith("/selfsubjectaccessreviews")
 

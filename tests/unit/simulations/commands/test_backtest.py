@@ -68,6 +68,7 @@ def test_a_record_that_is_too_short_names_its_gaps(manifests: Path) -> None:
     [
         (["--since", "soon"], "must be a time such as 90m"),
         (["--step", "20m"], "--step must be from 1s to 10m"),
+        (["--since", "9999999w"], "--since must be at most 366d"),
         (["--cluster"], "not both"),
         (["--pipeline", "speech/caption"], "did you mean 'speech/captions'?"),
     ],
