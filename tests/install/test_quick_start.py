@@ -35,11 +35,17 @@ def cluster(lab: InstallLab) -> Iterator[InstallLab]:
     tolerant = {"spec": {"template": {"spec": {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}}}}
     lab.releases.kubectl("patch", *WORKLOAD, "--patch", json.dumps(tolerant))
     lab.releases.kubectl("scale", *WORKLOAD, "--replicas=2")
-    until(lambda: lab.query('sum(up{namespace="speech"}) == 2'), within_s=PATIENCE_S)
+    until(lambda: both_are_scraped(lab), within_s=PATIENCE_S)
     yield lab
     lab.releases.kubectl("taint", "nodes", *others, f"{TAINT}-")
     if "sluice" in lab.releases.helm("list", "--short", chart=None):
         lab.uninstall(SYSTEM)
+
+
+def both_are_scraped(lab: InstallLab) -> bool:
+    """Whether Prometheus has the two pods of the workload, and no longer those of a former test."""
+    pods = {pod["metadata"]["name"] for pod in lab.releases.get("pods", "--namespace", "speech")["items"]}
+    return len(pods) == 2 and pods == {up["metric"]["pod"] for up in lab.query('up{namespace="speech"} == 1')}
 
 
 def environment(lab: InstallLab, folder: Path) -> dict[str, str]:
