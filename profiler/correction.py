@@ -61,9 +61,9 @@ MIN_TAIL_ITEMS = 200.0
 NEGLIGIBLE = 0.02
 """Deviations of the throughput below this share are ignored."""
 NEGLIGIBLE_OVERHEAD = 0.05
-LEAST_SHARE = 0.05
-"""Where the measured overhead leaves a smaller share of the SLA, no replicas meet the SLA. The stages are planned as
-without overhead then: money spent on them would be wasted."""
+LEAST_SHARE = 0.3
+"""Where the measured overhead leaves a smaller share of the SLA, the SLA is missed at any cost, and the stages are
+planned as without overhead: money spent on them would be wasted."""
 _PERCENTILE = 95.0  # the percentile that servers report, whatever that of the SLA
 _HIGHEST_UTILIZATION = 0.9
 _SATURATED = 0.95
@@ -181,9 +181,14 @@ def left_to_stages_s(sla_s: float, overhead_s: float | None) -> float:
 
     A measured overhead below `NEGLIGIBLE_OVERHEAD` of the SLA is within the error of the measurement.
     """
-    if overhead_s is None or not NEGLIGIBLE_OVERHEAD <= overhead_s / sla_s <= 1 - LEAST_SHARE:
+    if overhead_s is None or overhead_s < NEGLIGIBLE_OVERHEAD * sla_s or leaves_too_little(sla_s, overhead_s):
         return sla_s
     return sla_s * to_grain(1 - overhead_s / sla_s)
+
+
+def leaves_too_little(sla_s: float, overhead_s: float | None) -> bool:
+    """Return whether the time outside the stages leaves them less than `LEAST_SHARE` of the SLA (s)."""
+    return overhead_s is not None and overhead_s > (1 - LEAST_SHARE) * sla_s
 
 
 def _corrected(

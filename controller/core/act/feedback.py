@@ -19,7 +19,7 @@ from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan
-from profiler.correction import NEGLIGIBLE_OVERHEAD
+from profiler.correction import leaves_too_little
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
@@ -158,7 +158,7 @@ def close_loop(
     memory = replace(memory, misses=min(PATIENCE, memory.misses + 1), met_since_s=None, room_since_s=None)
     if memory.misses < PATIENCE:
         return Feedback(memory=memory)
-    if _beyond_help(assessment, plan):
+    if leaves_too_little(sla_s, assessment.profile.overhead_s):
         return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     if memory.step is not None:
         return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
@@ -187,14 +187,6 @@ def _grows(assessment: Assessment, aimed: Mapping[PlacementKey, int]) -> bool:
     """Whether replicas are added to a stage without feedback."""
     names = (stage.name for stage in assessment.spec.stages)
     return any(_total(aimed, name) > _total(assessment.current, name) for name in names)
-
-
-def _beyond_help(assessment: Assessment, plan: PipelinePlan) -> bool:
-    """Whether the time outside the stages leaves them less than any plan needs, so that this one has all of the SLA."""
-    sla_s, overhead_s = assessment.spec.sla.latency_s, assessment.profile.overhead_s
-    if overhead_s is None or plan.latency_s is None:
-        return False
-    return overhead_s > NEGLIGIBLE_OVERHEAD * sla_s and overhead_s + plan.latency_s > sla_s
 
 
 def _starts(assessment: Assessment, stage: StageName) -> bool:

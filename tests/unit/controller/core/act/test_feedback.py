@@ -412,27 +412,6 @@ class TestUseless:
         assert found[-1].hold(HoldReason.OVERHEAD) is not None
         assert max(encoders(found)) <= encoders(found)[0] + 1, "one step is tried: overhead must not empty the budget"
 
-    def test_overhead_that_leaves_the_stages_enough_stops_no_step(self) -> None:
-        """Three quarters of the SLA pass outside the stages; the rest is enough for the plan."""
-        memory = PipelineMemory(learned=Learned(overhead_s=1.5))
-        spec = a_pipeline(sla_s=2.0)
-        work_s = 0.6 * 2.5 * planned(spec)[ENCODER]
-        found = run(
-            120,
-            lambda _, replicas: Measured(
-                latency_s=1.5 + work_s / replicas[ENCODER], encoder_s=work_s / replicas[ENCODER]
-            ),
-            spec=spec,
-            memory=memory,
-            kept=lambda memory: replace(memory, learned=replace(memory.learned, overhead_s=1.5)),
-        )
-        plan = found[0].decision.plan
-        assert plan is not None
-        assert plan.latency_s is not None
-        assert plan.latency_s <= 0.5, "planned within what is left"
-        assert {stage for _, stage in steps(found)} == {"encoder"}
-        assert found[-1].state.latency_s <= 2.0  # type: ignore[operator]
-
     def test_a_step_whose_replicas_never_become_ready_is_judged_too(self) -> None:
         before = run(4, constant(0.8))[-1]
         assert before.feedback.step is not None
