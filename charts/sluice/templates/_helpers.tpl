@@ -59,7 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end }}
 
-{{/* The memory that `make bench-operator` measures at most is 275 MiB, 364 MiB and 484 MiB for the three sizes. */}}
+{{/* The memory that `make bench-operator` measures at most is 307 MiB, 364 MiB and 484 MiB for the three sizes. */}}
 {{- define "sluice.resources" -}}
 {{- if .Values.resources -}}
 {{ toYaml .Values.resources }}
