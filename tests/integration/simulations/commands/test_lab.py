@@ -76,7 +76,7 @@ def test_it_ends_with_all_its_processes_and_files(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     with subprocess.Popen(
-        [SLUICE, "lab", "run", scenario],
+        ["env", "--default-signal=INT", SLUICE, "lab", "run", scenario],  # a shell's background job ignores it
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
