@@ -49,6 +49,7 @@ class ControlLoop:
         health: Health,
         search_effort: Callable[[], int] | None = None,
         permit: Callable[[], None] = lambda: None,
+        skew_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Connect the parts of a cycle.
 
@@ -66,6 +67,7 @@ class ControlLoop:
             search_effort: measures the units of search work that a decision may take; called once, before the first
                 cycle.
             permit: raises a `KubeError` while this replica may not write; such a cycle fails before it reads.
+            skew_s: returns how many seconds the API server's clock is ahead; None while it is not known.
         """
         self._reader = reader
         self._actuator = actuator
@@ -78,6 +80,7 @@ class ControlLoop:
         self._health = health
         self._search_effort = search_effort
         self._permit = permit
+        self._skew_s = skew_s
         self._resync_due_s = float("-inf")
         self._recorded: dict[PipelineKey, object] = {}
 
@@ -137,7 +140,7 @@ class ControlLoop:
         observation, decision = observation.of(contained), contained.decision
         news = self._record(observation, decision)
         # The status carries the state that a restart needs, so it is written before the scales: a restart in between
-        # repeats a write that changes nothing. A pipeline whose status cannot be written is not scaled.
+        # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news)
         self._reader.remember(observation, decision)
@@ -149,7 +152,14 @@ class ControlLoop:
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)
-        self._telemetry.succeeded(observation.snapshot, decision, time.monotonic() - started_s, invalid)
+        self._telemetry.succeeded(
+            observation.snapshot,
+            decision,
+            time.monotonic() - started_s,
+            invalid,
+            refused=self._reporter.unwritten(observation),
+            skew_s=self._skew_s(),
+        )
         self._health.ready()
         return decision, writes
 
