@@ -49,7 +49,6 @@ class ControlLoop:
         health: Health,
         search_effort: Callable[[], int] | None = None,
         permit: Callable[[], None] = lambda: None,
-        skew_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Connect the parts of a cycle.
 
@@ -67,7 +66,6 @@ class ControlLoop:
             search_effort: measures the units of search work that a decision may take; called once, before the first
                 cycle.
             permit: raises a `KubeError` while this replica may not write; such a cycle fails before it reads.
-            skew_s: returns how many seconds the API server's clock is ahead; None while it is not known.
         """
         self._reader = reader
         self._actuator = actuator
@@ -80,7 +78,6 @@ class ControlLoop:
         self._health = health
         self._search_effort = search_effort
         self._permit = permit
-        self._skew_s = skew_s
         self._resync_due_s = float("-inf")
         self._recorded: dict[PipelineKey, object] = {}
 
@@ -158,7 +155,6 @@ class ControlLoop:
             time.monotonic() - started_s,
             invalid,
             refused=self._reporter.unwritten(observation),
-            skew_s=self._skew_s(),
         )
         self._health.ready()
         return decision, writes

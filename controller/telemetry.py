@@ -192,6 +192,10 @@ class Telemetry:
         """Report `interval_s` as the configured time between cycles."""
         self._interval.set(interval_s)
 
+    def measures_skew(self, skew_s: Callable[[], float | None]) -> None:
+        """Report in every cycle how many seconds the API server's clock is ahead: the result of `skew_s()`."""
+        self._fleet.skew_s = skew_s
+
     def leads(self, leads: Callable[[], bool]) -> None:
         """Report as `sluice_leader`, at every scrape, whether this replica leads: the result of `leads()`."""
         self._leader.set_function(leads)
@@ -204,13 +208,12 @@ class Telemetry:
         invalid: int,
         *,
         refused: Collection[PipelineKey] = (),
-        skew_s: float | None = None,
     ) -> None:
         """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used.
 
-        `refused` are the pipelines whose status the API server refuses, `skew_s` is how far its clock is ahead.
+        `refused` are the pipelines whose status the API server refuses.
         """
-        self._fleet.take(snapshot, decision, refused, skew_s)
+        self._fleet.take(snapshot, decision, refused)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
         self._success.set(snapshot.now_s)
@@ -275,15 +278,14 @@ class _Fleet(Collector):
     """
 
     def __init__(self) -> None:
+        self.skew_s: Callable[[], float | None] = lambda: None
         self._series: dict[str, list[tuple[Sequence[str], float]]] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
 
-    def take(
-        self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey], skew_s: float | None
-    ) -> None:
+    def take(self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey]) -> None:
         """Replace the gauges by those of a new decision."""
         gauges = _Gauges()
-        gauges.set("clock_skew_seconds", [], skew_s)
+        gauges.set("clock_skew_seconds", [], self.skew_s())
         detailed = len(decision.pipelines) <= DETAILED
         gauges.set("pipelines", [], len(decision.pipelines))
         self._changed_at_s = {

@@ -187,6 +187,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
             permit = leadership.check if leadership else lambda: None
             gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
+            telemetry.measures_skew(gateway.server_clock.skew_s)
             if leadership is not None:
                 kept = KeptMemory(
                     gateway, namespace=settings.lease_namespace, name=settings.lease_name, identity=identity
@@ -218,10 +219,11 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             reporting_grace_s=settings.reporting_grace_s,
             namespaces=settings.namespaces,
             priorities=settings.priorities,
-            kept=kept,
             clock=gateway.server_clock.now_s,
         )
         parts.callback(reader.close)
+        if kept is not None:
+            reader.resume_from(kept)
         watches = parts.enter_context(
             ResourceWatches(
                 gateway,
@@ -269,7 +271,6 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             telemetry=telemetry,
             health=health,
             permit=permit,
-            skew_s=gateway.server_clock.skew_s,
         )
         if leadership is not None:
             parts.enter_context(leadership)  # entered last, so released first, as soon as nothing is written any more

@@ -180,14 +180,9 @@ class Reader:
         reporting_grace_s: float,
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
-        kept: KeptMemory | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare to read.
-
-        `reporting_grace_s` is how long a pod may be ready without metrics. `kept` has the memory of pipelines whose
-        status could not be written. `clock` returns epoch seconds.
-        """
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
         self._source = source
         self._resources = Resources(pipelines, pools, namespaces, priorities)
@@ -195,7 +190,7 @@ class Reader:
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
         self._clock = clock
-        self._kept = kept
+        self._kept: KeptMemory | None = None
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
@@ -207,6 +202,10 @@ class Reader:
     def close(self) -> None:
         """End the reader's threads."""
         self._threads.shutdown(cancel_futures=True)
+
+    def resume_from(self, kept: KeptMemory) -> None:
+        """Resume pipelines from what `kept` has, where it is newer than their status. Before the first cycle."""
+        self._kept = kept
 
     def observe(self) -> Observation:
         """Return the present state of resources, cluster and metrics.

@@ -37,6 +37,7 @@ from controller.kube.gateway import (
 )
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
+from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
 from controller.kube.status import invalid_status, pipeline_status, pool_status
 from controller.kube.store import KeptResource, ResourceStore
@@ -95,15 +96,7 @@ class Reporter:
         self._clock = clock
         self._away: set[Resource] = set()
         self._visited_at_s: dict[str, float] = {}
-        self._turn = 0
-        self._failed_at: dict[str, int] = {}
-        """The turn in which the last write of a status failed, by UID."""
-        self._refused: dict[str, str] = {}
-        """Why the server refused the status when it was last tried, by UID."""
-        self._withheld: dict[str, str] = {}
-        """Why pipelines are not scaled whose status was refused in this cycle, by UID."""
-        self._written: set[str] = set()
-        """The UIDs of the resources whose status was written in this cycle."""
+        self._refusals = Refusals()
         self._planned = PlannedTexts()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
@@ -121,13 +114,10 @@ class Reporter:
         of pipelines without replica changes are written for `STATUS_SHARE` of the interval. First come those in `news`,
         whose decision differs from the last one. Pipelines that must wait for a later cycle are left out too.
         """
-        self._turn += 1
         self._away.clear()
-        self._withheld.clear()
-        self._written.clear()
-        self._forget_all_but(observation)
+        self._begin(observation)
         pools = decision.pools if self._pool_status else ()
-        failed = [pool for pool in pools if observation.pools[pool.name].uid in self._failed_at]
+        failed = [pool for pool in pools if self._refusals.last_failure(observation.pools[pool.name].uid)]
         self._report_pools(observation, decision, [pool for pool in pools if pool not in failed])
         writable = self._report_pipelines(observation, decision, news)
         self._report_pools(observation, decision, failed)
@@ -135,7 +125,8 @@ class Reporter:
 
     def unwritten(self, observation: Observation) -> frozenset[PipelineKey]:
         """Return the pipelines whose status the server refused when it was last tried."""
-        return frozenset(key for key, resource in observation.pipelines.items() if resource.uid in self._refused)
+        refused = self._refusals.why
+        return frozenset(key for key, resource in observation.pipelines.items() if refused(resource.uid) is not None)
 
     def _report_pools(self, observation: Observation, decision: Decision, pools: Iterable[PoolDecision]) -> None:
         for pool in pools:
@@ -153,8 +144,8 @@ class Reporter:
         Then write the statuses of resources that cannot be used, as many as `INVALID_SHARE` allows.
         """
         for kept in observation.pipelines.values():
-            if kept.uid in self._refused:
-                message = unwritten_status(self._refused[kept.uid], self._withheld.get(kept.uid))
+            if (why := self._refusals.why(kept.uid)) is not None:
+                message = unwritten_status(why, self._refusals.why_withheld(kept.uid))
                 self._events.record(kept.whole(), "Warning", EventReason.STATUS_REFUSED.value, message)
         failed: set[PipelineKey] = set()
         for write in writes:
@@ -179,7 +170,7 @@ class Reporter:
         if self._kept is not None:
             present = {resource.uid for resource in observation.pipelines.values()}
             present |= {found.resource.uid for found in observation.invalid_pipelines}
-            self._kept.forget(self._kept.uids - (present - self._written))
+            self._kept.forget(self._kept.uids - present.difference(self._refusals.written))
 
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
@@ -229,11 +220,11 @@ class Reporter:
             else:
                 (acting if own.changes else others).append((state, own))
         # What failed last time comes last: a webhook that hangs looks like a server that does not answer.
-        acting.sort(key=lambda pair: self._failed_at.get(pair[1].spec.uid, 0))
+        acting.sort(key=lambda pair: self._refusals.last_failure(pair[1].spec.uid))
         written = zip(acting, self._threads.map(write, acting), strict=True)
         others.sort(
             key=lambda pair: (
-                self._failed_at.get(pair[1].spec.uid, 0),
+                self._refusals.last_failure(pair[1].spec.uid),
                 pair[1].key not in news,
                 self._visited_at_s.get(pair[1].spec.uid, float("-inf")),
             )
@@ -247,7 +238,7 @@ class Reporter:
             elif outcome is _Outcome.WRITTEN:
                 writable.add(own.key)
         self._keep(refused, decision.now_s)
-        writable.update(own.key for own in refused if own.spec.uid not in self._withheld)
+        writable.update(own.key for own in refused if self._refusals.why_withheld(own.spec.uid) is None)
         return frozenset(writable)
 
     def _keep(self, refused: Iterable[PipelineDecision], now_s: float) -> None:
@@ -272,7 +263,7 @@ class Reporter:
         for own in unsafe:
             if own.changes:
                 _LOG.error("%s: not scaled: neither its status nor the Lease keeps its memory: %s", own.key, problem)
-                self._withheld[own.spec.uid] = problem
+                self._refusals.withheld(own.spec.uid, problem)
 
     def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> _Outcome:
         """Write `status` as a merge patch if it differs enough from `old`.
@@ -283,7 +274,7 @@ class Reporter:
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
         if not worth_writing(old, status, age_s) or not (patch := merge_patch(old, status)):
-            self._answered(resource, None)
+            self._refusals.over(resource.uid, written=False)
             return _Outcome.WRITTEN
         if kind in self._away:  # each of thousands of requests would wait for its timeout
             return _Outcome.AWAY
@@ -294,29 +285,19 @@ class Reporter:
             return _Outcome.GONE
         except Unavailable as error:
             self._away.update(self._stores if isinstance(error, Silent) else (kind,))
-            self._failed_at[resource.uid] = self._turn
+            self._refusals.unanswered(resource.uid)
             _LOG.warning("writing the status of %s failed; no other is written in this cycle: %s", name, error)
             return _Outcome.AWAY
         except KubeError as error:
             if isinstance(error, Conflict) and self._is_another(kind, resource):
                 self._stores[kind].remove(resource.whole())
                 return _Outcome.GONE
-            self._answered(resource, error)
+            self._refusals.refused(resource.uid, str(error))
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
-        self._answered(resource, None)
-        self._written.add(resource.uid)
+        self._refusals.over(resource.uid, written=True)
         return _Outcome.WRITTEN
-
-    def _answered(self, resource: KeptResource, error: KubeError | None) -> None:
-        """Note whether the status of a resource was refused."""
-        if error is None:
-            self._failed_at.pop(resource.uid, None)
-            self._refused.pop(resource.uid, None)
-        else:
-            self._failed_at[resource.uid] = self._turn
-            self._refused[resource.uid] = str(error)
 
     def _is_another(self, kind: Resource, resource: KeptResource) -> bool:
         """Return whether the object is gone or another has its name; a conflict can have other reasons too."""
@@ -335,14 +316,14 @@ class Reporter:
             kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
             self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
 
-    def _forget_all_but(self, observation: Observation) -> None:
+    def _begin(self, observation: Observation) -> None:
+        """Begin a cycle: forget the resources that are gone."""
         invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
         everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
-        self._failed_at = {uid: turn for uid, turn in self._failed_at.items() if uid in present}
-        self._refused = {uid: why for uid, why in self._refused.items() if uid in present}
+        self._refusals.begin(present)
         self._planned.forget_all_but(present)
 
 

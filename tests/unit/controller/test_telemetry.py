@@ -297,6 +297,7 @@ def test_a_refused_status_and_the_difference_of_clocks_have_series() -> None:
     telemetry.succeeded(snapshot, decision, 0.2, 0)
     assert f"{name} 0.0" in exposed(telemetry)
     assert not [line for line in exposed(telemetry) if line.startswith("sluice_clock_skew_seconds")]
-    telemetry.succeeded(snapshot, decision, 0.2, 0, refused={decision.pipelines[0].key}, skew_s=-300.5)
+    telemetry.measures_skew(lambda: -300.5)
+    telemetry.succeeded(snapshot, decision, 0.2, 0, refused={decision.pipelines[0].key})
     assert f"{name} 1.0" in exposed(telemetry)
     assert "sluice_clock_skew_seconds -300.5" in exposed(telemetry)

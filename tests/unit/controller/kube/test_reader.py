@@ -104,11 +104,7 @@ def a_store(*resources: dict[str, Any]) -> ResourceStore:
     return store
 
 
-def a_reader(
-    *pipelines: dict[str, Any],
-    nodes: list[dict[str, Any]] | KubeError | None = None,
-    kept: KeptMemory | None = None,
-) -> Reader:
+def a_reader(*pipelines: dict[str, Any], nodes: list[dict[str, Any]] | KubeError | None = None) -> Reader:
     return Reader(
         cast("Gateway", NobodyElse()),
         Silent(),
@@ -117,7 +113,6 @@ def a_reader(
         cluster=cast("Cluster", World(nodes=nodes or [a_node("node-0")])),
         interval_s=10.0,
         reporting_grace_s=60.0,
-        kept=kept,
         clock=lambda: NOW_S,
     )
 
@@ -241,7 +236,8 @@ def test_a_new_leader_goes_on_with_the_newer_memory_of_status_and_lease(at_s: fl
     kept = KeptMemory(cast("Gateway", lease), namespace="sluice-system", name="sluice", identity=LeaseLog.HOLDER)
     kept.keep({"live": in_lease})
     successor = KeptMemory(cast("Gateway", lease), namespace="sluice-system", name="sluice", identity="next")
-    reader = a_reader(a_pipeline("live", memory=in_status), kept=successor)
+    reader = a_reader(a_pipeline("live", memory=in_status))
+    reader.resume_from(successor)
     (state,) = reader.observe().snapshot.pipelines
     reader.close()
     assert state.memory.demand == demand
