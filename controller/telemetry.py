@@ -6,7 +6,7 @@ them.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -114,6 +114,16 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pool_replicas", "Replicas on the pool by state", ["pool", "state"]),
     ("pool_failing_placements", "Placements on the pool that plans avoid although it delivers", ["pool", "cause"]),
     ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
+    (
+        "pipeline_status_refused",
+        "1 while the API server refuses the pipeline's status, else 0; what a restart needs is then in the Lease",
+        _PIPELINE,
+    ),
+    (
+        "clock_skew_seconds",
+        "Time by which the API server's clock is ahead of the operator's; no series until it is known",
+        [],
+    ),
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
 """The gauges of a decision: name without the prefix `sluice_`, help text, labels."""
@@ -182,13 +192,28 @@ class Telemetry:
         """Report `interval_s` as the configured time between cycles."""
         self._interval.set(interval_s)
 
+    def measures_skew(self, skew_s: Callable[[], float | None]) -> None:
+        """Report in every cycle how many seconds the API server's clock is ahead: the result of `skew_s()`."""
+        self._fleet.skew_s = skew_s
+
     def leads(self, leads: Callable[[], bool]) -> None:
         """Report as `sluice_leader`, at every scrape, whether this replica leads: the result of `leads()`."""
         self._leader.set_function(leads)
 
-    def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
-        """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used."""
-        self._fleet.take(snapshot, decision)
+    def succeeded(
+        self,
+        snapshot: Snapshot,
+        decision: Decision,
+        duration_s: float,
+        invalid: int,
+        *,
+        refused: Collection[PipelineKey] = (),
+    ) -> None:
+        """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used.
+
+        `refused` are the pipelines whose status the API server refuses.
+        """
+        self._fleet.take(snapshot, decision, refused)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
         self._success.set(snapshot.now_s)
@@ -253,12 +278,14 @@ class _Fleet(Collector):
     """
 
     def __init__(self) -> None:
+        self.skew_s: Callable[[], float | None] = lambda: None
         self._series: dict[str, list[tuple[Sequence[str], float]]] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
 
-    def take(self, snapshot: Snapshot, decision: Decision) -> None:
+    def take(self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey]) -> None:
         """Replace the gauges by those of a new decision."""
         gauges = _Gauges()
+        gauges.set("clock_skew_seconds", [], self.skew_s())
         detailed = len(decision.pipelines) <= DETAILED
         gauges.set("pipelines", [], len(decision.pipelines))
         self._changed_at_s = {
@@ -268,9 +295,10 @@ class _Fleet(Collector):
         }
         for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
             gauges.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
+            labels = [state.spec.namespace, state.spec.name]
+            gauges.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
-                labels = [state.spec.namespace, state.spec.name, reason]
-                gauges.set("pipeline_last_change_timestamp_seconds", labels, at_s)
+                gauges.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
         gauges.add_fleet(snapshot, decision)
         gauges.add_readings(snapshot)
         replicas, failing = _replicas_by_pool(snapshot), _failing_by_pool(decision)

@@ -109,6 +109,7 @@ def external_scaler(
     listed: Callable[[], bool],
     health: "Health",
     died: Callable[[str], None],
+    clock: Callable[[], float],
 ) -> "ExternalScaler":
     """Return KEDA's external scaler, which answers from `pipelines` at `address` while its context is entered.
 
@@ -131,6 +132,7 @@ def external_scaler(
         listed=listed,
         beat=lambda: health.beat("external scaler", _WATCH_DEAD_S),
         died=lambda: died("the external scaler for KEDA ended unexpectedly"),
+        clock=clock,
     )
 
 
@@ -148,6 +150,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.gateway import ConfigurationError, Gateway
+    from controller.kube.kept_memory import KeptMemory
     from controller.kube.leadership import Leadership
     from controller.kube.lease import Terms
     from controller.kube.reader import Reader
@@ -164,15 +167,17 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         leadership: Leadership | None = None
+        kept: KeptMemory | None = None
         try:
             if settings.leader_elect:
                 terms = Terms(duration_s=duration_s(settings.lease_duration))
+                identity = f"{settings.pod}_{uuid.uuid4().hex[:12]}"
                 leadership = Leadership(
                     # A separate client: what delays other requests must not delay renewing the lease.
                     parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True)),
                     namespace=settings.lease_namespace,
                     name=settings.lease_name,
-                    identity=f"{settings.pod}_{uuid.uuid4().hex[:12]}",
+                    identity=identity,
                     terms=terms,
                     beat=lambda within_s: health.beat("lease", within_s),
                     ended=stop.because,
@@ -182,6 +187,11 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
             permit = leadership.check if leadership else lambda: None
             gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
+            telemetry.measures_skew(gateway.server_clock.skew_s)
+            if leadership is not None:
+                kept = KeptMemory(
+                    gateway, namespace=settings.lease_namespace, name=settings.lease_name, identity=identity
+                )
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -209,8 +219,11 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             reporting_grace_s=settings.reporting_grace_s,
             namespaces=settings.namespaces,
             priorities=settings.priorities,
+            clock=gateway.server_clock.now_s,
         )
         parts.callback(reader.close)
+        if kept is not None:
+            reader.resume_from(kept)
         watches = parts.enter_context(
             ResourceWatches(
                 gateway,
@@ -229,19 +242,21 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 listed=watches.listed,
                 health=health,
                 died=stop.because,
+                clock=gateway.server_clock.now_s,
             )
             try:
                 parts.enter_context(scaler)
             except OSError as error:
                 raise click.UsageError(f"--keda-address (SLUICE_KEDA_ADDRESS): {error}") from None
             _LOG.info("external scaler for KEDA at port %d", scaler.port)
-        events = EventRecorder(gateway)
+        events = EventRecorder(gateway, gateway.server_clock.now_s)
         reporter = Reporter(
             gateway,
             events,
             pipelines=pipelines,
             pools=pools,
             interval_s=settings.interval_s,
+            kept=kept,
             pool_status=settings.writes_pool_status,
         )
         parts.callback(reporter.close)

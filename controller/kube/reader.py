@@ -30,8 +30,9 @@ from controller.core.state.shared import resolved
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
 from controller.kube.cluster import Cluster, View
-from controller.kube.durable import memory_from, resumed
-from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.durable import memory_from, planned_from, resumed, written_at_s
+from controller.kube.gateway import PODS, Failed, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
@@ -189,6 +190,7 @@ class Reader:
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
         self._clock = clock
+        self._kept: KeptMemory | None = None
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
@@ -201,15 +203,21 @@ class Reader:
         """End the reader's threads."""
         self._threads.shutdown(cancel_futures=True)
 
+    def resume_from(self, kept: KeptMemory) -> None:
+        """Resume pipelines from what `kept` has, where it is newer than their status. Before the first cycle."""
+        self._kept = kept
+
     def observe(self) -> Observation:
         """Return the present state of resources, cluster and metrics.
 
         A workload or a metric that cannot be read is in the Snapshot as missing, with the reason.
 
         Raises:
-            Unavailable: the nodes may be outdated, because the API server does not answer.
+            KubeError: the nodes may be outdated, or the Lease cannot be read in the first cycle.
         """
         now_s = self._clock()
+        if self._kept is not None:
+            self._kept.load()
         pools, invalid_pools = self._resources.pools()
         pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
         specs = [spec for spec, _ in pipelines]
@@ -263,10 +271,10 @@ class Reader:
         return usable, (*invalid, *missing)
 
     def _nodes(self, view: View) -> tuple[Sequence[Json], str]:
-        """Return all nodes and an empty text; if the server refuses the list, the last known nodes and the reason."""
+        """Return all nodes and an empty text; if the list is refused or fails, the last known nodes and the reason."""
         try:
             self._last_nodes = view.nodes()
-        except Refused as error:
+        except (Refused, Failed) as error:
             return self._last_nodes, str(error)
         return self._last_nodes, ""
 
@@ -291,7 +299,7 @@ class Reader:
         memory = self._carried_over.pipelines.get(resource.uid)
         if memory is None:
             with suppress(InvalidRecord):  # reported when the memory is read for the Snapshot
-                memory = memory_from((whole.get("status") or {}).get("memory"))
+                memory = memory_from(self._stored(resource))
         return Seniority(
             owned=frozenset() if memory is None else memory.owned,
             created=whole["metadata"].get("creationTimestamp") or "",
@@ -415,14 +423,29 @@ class Reader:
             autoscalers=self.ownership.autoscalers(spec),
             followers=self.ownership.followers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
-            planned=self._carried_over.planned.get(spec.uid),
+            planned=self._planned(spec, resource),
         )
+
+    def _stored(self, resource: KeptResource) -> Json | None:
+        """Return the memory document that an earlier process left, the newer one of status and Lease."""
+        in_status: Json | None = resource.status().get("memory")
+        kept = None if self._kept is None else self._kept.document(resource.uid)
+        return kept if kept is not None and written_at_s(kept) >= written_at_s(in_status) else in_status
+
+    def _planned(self, spec: PipelineSpec, resource: KeptResource) -> Planned | None:
+        if spec.uid in self._carried_over.planned:
+            return self._carried_over.planned[spec.uid]
+        try:
+            return planned_from(self._stored(resource))
+        except InvalidRecord as error:
+            _LOG.warning("%s: planned anew: %s", spec.key, error)
+            return None
 
     def _memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
         if (known := self._carried_over.pipelines.get(spec.uid)) is not None:
             return known
         try:
-            stored = memory_from(resource.status().get("memory"))
+            stored = memory_from(self._stored(resource))
         except InvalidRecord as error:
             _LOG.warning("%s: starting without memory: %s", spec.key, error)
             return PipelineMemory()

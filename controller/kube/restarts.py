@@ -67,6 +67,8 @@ class CrashLoops:
 
     def _see_unready(self, key: _Pod, pod: Json, now_s: float) -> float:
         own_s, known = unready_since_s(pod), self._pods.get(key)
+        if own_s > now_s:  # the clock of its kubelet is ahead
+            own_s = now_s if known is None else min(known.since_s, now_s)
         if known is not None and (crashed(pod) or restarts(pod) > known.restarts):
             self._pods[key] = replace(known, since_s=min(known.since_s, own_s), seen_s=now_s)
         else:

@@ -13,6 +13,7 @@ REFRESH_S = 60.0
 """Minimum seconds between two writes of a status in which only observed values changed."""
 _MOVED = 0.1  # share by which an observed number must change to be written
 _REPLICAS = ("current", "ready", "terminating", "desired", "recommended")
+_NOT_COMPARED = {"explanation", "planned"}
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -64,6 +65,7 @@ def _decided(status: Json) -> object:
         memory.get("excess_excused_until_s"),
         (memory.get("feedback") or {}).get("floors"),
         memory.get("owned", []),
+        "planned" in memory,
         [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
     )
 
@@ -79,8 +81,11 @@ def _followed(status: Json) -> bool:
 
 
 def _condensed(status: Json) -> Json:
-    """Return the status without its explanation, and with the demand samples reduced to minimum, maximum and last."""
-    memory = {name: value for name, value in (status.get("memory") or {}).items() if name != "explanation"}
+    """Return the status without explanation and plan, and with the demand samples reduced to minimum, maximum and last.
+
+    A plan that changes no replica is made again from time to time, and an earlier one serves as well after a restart.
+    """
+    memory = {name: value for name, value in (status.get("memory") or {}).items() if name not in _NOT_COMPARED}
     samples = memory.get("samples", [])
     kept = [sample["forecast"] for sample in samples], [sample.get("peak") or sample["forecast"] for sample in samples]
     extremes = [[min(loads), max(loads), loads[-1]] for loads in kept] if samples else []

@@ -17,7 +17,6 @@ from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, T
 from controller.core.state.spec import Declared, PlacementKey
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
-from controller.kube.workloads import seconds
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity, Reading
@@ -30,11 +29,17 @@ _MESSAGE = 2048  # characters that the schema allows
 
 
 def pipeline_status(
-    snapshot: Snapshot, state: PipelineState, own: PipelineDecision, decision: Decision, old: Json
+    snapshot: Snapshot,
+    state: PipelineState,
+    own: PipelineDecision,
+    decision: Decision,
+    old: Json,
+    planned: str | None = None,
 ) -> Json:
     """Return the status of the pipeline `state` as JSON; `own` is its decision, a part of `decision`.
 
-    `old` is the stored status. A condition whose status has not changed keeps its transition time.
+    `old` is the stored status. A condition whose status has not changed keeps its transition time. `planned` is the
+    text of `own.planned`.
     """
     spec, now_s = state.spec, decision.now_s
     plan, profile = own.plan, own.profile
@@ -82,7 +87,7 @@ def pipeline_status(
             "stages": [_stage(stage, state, own) for stage in profile.stages],
             "lastDecision": _last_decision(own, old, now_s),
             "memory": {
-                **memory_document(own.memory),
+                **memory_document(own.memory, planned),
                 "explanation": {"time": timestamp(now_s), "lines": explain_pipeline(own, now_s)},
             },
         }
@@ -129,14 +134,6 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
         }
     )
     return status
-
-
-def written_at_s(status: Json) -> float:
-    """Return the time of the last write of a pipeline's status in seconds since the epoch; -inf if it is unknown."""
-    try:
-        return seconds(status["memory"]["explanation"]["time"])
-    except (KeyError, TypeError, ValueError):  # the schema does not restrict the memory
-        return float("-inf")
 
 
 def number(value: Reading | None, *, rounding: str | None = None) -> str | None:

@@ -243,8 +243,11 @@ def _port(text: str | None) -> int | None:
 
 
 def _since_s(pod: Json, kind: str) -> float:
-    # lastTransitionTime may be null; then the pod's creation is an earlier bound.
-    return seconds(_condition(pod, kind).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+    # lastTransitionTime may be null; then the pod's creation is an earlier bound. It may also be of a kubelet whose
+    # clock is behind that of the API server: nothing of a pod is older than the pod.
+    created = pod["metadata"].get("creationTimestamp")
+    changed = _condition(pod, kind).get("lastTransitionTime")
+    return max(seconds(time) for time in (created, changed) if time)
 
 
 def _holds(resource: Json, kind: str, status: str = "True") -> bool:

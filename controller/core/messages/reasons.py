@@ -83,6 +83,7 @@ class EventReason(Enum):
     CONFLICT_RESOLVED = "ConflictResolved"
     CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    STATUS_REFUSED = "StatusRefused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

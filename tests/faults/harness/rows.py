@@ -1,6 +1,7 @@
 """The rows of the fault matrix, in order."""
 
 import contextlib
+import re
 import shlex
 import shutil
 import signal
@@ -190,6 +191,85 @@ def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s:
     counts = {entry.desired["other-plenty"] for entry in world.recorder.since(began_s)}
     stays = counts == {world.base_replicas()["other-plenty"]}
     judge.hold(Column.NEVER_DOWN, stays, f"the deleted pipeline keeps its replicas: {sorted(counts)}")
+    conclude(world, judge, operator, began_s)
+
+
+MAINS_STATUS = ".*/speechpipelines/main/status"
+MAINS_SCALE = f".*/deployments/{MAIN}/scale"
+
+
+def own_failure(world: World, judge: Judge) -> None:
+    """Every write about `main` fails with 500, while its load and that of `other` rise and a pool is lost."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    where = Where(path=f"{MAINS_STATUS}|{MAINS_SCALE}", methods=["PATCH"])
+    with operator.api.fault(Refuse(status=500, message="failed calling webhook"), where):
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        world.offered["main"] = world.offered["other"] = world.MUCH
+        judge.in_time(
+            Column.OTHERS,
+            "other is served",
+            lambda: world.replicas("other-plenty") > world.base_replicas()["other-plenty"],
+            world.pace.cycles(2),
+        )
+        replanned(world, judge, began_s)
+        judge.in_time(
+            Column.REASON,
+            "Events",
+            lambda: {"StatusRefused", "ScaleFailed"} <= {why for name, why, _ in world.events() if name == "main"},
+            world.pace.cycles(1),
+        )
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    conclude(world, judge, operator, began_s)
+
+
+def status_refused(world: World, judge: Judge) -> None:
+    """A webhook refuses the status of `main` while its load rises: it is scaled, its memory is in the Lease."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    denied = Refuse(status=403, message='admission webhook "policy.example.com" denied the request')
+    with operator.api.fault(denied, Where(path=MAINS_STATUS, methods=["PATCH"])):
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        world.offered["main"] = world.MUCH
+        recovered(world, judge, operator)
+        kept = world.kept_memory()
+        judge.hold(Column.RESTART, len(kept) == 1, f"the Lease has the memory of {len(kept)} pipeline")
+        judge.in_time(
+            Column.REASON,
+            "an Event",
+            lambda: any("policy.example.com" in text for name, _, text in world.events() if name == "main"),
+            world.pace.cycles(1),
+        )
+        started_again(world, operator)
+        replanned(world, judge, began_s)
+    up_to_date(world, judge)
+    judge.in_time(Column.RESTART, "the Lease forgets it", lambda: not world.kept_memory(), world.pace.cycles(2))
+    conclude(world, judge, operator, began_s)
+
+
+def one_kind(world: World, judge: Judge) -> None:
+    """The server asks to wait for 30 s with lists of autoscalers, while the load rises and a pool is lost."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    busy = Refuse(status=429, headers={"Retry-After": "30"})
+    with operator.api.fault(busy, Where(path=".*/horizontalpodautoscalers")):
+        time.sleep(2 * world.pace.interval_s)  # it has been asked to wait
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        lost_s = time.monotonic()
+        world.offered["main"] = world.MUCH
+        recovered(world, judge, operator)
+        up_to_date(world, judge)
+        replanned(world, judge, lost_s)
     conclude(world, judge, operator, began_s)
 
 
@@ -401,6 +481,27 @@ def clock_jumps(world: World, judge: Judge) -> None:
     replanned(world, judge, time.monotonic())
     within_caps(world, judge, began_s)
     judge.not_applicable(Column.RESTART, "a restart would be one with another clock")
+
+
+def clock_behind(world: World, judge: Judge) -> None:
+    """The operator's clock is five minutes behind that of the API server; later it restarts with the right one."""
+    world.alone()
+    clock = world.folder / "clock"
+    clock.write_text("-300")
+    world.begin()
+    operator = world.another_operator("behind", wrapped=("--clock", str(clock)))
+    settle(world, operator)
+    began_s = time.monotonic()
+    world.cordon("scarce")
+    world.lose_a_pod("spare-scarce")
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    replanned(world, judge, began_s)
+    found = re.search(r"^sluice_clock_skew_seconds ([-0-9.e+]+)", operator.get("/metrics")[1], re.MULTILINE)
+    skew_s = 0.0 if found is None else float(found[1])
+    judge.hold(Column.REASON, abs(skew_s - 300) < 1.5, f"sluice_clock_skew_seconds {skew_s:.1f}")
+    conclude(world, judge, operator, began_s)
 
 
 @contextlib.contextmanager
@@ -690,6 +791,9 @@ def rolled_out(world: World, judge: Judge) -> None:
 ROWS: tuple[Row, ...] = (
     story("API: 429 with Retry-After", api(Refuse(status=429, headers={"Retry-After": "1"})), lasts_s=60, load="rises"),
     story("API: 500 and 503 in bursts", bursts, lasts_s=60, load="rises"),
+    Row(name="API: 500 for one object", run=own_failure),
+    Row(name="API: a webhook refuses statuses", run=status_refused),
+    Row(name="API: Retry-After for one kind", run=one_kind),
     Row(name="API: 410, deleted in the gap", run=deleted_in_the_gap),
     Row(name="API: restarted, deleted in the gap", run=compacted),
     story("API: watches are cut", api(Reset(), WATCHES), lasts_s=60, load="rises"),
@@ -784,6 +888,7 @@ ROWS: tuple[Row, ...] = (
     Row(name="operator: two replicas", run=replicas(2)),
     Row(name="operator: three replicas", run=replicas(3)),
     Row(name="operator: clock jumps 1 h", run=clock_jumps),
+    Row(name="operator: clock 5 min behind", run=clock_behind),
     Row(name="operator: read-only file system", run=read_only),
     story("operator: file size limit", disk_full, lasts_s=60, load="rises"),
     Row(name="resources: malformed and hostile", run=hostile),

@@ -288,3 +288,16 @@ def test_every_series_that_is_exposed_is_described_with_its_labels() -> None:
             assert name in names
             if name in labels_of:
                 assert set(re.findall(r'(\w+)="', labels or "")) == labels_of[name]
+
+
+def test_a_refused_status_and_the_difference_of_clocks_have_series() -> None:
+    telemetry, snapshot = Telemetry(), a_snapshot(a_state(demand=50.0))
+    decision = decide(snapshot, Policy())
+    name = 'sluice_pipeline_status_refused{namespace="speech",pipeline="captions"}'
+    telemetry.succeeded(snapshot, decision, 0.2, 0)
+    assert f"{name} 0.0" in exposed(telemetry)
+    assert not [line for line in exposed(telemetry) if line.startswith("sluice_clock_skew_seconds")]
+    telemetry.measures_skew(lambda: -300.5)
+    telemetry.succeeded(snapshot, decision, 0.2, 0, refused={decision.pipelines[0].key})
+    assert f"{name} 1.0" in exposed(telemetry)
+    assert "sluice_clock_skew_seconds -300.5" in exposed(telemetry)

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from annotated_lease import LeaseLog
 
 from controller.core.cycle import decide
 from controller.core.messages.phrases import timestamp
@@ -15,8 +16,9 @@ from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolM
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.kube.cluster import Cluster, View
-from controller.kube.durable import memory_document
-from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gateway, KubeError, NotFound
+from controller.kube.durable import kept_document, memory_document
+from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Failed, Forbidden, Gateway, KubeError, NotFound
+from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.priorities import PriorityLimits
 from controller.kube.reader import Reader, Resources
@@ -124,8 +126,9 @@ def seen(nodes: list[dict[str, Any]] | KubeError) -> tuple[TargetState, PoolMemo
     return target, next(pool.memory for pool in decide(snapshot, Policy()).pools if pool.name == "c7i")
 
 
-def test_nodes_that_were_never_read_are_not_nodes_that_are_gone() -> None:
-    target, memory = seen(Forbidden("403 nodes is forbidden"))
+@pytest.mark.parametrize("error", [Forbidden("403 nodes is forbidden"), Failed("500 etcdserver: request timed out")])
+def test_nodes_that_were_never_read_are_not_nodes_that_are_gone(error: KubeError) -> None:
+    target, memory = seen(error)
     assert (len(target.stranded), len(target.starting)) == (0, 1)
     assert memory == PoolMemory()
 
@@ -223,6 +226,21 @@ def test_the_owner_keeps_its_workload_over_a_restart_whatever_the_age_of_the_oth
     # A pipeline that no longer acts gives its workloads up.
     found = owning(a=older, b=a_pipeline("live", mode="Paused", memory=memory))
     assert (found["a-older"].owner, found["live"].owner) == (None, "archive/a-older")
+
+
+@pytest.mark.parametrize(("at_s", "demand"), [(NOW_S - 60, 7.0), (NOW_S - 120, 3.0)])
+def test_a_new_leader_goes_on_with_the_newer_memory_of_status_and_lease(at_s: float, demand: float) -> None:
+    in_status = kept_document(PipelineMemory(demand=3.0), None, NOW_S - 90)
+    in_lease = kept_document(PipelineMemory(demand=7.0), None, at_s)
+    lease = LeaseLog()
+    kept = KeptMemory(cast("Gateway", lease), namespace="sluice-system", name="sluice", identity=LeaseLog.HOLDER)
+    kept.keep({"live": in_lease})
+    successor = KeptMemory(cast("Gateway", lease), namespace="sluice-system", name="sluice", identity="next")
+    reader = a_reader(a_pipeline("live", memory=in_status))
+    reader.resume_from(successor)
+    (state,) = reader.observe().snapshot.pipelines
+    reader.close()
+    assert state.memory.demand == demand
 
 
 def test_a_query_that_the_source_left_unanswered_is_not_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:

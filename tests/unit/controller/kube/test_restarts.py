@@ -101,3 +101,16 @@ def test_a_pod_without_a_node_is_no_crash_loop() -> None:
     pod = a_pod(False, 5)
     del pod["spec"]
     assert Followed().see(10, pod) is None
+
+
+def test_a_kubelet_whose_clock_is_ahead_does_not_put_off_the_deadline() -> None:
+    loops, seen = CrashLoops(), []
+    for now_s in (100.0, 115.0, 130.0):
+        pod = a_pod(False, 3600.0)
+        seen.append(loops.unready_since_s("speech", [pod], CREATED_S + now_s)["asr-0"] - CREATED_S)
+    assert seen == [100.0, 100.0, 100.0]
+
+
+def test_a_kubelet_whose_clock_is_behind_does_not_bring_the_deadline_forward() -> None:
+    since_s = CrashLoops().unready_since_s("speech", [a_pod(False, -3600.0, created_s=10.0)], CREATED_S + 20.0)
+    assert since_s["asr-0"] - CREATED_S == 10.0

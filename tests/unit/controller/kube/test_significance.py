@@ -55,6 +55,7 @@ def after(change: Change) -> dict[str, Any]:
 
 FOLLOWED = {"type": "Conflict", "status": "False", "reason": "Followed", "message": ""}
 DECIDED: dict[str, Change] = {
+    "first plan": lambda s: s["memory"].update(planned="packed"),
     "generation": lambda s: s.update(observedGeneration=4),
     "verdict": lambda s: s["conditions"][0].update(status="False", reason="MetricsMissing"),
     "desired": lambda s: s["stages"][0]["placements"][0].update(desired=5),
@@ -160,3 +161,8 @@ def test_a_recommendation_that_an_autoscaler_may_follow_is_written_every_minute(
 def test_without_a_recommendation_a_conflict_is_not_written_again() -> None:
     status = after(lambda status: status["conditions"].append(FOLLOWED))
     assert not worth_writing(status, copy.deepcopy(status), 600.0)
+
+
+def test_a_plan_that_was_made_again_alone_is_not_written() -> None:
+    before, now = (after(lambda s, text=text: s["memory"].update(planned=text)) for text in ("one", "another"))  # type: ignore[misc]
+    assert not worth_writing(before, now, 3600.0)

@@ -19,7 +19,7 @@ from controller.core.messages.conditions import (
     unusable_condition,
 )
 from controller.core.messages.events import events
-from controller.core.messages.reasons import ConditionReason, ConditionType
+from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
@@ -121,6 +121,7 @@ def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision
                 emitted.add((event.reason, "Warning" if event.warning else "Normal"))
     emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
     assert (WriteOutcome.APPLIED.value, "Normal") in emitted
+    emitted.add((EventReason.STATUS_REFUSED.value, "Warning"))  # of the reporter
     for condition in (*of_pools(), *unusable_pipelines()):
         emitted.add((condition.reason, "Normal" if condition.status == "True" else "Warning"))
     assert emitted == {(each.reason, each.state) for each in listed()[None]}
