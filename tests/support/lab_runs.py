@@ -114,7 +114,7 @@ class Watched:
         self._work.mkdir(parents=True)
         with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
             self.process = subprocess.Popen(
-                [SLUICE, *arguments],
+                ["env", "--default-signal=INT", SLUICE, *arguments],  # a shell's background job ignores it
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
