@@ -1,4 +1,4 @@
-"""Reads what an autoscaler says about the nodes of elastic pools: NodePools and NodeClaims of Karpenter, and Events.
+"""Reads what is known of pods and nodes to come: NodePools and NodeClaims of Karpenter, and Events.
 
 The names, labels, conditions and Events are those of Karpenter's API karpenter.sh/v1. A NodeClaim has the conditions
 `Launched` and `Registered`. If the provider has no capacity, Karpenter writes the Event `InsufficientCapacityError`
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
+from controller.core.state.spec import Target
 from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound
 from controller.kube.workloads import condition, seconds
 
@@ -23,6 +24,8 @@ _EXPECTS = ("Nominated", "TriggeredScaleUp")
 _NO_CAPACITY = "InsufficientCapacityError"
 _CLUSTER_EVENTS = "default"
 """The namespace of Events about objects that are in no namespace."""
+_EARLIER_S = 60.0
+"""The first failure may be earlier than the cycle that saw it: a controller tries again ever more rarely."""
 _CLAIM = re.compile(r"nodeclaim/(\S+?)(,|$)")
 
 
@@ -36,8 +39,17 @@ class _Read:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCreation:
+    """An Event `FailedCreate`: the ReplicaSet, StatefulSet or other `owner` could not create a pod."""
+
+    owner: str
+    at_s: float
+    message: str
+
+
 class Karpenter:
-    """Reads NodePools and NodeClaims in each cycle, and Events while pods are pending."""
+    """Reads NodePools and NodeClaims in each cycle, and Events while pods are pending or missing."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -88,11 +100,15 @@ class Karpenter:
                 of_pod[node.name] = min(node, of_pod.get(node.name, node), key=_since)
         return {pod: tuple(sorted(nodes.values(), key=_since)) for pod, nodes in found.items()}
 
-    def failed_creations(self, namespace: str) -> Mapping[tuple[str, str], str]:
-        """Return the last text of why pods cannot be created in `namespace`, by kind and name of their owner."""
+    def failed_creations(self, namespace: str) -> Sequence[FailedCreation]:
+        """Return why pods could not be created in `namespace`, the last failure last."""
         events = sorted(self._events(namespace, "reason=FailedCreate"), key=event_s)
-        about = ((event["involvedObject"], event.get("message") or "") for event in events)
-        return {(owner["kind"], owner["name"]): message for owner, message in about}
+        return [
+            FailedCreation(
+                owner=event["involvedObject"]["name"], at_s=event_s(event), message=event.get("message") or ""
+            )
+            for event in events
+        ]
 
     def _events(self, namespace: str, fields: str) -> Sequence[Json]:
         try:
@@ -105,6 +121,15 @@ class Karpenter:
                 )
             return ()
         return [event for page in pages for event in page.items]
+
+
+def refusal(failures: Sequence[FailedCreation], target: Target, since_s: float) -> str:
+    """Return the last words for why the pods of `target` are not created since `since_s`, empty without any.
+
+    The ReplicaSet of a Deployment has its name and the hash of the pod template.
+    """
+    own = (each for each in reversed(failures) if target.name in {each.owner, each.owner.rpartition("-")[0]})
+    return next((each.message for each in own if each.at_s >= since_s - _EARLIER_S), "")
 
 
 def node_pool_state(

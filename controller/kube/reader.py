@@ -40,7 +40,7 @@ from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, Placeme
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
-from controller.kube.karpenter import Karpenter
+from controller.kube.karpenter import FailedCreation, Karpenter, refusal
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
@@ -50,9 +50,11 @@ from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
+    PoolNodes,
     is_leaving,
     metrics_endpoints,
     node_names,
+    placed_pods,
     ready_nodes,
     reporting_pods,
     seconds,
@@ -167,11 +169,23 @@ class _CarriedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods."""
+    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
+
+    `placed` has the nodes of its pods, and `requests` what a pod requests.
+    """
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
+    placed: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, float] = field(default_factory=dict)
+
+    def on(self, pool: PoolNodes | None) -> "_Workload":
+        """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
+        if pool is None or isinstance(self.state, TargetMissing):
+            return self
+        state = replace(self.state, outside=pool.outside(self.placed), fits=pool.holds(self.requests))
+        return replace(self, state=state)
 
 
 class Reader:
@@ -233,6 +247,9 @@ class Reader:
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
         workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
+        of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
+        workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
+        workloads = self._with_refusals(specs, resources, workloads, now_s)
         elastic = frozenset(spec.name for spec, _ in pools if spec.node_pool is not None)
         if elastic:
             self._karpenter.refresh()
@@ -380,6 +397,8 @@ class Reader:
             state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
             endpoints=metrics_endpoints(pods),
+            placed=placed_pods(pods),
+            requests=scale.requests if isinstance(scale, Workload) else {},
         )
 
     def _request(
@@ -446,6 +465,33 @@ class Reader:
             return PipelineMemory()
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
         return resumed(stored, now_s, window_s, self._interval_s)
+
+    def _with_refusals(
+        self,
+        specs: Sequence[PipelineSpec],
+        resources: Mapping[str, KeptResource],
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        now_s: float,
+    ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
+        """Return the workloads with why their pods are not created, for those that lacked pods in the last cycle too.
+
+        A Deployment says it in its conditions. For others it is in Events, which are read only then.
+        """
+        found = dict(workloads)
+        events: dict[str, Sequence[FailedCreation]] = {}
+        for spec in specs:
+            for key, placement in spec.placements().items():
+                workload = workloads[spec.key, key]
+                if isinstance(workload.state, TargetMissing) or not workload.state.uncreated or workload.state.refusal:
+                    continue
+                since_s = self._memory(spec, resources[spec.uid], now_s).uncreated_since_s.get(key)
+                if since_s is None:
+                    continue
+                if spec.namespace not in events:
+                    events[spec.namespace] = self._karpenter.failed_creations(spec.namespace)
+                words = refusal(events[spec.namespace], placement.target, since_s)
+                found[spec.key, key] = replace(workload, state=replace(workload.state, refusal=words))
+        return found
 
     def _with_expected_nodes(
         self, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], elastic: frozenset[PoolName]

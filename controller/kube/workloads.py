@@ -1,14 +1,16 @@
 """Turns pods, nodes and scales into values of the Snapshot. Pure functions of API objects."""
 
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 
+from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.kube.gateway import Json, Scale
-from controller.kube.matching import Workload
+from controller.kube.matching import REVISION_LABELS, Workload
 from optimizer.model import PoolName
 from profiler.samples import PodEndpoint
 
@@ -29,6 +31,8 @@ _NOTICES = frozenset(
 )
 """Keys of the taints that announce the removal of a node."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
+_LOOPS = 3
+"""Restarts from which short runs are a crash loop."""
 _FINISHED = {"Succeeded", "Failed"}
 _BACK_OFF = "CrashLoopBackOff"
 _SCRAPE = "prometheus.io/scrape"
@@ -75,28 +79,56 @@ def target_state(
     `unready_since` has since when (epoch seconds) pods with a node are not ready, by their name, where this is earlier
     than their conditions say.
 
-    An unready pod with a node counts as starting if the node is up, else as stranded. While the nodes are unread, the
-    pod counts as starting, because its node may be up.
+    A ready pod in `unready_since` is in a crash loop and counts as not ready. An unready pod with a node counts as
+    starting if the node is up, else as stranded. While the nodes are unread, the pod counts as starting, because its
+    node may be up.
     """
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = sorted(
         (pod for pod in alive if "deletionTimestamp" not in pod["metadata"]), key=lambda pod: pod["metadata"]["name"]
     )
-    waiting = [pod for pod in staying if not _holds(pod, "Ready")]
+    waiting = [pod for pod in staying if not _holds(pod, "Ready") or pod["metadata"]["name"] in unready_since]
+    revision = _newest_revision(staying)
+    updated = {pod["metadata"]["name"] for pod in staying if revision is not None and _revision(pod) == revision}
     placed = [pod for pod in waiting if _node(pod) is not None]
     return TargetState(
         desired=scale.replicas,
         existing=len(staying),
         ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
-        pending=tuple(_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")),
-        stranded=tuple(
-            _stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up
+        pending=_marked((_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")), updated),
+        stranded=_marked(
+            (_stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up),
+            updated,
         ),
-        starting=tuple(_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up),
-        serving=tuple(_serving(pod, nodes) for pod in staying if _holds(pod, "Ready")),
+        starting=_marked(
+            (_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up), updated
+        ),
+        serving=tuple(_serving(pod, nodes) for pod in staying if pod not in waiting),
         resource_version=scale.resource_version,
+        rolling=revision is not None or (isinstance(scale, Workload) and scale.rolling),
+        updated=len(updated),
+        refusal=scale.failure if isinstance(scale, Workload) else "",
     )
+
+
+def _newest_revision(pods: Sequence[Json]) -> str | None:
+    """Return the revision whose first pod was created last, None where all pods are of one revision."""
+    first: dict[str, str] = {}
+    for pod in pods:
+        if (revision := _revision(pod)) is not None:
+            created = pod["metadata"].get("creationTimestamp") or ""
+            first[revision] = min(created, first.get(revision, created))
+    return max(first, key=lambda revision: (first[revision], revision)) if len(first) > 1 else None
+
+
+def _revision(pod: Json) -> str | None:
+    labels = pod["metadata"].get("labels") or {}
+    return next((labels[label] for label in REVISION_LABELS if label in labels), None)
+
+
+def _marked(replicas: Iterable[PendingReplica], updated: Collection[str]) -> tuple[PendingReplica, ...]:
+    return tuple(replace(replica, updated=replica.name in updated) for replica in replicas)
 
 
 def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str]:
@@ -134,6 +166,59 @@ def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[J
         for node in nodes
         if selector.items() <= node["metadata"].get("labels", {}).items() and _holds(node, "Ready")
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNodes:
+    """The nodes of one pool: the names of all, and the distinct allocatable resources of the ready ones.
+
+    `others` are the names of the nodes that are not of the pool.
+    """
+
+    names: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+    allocatable: tuple[Amounts, ...] = ()
+
+    @classmethod
+    def of(cls, nodes: Collection[Json], selector: Mapping[str, str]) -> "PoolNodes":
+        """Return those of `nodes` that match a pool's `selector`."""
+        own = [node for node in nodes if selector.items() <= node["metadata"].get("labels", {}).items()]
+        names = frozenset(node["metadata"]["name"] for node in own)
+        sizes = {
+            tuple(sorted((node["status"].get("allocatable") or {}).items())) for node in own if _holds(node, "Ready")
+        }
+        return cls(
+            names=names,
+            others=frozenset(node["metadata"]["name"] for node in nodes) - names,
+            allocatable=tuple(amounts(dict(size)) for size in sorted(sizes) if size),
+        )
+
+    def outside(self, placed: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the pods of `placed` (pod to node) that are on known nodes which are not of the pool."""
+        return {pod: node for pod, node in placed.items() if node in self.others}
+
+    def holds(self, requests: Amounts) -> int | None:
+        """Return how many pods with `requests` the smallest ready node holds by its allocatable resources.
+
+        None where the pods request nothing or no node is ready. What DaemonSets need is not subtracted.
+        """
+        wanted = {resource: value for resource, value in requests.items() if value > 0}
+        if not wanted or not self.allocatable:
+            return None
+        return min(
+            math.floor(size.get(resource, 0.0) / value + 1e-9)
+            for size in self.allocatable
+            for resource, value in wanted.items()
+        )
+
+
+def placed_pods(pods: Sequence[Json]) -> dict[str, str]:
+    """Return the node of each pod that has one and is not finished, by the pod's name."""
+    return {
+        pod["metadata"]["name"]: node
+        for pod in pods
+        if (node := _node(pod)) is not None and pod.get("status", {}).get("phase") not in _FINISHED
+    }
 
 
 def shared_nodes(
@@ -225,11 +310,46 @@ def _earliest_s(pod: Json, unready_since: Mapping[str, float]) -> float:
 def _starting(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
     """Return a starting pod, with the kubelet's reason for the first waiting container, else for the whole pod."""
     containers = [*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")]
-    for state in (container.get("state") or {} for container in containers):
-        if (waits := state.get("waiting")) is not None:
-            return _replica(pod, _earliest_s(pod, unready_since), _reason(waits))
-    words = _reason(condition(pod, "Ready")) or "it is not ready"
-    return _replica(pod, _earliest_s(pod, unready_since), words)
+    since_s = _earliest_s(pod, unready_since)
+    for container in containers:
+        if (waits := (container.get("state") or {}).get("waiting")) is not None:
+            return _replica(pod, since_s, "; ".join(filter(None, (_reason(waits), _last_end(container)))))
+    ended = next(filter(None, map(_last_end, containers)), "")
+    words = "" if is_ready(pod) else _reason(condition(pod, "Ready")) or "it is not ready"
+    return _replica(pod, since_s, "; ".join(filter(None, (words, ended))))
+
+
+def _last_end(container: Json) -> str:
+    """Return how often a container was restarted and how it ended before, empty where it never was."""
+    if (ended := (container.get("lastState") or {}).get("terminated")) is None:
+        return ""
+    cause = ended.get("reason") or "an unknown cause"
+    return f"{container.get('restartCount')} restarts, the last after {cause} (exit code {ended.get('exitCode')})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashLoop:
+    """What the restarts of a pod say: in a loop since `since_s` (epoch seconds), the last run took `run_s` seconds."""
+
+    since_s: float
+    run_s: float
+
+
+def crash_loop(pod: Json, shorter_than_s: float) -> CrashLoop | None:
+    """Return the crash loop in which a pod is likely to be, None for one that is in none.
+
+    It is when a container was restarted several times, and its last run was not longer than `shorter_than_s`. The
+    kubelet waits 10 s before the first restart, and twice as long before each further one, at most 300 s.
+    """
+    for container in _statuses(pod, "containerStatuses"):
+        count, ended = container.get("restartCount") or 0, (container.get("lastState") or {}).get("terminated") or {}
+        if count >= _LOOPS and ended.get("startedAt") and ended.get("finishedAt"):
+            finished_s = seconds(ended["finishedAt"])
+            run_s = finished_s - seconds(ended["startedAt"])
+            if run_s <= shorter_than_s:
+                waited_s = sum(min(300.0, 10.0 * 2**number) for number in range(count))
+                return CrashLoop(since_s=max(_since_s(pod, "PodScheduled"), finished_s - waited_s), run_s=run_s)
+    return None
 
 
 def _reason(source: Json) -> str:

@@ -364,6 +364,11 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
     for (stage, pool), reason in assessment.missing.targets.items():
         yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
     yield from assessment.outages
+    for (stage, pool), target in assessment.state.found():
+        if target.rolling and stage not in assessment.spec.borrowed:
+            new = sum(replica.updated for replica in (*target.pending, *target.stranded, *target.starting))
+            detail = details.rolling_out(target.updated, target.existing, new)
+            yield Hold(reason=HoldReason.ROLLING_OUT, stage=stage, pool=pool, detail=detail)
 
 
 def _stepped(

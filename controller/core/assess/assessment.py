@@ -16,7 +16,7 @@ from controller.core.assess.optimizer_input import (
     stages_sla_s,
 )
 from controller.core.assess.rules import RuleResults, evaluate_rules
-from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
+from controller.core.state.carry_over import Conflict, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
@@ -69,7 +69,8 @@ class Assessment:
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
-    `outages` has a hold for every placement that cannot be used: why, and until when.
+    `outages` has a hold for every placement that cannot be used: why, and until when. `uncreated_since_s` has the
+    placements with desired replicas that are not created.
     """
 
     state: PipelineState
@@ -87,6 +88,7 @@ class Assessment:
     conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
+    uncreated_since_s: Mapping[PlacementKey, float]
 
     @property
     def key(self) -> PipelineKey:
@@ -315,6 +317,7 @@ def assess(
         conflicting=conflicting(state, changes, now_s),
         failures=availability.failures.get(spec.key, {}),
         outages=tuple(_outages(state, availability)),
+        uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
     )
 
 
@@ -349,8 +352,7 @@ def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]
         if unavailable(memory, availability.now_s):
             reason = HoldReason.POOL_UNAVAILABLE
         elif failure is not None and unavailable(failure.outage, availability.now_s):
-            fragmented = failure.cause is FailureCause.FRAGMENTED
-            reason = HoldReason.FRAGMENTED if fragmented else HoldReason.CANNOT_START
+            reason = HoldReason(failure.cause.value)
             memory = failure.outage
         else:
             continue

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.core.messages import details
 from controller.core.messages.explain import reason_sentence
 from controller.core.messages.phrases import count_of, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
@@ -48,6 +49,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _rule_metric_missing(decision),
         _conflict(decision),
         _measurements_plausible(decision),
+        _placements_match(decision),
     )
 
 
@@ -187,3 +189,18 @@ def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:
     found = list(implausible_corrections(decision))
     reason = ConditionReason.CORRECTION_AT_LIMIT if found else ConditionReason.ALL_PLAUSIBLE
     return _condition(ConditionType.MEASUREMENTS_PLAUSIBLE, str(not found), reason.value, "; ".join(found))
+
+
+def _placements_match(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that the pods of each placement run on its pool, and fit there as declared."""
+    outside = [found for found in decision.mismatches if found.outside]
+    words = [f"{found.stage} on {found.pool}: {details.outside(found.outside)}" for found in outside]
+    words += [
+        f"{found.stage} on {found.pool}: {details.too_many_per_instance(found.per_instance, found.fits)}"
+        for found in decision.mismatches
+        if found.fits is not None
+    ]
+    if not words:
+        return _condition(ConditionType.PLACEMENTS_MATCH, "True", ConditionReason.ALL_MATCH.value)
+    reason = ConditionReason.OUTSIDE_POOL if outside else ConditionReason.DOES_NOT_FIT
+    return _condition(ConditionType.PLACEMENTS_MATCH, "False", reason.value, "; ".join(words))

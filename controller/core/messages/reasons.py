@@ -24,6 +24,7 @@ class ConditionType(Enum):
     RULE_METRIC_MISSING = "RuleMetricMissing"
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    PLACEMENTS_MATCH = "PlacementsMatch"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
     NODES_EXCLUSIVE = "NodesExclusive"
@@ -48,6 +49,9 @@ class ConditionReason(Enum):
     FOLLOWED = HoldReason.FOLLOWED.value
     ALL_PLAUSIBLE = "AllPlausible"
     CORRECTION_AT_LIMIT = "CorrectionAtLimit"
+    ALL_MATCH = "AllMatch"
+    OUTSIDE_POOL = "OutsidePool"
+    DOES_NOT_FIT = "DoesNotFit"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -93,6 +97,8 @@ class EventReason(Enum):
     CONFLICT_RESOLVED = "ConflictResolved"
     CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    PLACEMENTS_MISMATCHED = "PlacementsMismatched"
+    PLACEMENTS_MATCH = "PlacementsMatch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,5 +124,8 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.CONFLICT: Transition(bad=EventReason.CONFLICT, good=EventReason.CONFLICT_RESOLVED, bad_status="True"),
     ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
         bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
+    ),
+    ConditionType.PLACEMENTS_MATCH: Transition(
+        bad=EventReason.PLACEMENTS_MISMATCHED, good=EventReason.PLACEMENTS_MATCH
     ),
 }

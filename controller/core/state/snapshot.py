@@ -23,13 +23,15 @@ class ExpectedNode:
 class PendingReplica:
     """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports.
 
-    `expected` are the nodes that an autoscaler has announced for it by Events, on an elastic pool.
+    `expected` are the nodes that an autoscaler has announced for it by Events, on an elastic pool. `updated` says that
+    it is of the new revision of a roll-out.
     """
 
     name: str
     since_s: float
     reason: str
     expected: tuple[ExpectedNode, ...] = ()
+    updated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,11 @@ class TargetState:
     ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods where they are known.
 
     `owner` is the other pipeline that owns the workload, and whose spend its replicas are. None: the pipeline itself.
+
+    `rolling` says that not all replicas are of the same revision, of which `updated` are of the new one. `refusal` has
+    the words of the workload's controller for why pods cannot be created. `outside` has the pods on nodes that are not
+    of the placement's pool, each with its node. `fits` is how many replicas an instance of the pool holds by its
+    allocatable resources, None where that is not known.
     """
 
     desired: int
@@ -67,11 +74,34 @@ class TargetState:
     starting: tuple[PendingReplica, ...] = ()
     serving: tuple[ServingReplica, ...] = ()
     owner: PipelineKey | None = None
+    rolling: bool = False
+    updated: int = 0
+    refusal: str = ""
+    outside: Mapping[str, str] = field(default_factory=dict)
+    fits: int | None = None
 
     @property
     def occupied(self) -> int:
         """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
+
+    @property
+    def uncreated(self) -> int:
+        """Return how many desired replicas do not exist, although nothing is seen that their creation waits for.
+
+        A StatefulSet creates a replica when the one before is ready, and a roll-out when one of before is gone.
+        """
+        busy = self.terminating or self.pending or self.stranded or self.starting or self.rolling
+        return 0 if busy and not self.refusal else max(0, self.desired - self.existing)
+
+    @property
+    def waiting(self) -> tuple[PendingReplica, ...]:
+        """Return the replicas without a ready node, without as many as exist beyond the desired ones: a surge."""
+        without = sorted(
+            (*self.pending, *self.stranded), key=lambda replica: (replica.updated, replica.since_s, replica.name)
+        )
+        surge = max(0, self.existing - self.desired)
+        return tuple(without[: max(0, len(without) - surge)])
 
     @property
     def startup_s(self) -> float | None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
+from controller.core.state.spec import Target
 from controller.kube.gateway import (
     EVENTS,
     NODE_CLAIMS,
@@ -19,7 +20,7 @@ from controller.kube.gateway import (
     Resource,
     Unavailable,
 )
-from controller.kube.karpenter import Karpenter, expected_node, node_pool_state
+from controller.kube.karpenter import Karpenter, expected_node, node_pool_state, refusal
 
 LABELS = {"karpenter.sh/nodepool": "inf2"}
 SIZE = {"cpu": "4", "memory": "16Gi", "aws.amazon.com/neuron": "1"}
@@ -48,7 +49,11 @@ def a_claim(
 ) -> dict[str, Any]:
     times = {"Launched": launched_s, "Registered": registered_s}
     conditions = [
-        {"type": kind, "status": "Unknown" if since_s is None else "True", "lastTransitionTime": at(since_s or created_s)}
+        {
+            "type": kind,
+            "status": "Unknown" if since_s is None else "True",
+            "lastTransitionTime": at(since_s or created_s),
+        }
         for kind, since_s in times.items()
     ]
     status: dict[str, Any] = {"conditions": conditions}
@@ -140,7 +145,6 @@ class TestNodesOnTheirWay:
         words = "pod triggered scale-up: [{asg-gpu 1->2 (max: 5)}]"
         assert expected_node(an_event("TriggeredScaleUp", "p", words, 8)) == ExpectedNode(name=words, since_s=8)
 
-
     def test_an_event_that_is_repeated_does_not_make_the_node_a_later_one(self) -> None:
         repeated = an_event("Nominated", "p", "Pod should schedule on: nodeclaim/inf2-x7k2p", 7)
         assert expected_node({**repeated, "count": 9, "lastTimestamp": at(900)}).since_s == 7
@@ -171,7 +175,8 @@ class Server:
                 event
                 for event in found
                 if event["reason"] == wanted["reason"]
-                and event["involvedObject"]["kind"] == wanted.get("involvedObject.kind", event["involvedObject"]["kind"])
+                and event["involvedObject"]["kind"]
+                == wanted.get("involvedObject.kind", event["involvedObject"]["kind"])
             ),
             resource_version="1",
         )
@@ -241,3 +246,20 @@ class TestReading:
             "/apis/karpenter.sh/v1/nodepools",
             "/apis/karpenter.sh/v1/nodeclaims",
         )
+
+
+class TestRefusals:
+    def words(self, kind: str, name: str, *events: tuple[str, float], since_s: float = 100.0) -> str:
+        server = Server(
+            events=[an_event("FailedCreate", owner, f"quota {owner} {at_s}", at_s) for owner, at_s in events]
+        )
+        target = Target(api_version="apps/v1", kind=kind, name=name)
+        return refusal(karpenter(server).failed_creations("speech"), target, since_s)
+
+    def test_the_last_words_of_the_replica_set_or_the_stateful_set_count(self) -> None:
+        assert self.words("StatefulSet", "asr", ("asr", 110), ("asr", 120), ("vad", 130)) == "quota asr 120"
+        assert self.words("Deployment", "asr", ("asr-7d9f", 110), ("asr-gpu-7d9f", 120)) == "quota asr-7d9f 110"
+
+    def test_words_of_long_before_are_about_something_else(self) -> None:
+        assert self.words("StatefulSet", "asr", ("asr", 41)) == "quota asr 41"
+        assert self.words("StatefulSet", "asr", ("asr", 39)) == ""

@@ -101,3 +101,25 @@ def test_a_pod_without_a_node_is_no_crash_loop() -> None:
     pod = a_pod(False, 5)
     del pod["spec"]
     assert Followed().see(10, pod) is None
+
+
+def in_loop(*, ready_s: float | None, restarts: int = 7, run_s: float = 60.0) -> dict[str, Any]:
+    """Return a pod whose container ended at 1000 s after a run of `run_s`, and was ready again at `ready_s`."""
+    pod = a_pod(ready_s is not None, ready_s or 1000.0, restarts=restarts)
+    ended = {"reason": "OOMKilled", "exitCode": 137, "startedAt": at(1000 - run_s), "finishedAt": at(1000)}
+    pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": ended}
+    return pod
+
+
+def test_the_restarts_of_its_containers_tell_a_loop_to_an_operator_that_has_just_started() -> None:
+    """Seven restarts took at least 10 + 20 + 40 + 80 + 160 + 300 + 300 s of back-off."""
+    assert Followed().see(1010, in_loop(ready_s=None)) == 1000 - 910
+    assert Followed().see(1010, in_loop(ready_s=None, restarts=2)) == 1000
+    assert Followed().see(1010, in_loop(ready_s=None, run_s=400.0)) == 1000
+
+
+def test_a_pod_that_is_ready_for_a_moment_in_its_loop_is_not_ready() -> None:
+    assert Followed().see(1050, in_loop(ready_s=1005)) == 1000 - 910
+    # It has run twice as long as before it last ended: it is out of its loop.
+    assert Followed().see(1130, in_loop(ready_s=1005)) is None
+    assert Followed().see(1050, in_loop(ready_s=1005, restarts=2)) is None

@@ -22,7 +22,15 @@ from controller.core.messages.events import events
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
-from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
+from controller.core.state.decision import (
+    ChangeReason,
+    Hold,
+    HoldReason,
+    MetricsUse,
+    Mismatch,
+    PipelineDecision,
+    RuleState,
+)
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
@@ -31,6 +39,7 @@ from optimizer.model import LATENCY_FACTORS, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, MetricsTier
 from profiler.stages import LatencySource
 
+OF_POOLS = {ConditionType.AVAILABLE, ConditionType.CAPACITY_KNOWN, ConditionType.NODES_EXCLUSIVE}
 ABSENT = Absence(reason=AbsenceReason.STALE)
 
 
@@ -63,6 +72,9 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, spend_per_hour=1e6, memory=memory)
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
+    for mismatch in ({"outside": {"vad-0": "n-1"}, "fits": None}, {"outside": {}, "fits": 2}):
+        found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)  # type: ignore[arg-type]
+        yield replace(decision, mismatches=(found,))
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
@@ -167,7 +179,7 @@ def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
     status: Any = structural_schema(crd.model)["properties"]["status"]
     text = status["properties"]["conditions"]["description"]
     pool = crd.kind == "ComputePool"
-    types = {each.value for each in ConditionType if (each is ConditionType.AVAILABLE) is pool}
+    types = {each.value for each in ConditionType if (each in OF_POOLS) is pool}
     assert types <= set(re.findall(r"\w+", text))
 
 
