@@ -146,7 +146,7 @@ def _memory(
         feedback=aim.feedback,
         idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
-        uncreated_since_s=assessment.uncreated_since_s,
+        uncreated_since_s=assessment.missing.uncreated_since_s,
     )
 
 

@@ -51,8 +51,10 @@ class FailedCreation:
 class Karpenter:
     """Reads NodePools and NodeClaims in each cycle, and Events while pods are pending or missing."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, namespaces: tuple[str, ...] = ()) -> None:
+        """`namespaces` are those in which Events may be listed; empty: all."""
         self._gateway = gateway
+        self._namespaces = namespaces
         self._read = _Read()
         self._logged: set[str] = set()
 
@@ -82,7 +84,12 @@ class Karpenter:
         return replace(state, problem=self._read.problem, detail=self._read.detail)
 
     def launch_failures(self) -> Mapping[str, LaunchFailure]:
-        """Return the launches that failed for want of capacity, by the name of the NodeClaim."""
+        """Return the launches that failed for want of capacity, by the name of the NodeClaim.
+
+        They are not known to an operator of some namespaces without `default`.
+        """
+        if self._namespaces and _CLUSTER_EVENTS not in self._namespaces:
+            return {}
         found = self._events(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
         failures = (
             LaunchFailure(claim=event["involvedObject"]["name"], at_s=event_s(event), reason=event.get("message") or "")

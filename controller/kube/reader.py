@@ -216,7 +216,7 @@ class Reader:
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
-        self._karpenter = Karpenter(gateway)
+        self._karpenter = Karpenter(gateway, namespaces)
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway, namespaces)
         self._last_nodes: Sequence[Json] = ()

@@ -47,6 +47,8 @@ class Missing:
     `samples` has the stages whose ready replicas report no usable load, `targets` the placements whose workload cannot
     be read, with the reason, and `pools` the pools that do not exist.
 
+    `uncreated_since_s` has since when desired replicas have not been created.
+
     `demands` has the shared stages that another pipeline uses whose demand is missing: nothing is removed there.
     `owners` has the shared stages whose replicas belong to a pipeline that does not act: they stay as they are.
     """
@@ -54,6 +56,7 @@ class Missing:
     samples: Mapping[StageName, MissingReading]
     targets: Mapping[PlacementKey, str]
     pools: frozenset[PoolName]
+    uncreated_since_s: Mapping[PlacementKey, float]
     demands: frozenset[StageName] = frozenset()
     owners: frozenset[StageName] = frozenset()
 
@@ -69,8 +72,7 @@ class Assessment:
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
-    `outages` has a hold for every placement that cannot be used: why, and until when. `uncreated_since_s` has the
-    placements with desired replicas that are not created.
+    `outages` has a hold for every placement that cannot be used: why, and until when.
     """
 
     state: PipelineState
@@ -88,7 +90,6 @@ class Assessment:
     conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
-    uncreated_since_s: Mapping[PlacementKey, float]
 
     @property
     def key(self) -> PipelineKey:
@@ -268,6 +269,7 @@ def assess(
         samples=_stages_without_samples(state),
         targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
         pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
+        uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
     )
     at_most = {
         **{key: count for key, count in current.items() if key[1] in missing.pools},
@@ -317,7 +319,6 @@ def assess(
         conflicting=conflicting(state, changes, now_s),
         failures=availability.failures.get(spec.key, {}),
         outages=tuple(_outages(state, availability)),
-        uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
     )
 
 

@@ -223,6 +223,13 @@ class TestReading:
         assert failures == {"inf2-x": LaunchFailure(claim="inf2-x", at_s=9, reason=words)}
         assert [namespace for namespace, _ in server.asked] == ["default"]
 
+    def test_an_operator_of_some_namespaces_asks_for_no_events_that_it_may_not_read(self) -> None:
+        server = Server()
+        assert Karpenter(cast("Gateway", server), ("speech",)).launch_failures() == {}
+        assert server.asked == []
+        Karpenter(cast("Gateway", server), ("speech", "default")).launch_failures()
+        assert [namespace for namespace, _ in server.asked] == ["default"]
+
     def test_a_pod_may_be_announced_several_nodes_and_a_node_is_counted_once(self) -> None:
         server = Server(
             events=[

@@ -229,17 +229,18 @@ def test_a_node_is_to_go_when_it_is_cordoned_or_its_provider_says_so(spec: dict[
     assert is_leaving({**a_node(), "spec": spec}) is leaving
 
 
-def of_revision(name: str, revision: str, created: str, **conditions: str) -> dict[str, Any]:
-    pod = a_pod(name, **conditions)
+def of_revision(name: str, revision: str, created: str, kind: str, status: str) -> dict[str, Any]:
+    pod = a_pod(name)
+    pod["status"]["conditions"] = [{"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
     pod["metadata"] |= {"labels": {"pod-template-hash": revision}, "creationTimestamp": f"2026-01-01T00:0{created}:00Z"}
     return pod
 
 
 def test_a_roll_out_is_known_by_pods_of_two_revisions_and_the_later_one_is_new() -> None:
     pods = [
-        of_revision("a", "old", "1", Ready="True"),
-        of_revision("b", "new", "2", PodScheduled="False"),
-        of_revision("c", "old", "3", PodScheduled="False"),
+        of_revision("a", "old", "1", "Ready", "True"),
+        of_revision("b", "new", "2", "PodScheduled", "False"),
+        of_revision("c", "old", "3", "PodScheduled", "False"),
     ]
     state = target_state(SCALE, pods, UP)
     assert (state.rolling, state.updated) == (True, 1)
@@ -249,8 +250,8 @@ def test_a_roll_out_is_known_by_pods_of_two_revisions_and_the_later_one_is_new()
 
 
 def test_surge_does_not_wait_for_a_node_as_far_as_it_is_beyond_the_desired_replicas() -> None:
-    old = [of_revision(f"old-{index}", "old", "1", Ready="True") for index in range(3)]
-    new = [of_revision(f"new-{index}", "new", "2", PodScheduled="False") for index in range(2)]
+    old = [of_revision(f"old-{index}", "old", "1", "Ready", "True") for index in range(3)]
+    new = [of_revision(f"new-{index}", "new", "2", "PodScheduled", "False") for index in range(2)]
     state = target_state(SCALE, [*old, *new], UP)
     assert (state.desired, state.existing) == (4, 5)
     assert [replica.name for replica in state.waiting] == ["new-0"]

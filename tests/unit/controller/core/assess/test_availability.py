@@ -383,11 +383,10 @@ class TestRollOuts:
 
     def rolling(self, **replicas: object) -> PipelineState:
         target = a_target(8, ready=8, existing=9, **replicas)  # type: ignore[arg-type]
-        marked = {
-            kind: tuple(replace(replica, updated=True) for replica in getattr(target, kind))
-            for kind in ("pending", "starting")
-        }
-        target = replace(target, rolling=True, updated=1, **marked)
+        pending, starting = (
+            tuple(replace(replica, updated=True) for replica in own) for own in (target.pending, target.starting)
+        )
+        target = replace(target, rolling=True, updated=1, pending=pending, starting=starting)
         return a_state(replicas={VAD: 4, ENCODER: target})
 
     def test_surge_without_a_node_shows_no_failure_of_the_pool(self, planner: Planner) -> None:

@@ -73,7 +73,7 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
     for mismatch in ({"outside": {"vad-0": "n-1"}, "fits": None}, {"outside": {}, "fits": 2}):
-        found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)  # type: ignore[arg-type]
+        found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)
         yield replace(decision, mismatches=(found,))
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
