@@ -190,6 +190,8 @@ def _kept_container(container: Json) -> Json:
         kept["state"] = {"terminated": {}}
     if container.get("restartCount"):
         kept["restartCount"] = container["restartCount"]
+        if "running" in state:
+            kept["state"] = {"running": _parts(state["running"], ("startedAt",))}
         if (ended := (container.get("lastState") or {}).get("terminated")) is not None:
             kept["lastState"] = {"terminated": _parts(ended, _TERMINATED)}
     return kept

@@ -265,6 +265,7 @@ def _placement(
         "current": None if found is None else found.desired,
         "ready": None if found is None else found.ready,
         "terminating": None if found is None else found.terminating,
+        "updated": None if found is None or not found.rolling else found.updated,
         "desired": decision.desired.get(key),
         "recommended": decision.recommended.get(key),
         "unconstrained": decision.unconstrained.get(key),

@@ -31,8 +31,9 @@ _NOTICES = frozenset(
 )
 """Keys of the taints that announce the removal of a node."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
-_LOOPS = 3
-"""Restarts from which short runs are a crash loop."""
+_BACK_OFF_WORDS = re.compile(r"back-off (?:(\d+)m)?(\d+)s restarting")
+_LOOP_BACKOFF_S = 40.0
+"""The wait before the third restart in a row: from then on, short runs are a crash loop."""
 _FINISHED = {"Succeeded", "Failed"}
 _BACK_OFF = "CrashLoopBackOff"
 _SCRAPE = "prometheus.io/scrape"
@@ -329,27 +330,37 @@ def _last_end(container: Json) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashLoop:
-    """What the restarts of a pod say: in a loop since `since_s` (epoch seconds), the last run took `run_s` seconds."""
+    """A pod is in a crash loop since `since_s` (epoch seconds) or earlier; its last run took `run_s` seconds."""
 
     since_s: float
     run_s: float
 
 
 def crash_loop(pod: Json, shorter_than_s: float) -> CrashLoop | None:
-    """Return the crash loop in which a pod is likely to be, None for one that is in none.
+    """Return the crash loop that a pod is in, as its restarts show it, None for one that is in none.
 
-    It is when a container was restarted several times, and its last run was not longer than `shorter_than_s`. The
-    kubelet waits 10 s before the first restart, and twice as long before each further one, at most 300 s.
+    The kubelet waits 10 s before the first restart of a container, and twice as long before each further one, until it
+    has run for ten minutes. So the last wait tells how long the loop has lasted at least. A container whose last run
+    was longer than `shorter_than_s` is in none.
     """
     for container in _statuses(pod, "containerStatuses"):
-        count, ended = container.get("restartCount") or 0, (container.get("lastState") or {}).get("terminated") or {}
-        if count >= _LOOPS and ended.get("startedAt") and ended.get("finishedAt"):
-            finished_s = seconds(ended["finishedAt"])
-            run_s = finished_s - seconds(ended["startedAt"])
-            if run_s <= shorter_than_s:
-                waited_s = sum(min(300.0, 10.0 * 2**number) for number in range(count))
-                return CrashLoop(since_s=max(_since_s(pod, "PodScheduled"), finished_s - waited_s), run_s=run_s)
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        if not ended.get("startedAt") or not ended.get("finishedAt"):
+            continue
+        finished_s = seconds(ended["finishedAt"])
+        run_s, backoff_s = finished_s - seconds(ended["startedAt"]), _backoff_s(container, finished_s)
+        if run_s <= shorter_than_s and backoff_s >= _LOOP_BACKOFF_S:
+            return CrashLoop(since_s=max(_since_s(pod, "PodScheduled"), finished_s - (backoff_s - 10.0)), run_s=run_s)
     return None
+
+
+def _backoff_s(container: Json, finished_s: float) -> float:
+    """Return how long the kubelet waits, or has waited, before it restarts a container that ended at `finished_s`."""
+    state = container.get("state") or {}
+    if (running := state.get("running") or {}).get("startedAt"):
+        return seconds(running["startedAt"]) - finished_s
+    waits = _BACK_OFF_WORDS.match((state.get("waiting") or {}).get("message") or "")
+    return 0.0 if waits is None else 60.0 * int(waits[1] or 0) + int(waits[2])
 
 
 def _reason(source: Json) -> str:

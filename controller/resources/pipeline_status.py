@@ -82,6 +82,8 @@ class PlacementStatus(Part):
     """Replicas that are ready."""
     terminating: int | None = None
     """Replicas that are terminating."""
+    updated: int | None = None
+    """Replicas of the new revision. Present only while a roll-out is in progress."""
     desired: int | None = None
     """Replicas after the changes of this cycle."""
     recommended: int | None = None

@@ -11,13 +11,7 @@ from dataclasses import dataclass, replace
 from controller.core.assess.elastic_pools import held_until_s, launch_failures
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
-from controller.core.state.snapshot import (
-    PendingReplica,
-    PipelineState,
-    PoolState,
-    Snapshot,
-    TargetState,
-)
+from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 
@@ -143,7 +137,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
                 continue
             verdict = _judged(state, key, target, pool, room, launches.get(key[1]), snapshot.now_s)
             late[key[1]] += verdict.undelivered
-            undelivered[key[1]] += sum(replica in target.pending for replica in target.waiting) - len(verdict.apart)
+            undelivered[key[1]] += len(target.unscheduled) - len(verdict.apart)
             if target.waiting or target.starting:
                 waiting.add(key[1])
             if target.uncreated:
@@ -224,9 +218,10 @@ def _judged(
     # Draining replicas free capacity when they are gone.
     drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
     has_room = room.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
-    pending = [replica for replica in target.waiting if replica in target.pending]
     apart = [
-        replica for replica in pending if pool.unread or replica.updated or (has_room and _is_its_own(replica.reason))
+        replica
+        for replica in target.unscheduled
+        if pool.unread or replica.updated or (has_room and _is_its_own(replica.reason))
     ]
     names = {replica.name for replica in apart}
 
@@ -235,7 +230,7 @@ def _judged(
 
     waited = [
         replica if launch_failure is None else replace(replica, reason=launch_failure)
-        for replica in pending
+        for replica in target.unscheduled
         if launch_failure is not None
         or now_s
         >= max(
@@ -246,7 +241,7 @@ def _judged(
     return _Verdict(
         undelivered=[
             *(replica for replica in waited if replica.name not in names),
-            *late([replica for replica in target.waiting if replica in target.stranded], deadline_s),
+            *late([replica for replica in target.stranded if replica in target.waiting], deadline_s),
         ],
         unplaced=[replica for replica in waited if replica.name in names],
         unstarted=late(target.starting, placement.startup_s + deadline_s),

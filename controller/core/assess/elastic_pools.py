@@ -46,7 +46,7 @@ def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
     pending: dict[PoolName, list[PendingReplica]] = {}
     for state in snapshot.pipelines:
         for key, target in state.found():
-            pending.setdefault(key[1], []).extend(target.pending)
+            pending.setdefault(key[1], []).extend(target.unscheduled)
     found = (
         (name, _launch_failure(pool.node_pool, pending[name], snapshot.now_s))
         for name, pool in snapshot.pools.items()

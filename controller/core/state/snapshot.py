@@ -95,13 +95,27 @@ class TargetState:
         return 0 if busy and not self.refusal else max(0, self.desired - self.existing)
 
     @property
+    def unscheduled(self) -> tuple[PendingReplica, ...]:
+        """Return the pending replicas, without those of a surge."""
+        surge = self._surge
+        return tuple(replica for replica in self.pending if replica.name not in surge)
+
+    @property
     def waiting(self) -> tuple[PendingReplica, ...]:
-        """Return the replicas without a ready node, without as many as exist beyond the desired ones: a surge."""
+        """Return the replicas without a node that is up, without those of a surge."""
+        surge = self._surge
+        return (*self.unscheduled, *(replica for replica in self.stranded if replica.name not in surge))
+
+    @property
+    def _surge(self) -> frozenset[str]:
+        """Return the names of replicas without a node that is up: as many as exist beyond the desired ones.
+
+        They are those of the new revision first, and then the youngest.
+        """
         without = sorted(
             (*self.pending, *self.stranded), key=lambda replica: (replica.updated, replica.since_s, replica.name)
         )
-        surge = max(0, self.existing - self.desired)
-        return tuple(without[: max(0, len(without) - surge)])
+        return frozenset(replica.name for replica in without[::-1][: max(0, self.existing - self.desired)])
 
     @property
     def startup_s(self) -> float | None:

@@ -768,6 +768,7 @@ def not_created(
         settle(world, operator)
         began_s, deadline_s = time.monotonic(), world.pace.lasting(60)
         with refuse(world):
+            until(lambda: _refused(world), what="pods to be refused")
             world.offered["main"] = world.MUCH
             told = says("main", "PoolsAvailable", "not created", words)
             judge.in_time(Column.REASON, "told", lambda: told(world), deadline_s + world.pace.cycles(3))
@@ -786,6 +787,17 @@ def not_created(
     return run
 
 
+def _refused(world: World) -> bool:
+    """Whether a pod of `main` would be refused: the API server learns of quotas and webhooks a moment later."""
+    container = {"name": "asr", "image": "none"}
+    pod = {"metadata": {"name": "probe", "labels": {"app": MAIN}}, "spec": {"containers": [container]}}
+    try:
+        world.core.create_namespaced_pod(NAMESPACE, pod, dry_run="All")
+    except client.ApiException:
+        return True
+    return False
+
+
 def rolled_out_on_a_full_pool(world: World, judge: Judge) -> None:
     """`spare` fills its pool; a roll-out without room for its surge neither fails the pool nor costs a replica."""
     world.begin()
@@ -800,7 +812,12 @@ def rolled_out_on_a_full_pool(world: World, judge: Judge) -> None:
     world.apps.patch_namespaced_deployment(
         "spare-scarce", NAMESPACE, {"spec": {"strategy": one_more, "template": stamp}}
     )
-    shown = lambda: "roll-out is in progress" in "".join(world.status("spare")["memory"]["explanation"]["lines"])  # noqa: E731
+
+    def shown() -> bool:
+        status = world.status("spare")
+        updated = [each.get("updated") for each in status["stages"][0]["placements"] if each["pool"] == "scarce"]
+        return updated == [1] and "roll-out is in progress" in "".join(status["memory"]["explanation"]["lines"])
+
     judge.in_time(Column.REASON, "shown", shown, world.pace.cycles(2))
     wait_until(began_s + world.pace.lasting(60) + world.pace.cycles(4))
     conditions = {c["type"]: c for c in world.pool_status("scarce")["conditions"]}

@@ -72,10 +72,12 @@ class World:
     ready: bool = False
     restarts: int = 0
     changed_s: float | None = None
+    replicas: int = 1
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
-        workload = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}}}
+        spec = {"replicas": self.replicas, "selector": {"matchLabels": labels}}
+        workload = {"metadata": {"resourceVersion": "1"}, "spec": spec}
         changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
             "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
@@ -407,3 +409,40 @@ def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> 
     assert target.outside == {"pod-0": "node-0"}
     assert snapshot.pools[PoolName("g6")].shared_nodes == {PoolName("inf2"): ("node-0",)}
     assert snapshot.pools[PoolName("c7i")].shared_nodes == {}
+
+
+class Quota(NobodyElse):
+    """An API server with Events about pods that a quota refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
+        self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
+        owner = {"kind": "ReplicaSet", "name": "decode-audio-7d9f"}
+        event = {"metadata": {}, "involvedObject": owner, "message": "over quota", "lastTimestamp": timestamp(NOW_S)}
+        yield Listing(items=(event,), resource_version="1")
+
+
+def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -> None:
+    key = (StageName("decode-audio"), PoolName("c7i"))
+    long = memory_document(PipelineMemory(uncreated_since_s={key: NOW_S - 400}))
+    for status, words in (({}, ""), ({"memory": long}, "over quota")):
+        server = Quota()
+        reader = Reader(
+            cast("Gateway", server),
+            Silent(),
+            pipelines=a_store(a_pipeline("batch-transcription", **status)),
+            pools=a_store(*manifests("pools.yaml")),
+            cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, replicas=3)),
+            interval_s=10.0,
+            reporting_grace_s=60.0,
+            clock=lambda: NOW_S,
+        )
+        snapshot = reader.observe().snapshot
+        reader.close()
+        (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+        assert (target.uncreated, target.refusal) == (2, words)
+        assert server.asked == (["archive: reason=FailedCreate"] if words else [])
+        failures = decide(snapshot, Policy()).pipelines[0].memory.failures
+        assert [each.cause for each in failures.values()] == ([FailureCause.NOT_CREATED] if words else [])

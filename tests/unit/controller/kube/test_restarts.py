@@ -103,23 +103,26 @@ def test_a_pod_without_a_node_is_no_crash_loop() -> None:
     assert Followed().see(10, pod) is None
 
 
-def in_loop(*, ready_s: float | None, restarts: int = 7, run_s: float = 60.0) -> dict[str, Any]:
+def in_loop(*, ready_s: float | None, backoff_s: int = 160, run_s: float = 60.0) -> dict[str, Any]:
     """Return a pod whose container ended at 1000 s after a run of `run_s`, and was ready again at `ready_s`."""
-    pod = a_pod(ready_s is not None, ready_s or 1000.0, restarts=restarts)
+    pod = a_pod(ready_s is not None, 1000.0 if ready_s is None else ready_s, restarts=5)
     ended = {"reason": "OOMKilled", "exitCode": 137, "startedAt": at(1000 - run_s), "finishedAt": at(1000)}
-    pod["status"]["containerStatuses"][0]["lastState"] = {"terminated": ended}
+    words = f"back-off {backoff_s // 60}m{backoff_s % 60}s restarting failed container=asr pod=asr-0"
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
+    state = waits if ready_s is None else {"running": {"startedAt": at(1000 + backoff_s)}}
+    pod["status"]["containerStatuses"][0] |= {"lastState": {"terminated": ended}, "state": state}
     return pod
 
 
-def test_the_restarts_of_its_containers_tell_a_loop_to_an_operator_that_has_just_started() -> None:
-    """Seven restarts took at least 10 + 20 + 40 + 80 + 160 + 300 + 300 s of back-off."""
-    assert Followed().see(1010, in_loop(ready_s=None)) == 1000 - 910
-    assert Followed().see(1010, in_loop(ready_s=None, restarts=2)) == 1000
+def test_the_back_off_tells_a_loop_to_an_operator_that_has_just_started() -> None:
+    """Before it waits for 160 s, the kubelet has waited for 10 + 20 + 40 + 80 s."""
+    assert Followed().see(1010, in_loop(ready_s=None)) == 1000 - 150
+    assert Followed().see(1010, in_loop(ready_s=None, backoff_s=20)) == 1000
     assert Followed().see(1010, in_loop(ready_s=None, run_s=400.0)) == 1000
 
 
 def test_a_pod_that_is_ready_for_a_moment_in_its_loop_is_not_ready() -> None:
-    assert Followed().see(1050, in_loop(ready_s=1005)) == 1000 - 910
-    # It has run twice as long as before it last ended: it is out of its loop.
-    assert Followed().see(1130, in_loop(ready_s=1005)) is None
-    assert Followed().see(1050, in_loop(ready_s=1005, restarts=2)) is None
+    assert Followed().see(1200, in_loop(ready_s=1165)) == 1000 - 150
+    # It has been ready for twice as long as it ran before: it is out of its loop.
+    assert Followed().see(1286, in_loop(ready_s=1165)) is None
+    assert Followed().see(1030, in_loop(ready_s=1025, backoff_s=20)) is None

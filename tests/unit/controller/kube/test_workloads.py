@@ -255,6 +255,7 @@ def test_surge_does_not_wait_for_a_node_as_far_as_it_is_beyond_the_desired_repli
     state = target_state(SCALE, [*old, *new], UP)
     assert (state.desired, state.existing) == (4, 5)
     assert [replica.name for replica in state.waiting] == ["new-0"]
+    assert state.unscheduled == state.waiting
 
 
 def test_a_pod_in_a_crash_loop_is_not_ready_while_it_is_ready_for_a_moment() -> None:
