@@ -323,7 +323,6 @@ def test_a_roll_out_is_in_the_status_while_it_lasts() -> None:
     rolling = replace(a_target(1, existing=2), rolling=True, updated=1)
     for target, updated in ((rolling, 1), (a_target(1), None)):
         status = status_of(a_snapshot(a_state(replicas={VAD: target, ENCODER: 1})))
-        assert PipelineStatus.model_validate(status, extra="forbid")
         assert status["stages"][0]["placements"][0].get("updated") == updated
 
 
