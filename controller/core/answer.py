@@ -1,6 +1,6 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
@@ -14,6 +14,7 @@ from controller.core.state.decision import (
     Hold,
     HoldReason,
     MetricsUse,
+    Mismatch,
     PipelineDecision,
     PoolDecision,
     ReplicaChange,
@@ -76,7 +77,20 @@ def pipeline_decision(
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
+        mismatches=tuple(_mismatches(assessment)),
     )
+
+
+def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
+    """Yield the placements whose replicas are not on their pool, or do not fit there as declared."""
+    for key, placement in assessment.spec.placements().items():
+        target = assessment.state.target(*key)
+        if isinstance(target, TargetMissing) or key[0] in assessment.spec.borrowed:
+            continue
+        stated = placement.prior.per_instance
+        fits = target.fits if target.fits is not None and target.fits < stated else None
+        if target.outside or fits is not None:
+            yield Mismatch(stage=key[0], pool=key[1], outside=target.outside, per_instance=stated, fits=fits)
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:
@@ -132,6 +146,7 @@ def _memory(
         feedback=aim.feedback,
         idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
+        uncreated_since_s=assessment.missing.uncreated_since_s,
     )
 
 

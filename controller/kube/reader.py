@@ -27,11 +27,20 @@ from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
-from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
+from controller.core.state.snapshot import (
+    LaunchFailure,
+    PipelineState,
+    Planned,
+    PoolState,
+    Snapshot,
+    TargetMissing,
+    TargetState,
+)
 from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, planned_from, resumed, written_at_s
 from controller.kube.gateway import PODS, Failed, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.karpenter import FailedCreation, Karpenter, refusal
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
@@ -42,12 +51,15 @@ from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
+    PoolNodes,
     is_leaving,
     metrics_endpoints,
     node_names,
+    placed_pods,
     ready_nodes,
     reporting_pods,
     seconds,
+    shared_nodes,
     target_state,
     zones,
 )
@@ -158,11 +170,23 @@ class _CarriedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods."""
+    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
+
+    `placed` has the nodes of its pods, and `requests` what a pod requests.
+    """
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
+    placed: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, float] = field(default_factory=dict)
+
+    def on(self, pool: PoolNodes | None) -> "_Workload":
+        """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
+        if pool is None or isinstance(self.state, TargetMissing):
+            return self
+        state = replace(self.state, outside=pool.outside(self.placed), fits=pool.holds(self.requests))
+        return replace(self, state=state)
 
 
 class Reader:
@@ -194,6 +218,7 @@ class Reader:
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
+        self._karpenter = Karpenter(gateway, namespaces)
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway, namespaces)
         self._last_nodes: Sequence[Json] = ()
@@ -230,16 +255,26 @@ class Reader:
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
         workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
+        of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
+        workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
+        workloads = self._with_refusals(specs, resources, workloads, now_s)
+        elastic = frozenset(spec.name for spec, _ in pools if spec.node_pool is not None)
+        if elastic:
+            self._karpenter.refresh()
+        workloads, failures = self._with_expected_nodes(workloads, elastic)
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
+        shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
             pools={
-                spec.name: self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {}))
+                spec.name: self._pool_state(
+                    spec, resource, nodes, unread, unaccounted.get(spec.name, {}), shared.get(spec.name, {}), failures
+                )
                 for spec, resource in pools
             },
         )
@@ -370,6 +405,8 @@ class Reader:
             state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
             endpoints=metrics_endpoints(pods),
+            placed=placed_pods(pods),
+            requests=scale.requests if isinstance(scale, Workload) else {},
         )
 
     def _request(
@@ -452,8 +489,68 @@ class Reader:
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
         return resumed(stored, now_s, window_s, self._interval_s)
 
+    def _with_refusals(
+        self,
+        specs: Sequence[PipelineSpec],
+        resources: Mapping[str, KeptResource],
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        now_s: float,
+    ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
+        """Return the workloads with why their pods are not created, for those that lacked pods in the last cycle too.
+
+        A Deployment says it in its conditions. For others it is in Events, which are read only then.
+        """
+        found = dict(workloads)
+        events: dict[str, Sequence[FailedCreation]] = {}
+        for spec in specs:
+            for key, placement in spec.placements().items():
+                workload = workloads[spec.key, key]
+                if isinstance(workload.state, TargetMissing) or not workload.state.uncreated or workload.state.refusal:
+                    continue
+                since_s = self._memory(spec, resources[spec.uid], now_s).uncreated_since_s.get(key)
+                if since_s is None:
+                    continue
+                if spec.namespace not in events:
+                    events[spec.namespace] = self._karpenter.failed_creations(spec.namespace)
+                words = refusal(events[spec.namespace], placement.target, since_s)
+                found[spec.key, key] = replace(workload, state=replace(workload.state, refusal=words))
+        return found
+
+    def _with_expected_nodes(
+        self, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], elastic: frozenset[PoolName]
+    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], Mapping[str, LaunchFailure]]:
+        """Return the workloads with the nodes that are announced for pods that are pending on `elastic` pools.
+
+        The second value has the launches that failed, by NodeClaim. Without such pods, no Event is read.
+        """
+        waiting = {
+            name
+            for name, found in workloads.items()
+            if name[1][1] in elastic and isinstance(found.state, TargetState) and found.state.pending
+        }
+        if not waiting:
+            return workloads, {}
+        expected = {space: self._karpenter.expected(space) for space in {key.partition("/")[0] for key, _ in waiting}}
+
+        def told(name: tuple[PipelineKey, PlacementKey], found: _Workload) -> _Workload:
+            if name not in waiting:
+                return found
+            assert isinstance(found.state, TargetState)
+            of_pod = expected[name[0].partition("/")[0]]
+            pending = tuple(replace(each, expected=of_pod.get(each.name, ())) for each in found.state.pending)
+            return replace(found, state=replace(found.state, pending=pending))
+
+        return {name: told(name, found) for name, found in workloads.items()}, self._karpenter.launch_failures()
+
     def _pool_state(
-        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, unaccounted: Mapping[int, int]
+        self,
+        spec: PoolSpec,
+        resource: KeptResource,
+        nodes: Sequence[Json],
+        unread: str,
+        unaccounted: Mapping[int, int],
+        shared: Mapping[PoolName, tuple[str, ...]],
+        failures: Mapping[str, LaunchFailure],
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
         memory = self._carried_over.pools.get(spec.uid)
@@ -465,6 +562,8 @@ class Reader:
             memory=_stored_pool_memory(resource) if memory is None else memory,
             unread=unread,
             unaccounted=unaccounted,
+            node_pool=None if spec.node_pool is None else self._karpenter.state(spec.node_pool, nodes, failures),
+            shared_nodes=shared,
         )
 
 

@@ -12,7 +12,7 @@ from controller.kube.gateway import Json
 REFRESH_S = 60.0
 """Minimum seconds between two writes of a status in which only observed values changed."""
 _MOVED = 0.1  # share by which an observed number must change to be written
-_REPLICAS = ("current", "ready", "terminating", "desired", "recommended")
+_REPLICAS = ("current", "ready", "terminating", "updated", "desired", "recommended")
 _NOT_COMPARED = {"explanation", "planned"}
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 

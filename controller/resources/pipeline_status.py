@@ -82,6 +82,8 @@ class PlacementStatus(Part):
     """Replicas that are ready."""
     terminating: int | None = None
     """Replicas that are terminating."""
+    updated: int | None = None
+    """Replicas of the new revision. Present only while a roll-out is in progress."""
     desired: int | None = None
     """Replicas after the changes of this cycle."""
     recommended: int | None = None
@@ -168,7 +170,7 @@ class PipelineStatus(Part):
     """The generation of the spec that this status is about."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible."""
+    Conflict, MeasurementsPlausible, PlacementsMatch."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

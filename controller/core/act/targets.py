@@ -364,6 +364,11 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
     for (stage, pool), reason in assessment.missing.targets.items():
         yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
     yield from assessment.outages
+    for (stage, pool), target in assessment.state.found():
+        if target.rolling and stage not in assessment.spec.borrowed:
+            new = sum(replica.updated for replica in (*target.pending, *target.stranded, *target.starting))
+            detail = details.rolling_out(target.updated, target.existing, new)
+            yield Hold(reason=HoldReason.ROLLING_OUT, stage=stage, pool=pool, detail=detail)
 
 
 def _stepped(
@@ -402,14 +407,16 @@ def _stepped(
 def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
     """Return the replicas of placements that need replacements for replicas on nodes that are being removed.
 
-    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready.
+    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready. At
+    `replicas.max`, the workload's controller replaces the replicas when they end.
     """
     replaced: dict[PlacementKey, int] = {}
+    placements = assessment.spec.placements()
     for key, leaving in assessment.leaving.items():
         target = assessment.state.target(*key)
         assert isinstance(target, TargetState)
         if target.ready - leaving < wanted[key]:
-            replaced[key] = min(wanted[key] + leaving, assessment.at_most.get(key, wanted[key] + leaving))
+            replaced[key] = min(wanted[key] + leaving, most_allowed(assessment, key, placements[key].prior))
     return replaced
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.state.decision import HoldReason
+from controller.core.state.snapshot import NodePoolProblem
 
 
 class ConditionType(Enum):
-    """The types of conditions: `Available` of a ComputePool, the others of a SpeechPipeline."""
+    """The types of conditions: the last three of a ComputePool, the others of a SpeechPipeline."""
 
     READY = "Ready"
     SLA_MET = "SLAMet"
@@ -23,7 +24,10 @@ class ConditionType(Enum):
     RULE_METRIC_MISSING = "RuleMetricMissing"
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    PLACEMENTS_MATCH = "PlacementsMatch"
     AVAILABLE = "Available"
+    CAPACITY_KNOWN = "CapacityKnown"
+    NODES_EXCLUSIVE = "NodesExclusive"
 
 
 class ConditionReason(Enum):
@@ -45,10 +49,20 @@ class ConditionReason(Enum):
     FOLLOWED = HoldReason.FOLLOWED.value
     ALL_PLAUSIBLE = "AllPlausible"
     CORRECTION_AT_LIMIT = "CorrectionAtLimit"
+    ALL_MATCH = "AllMatch"
+    OUTSIDE_POOL = "OutsidePool"
+    DOES_NOT_FIT = "DoesNotFit"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
     NODES_UNREADABLE = "NodesUnreadable"
+    STATED = "Stated"
+    NO_NODE_SEEN = "NoNodeSeen"
+    NODE_POOL_NOT_FOUND = NodePoolProblem.NOT_FOUND.value
+    NODE_POOL_UNREADABLE = NodePoolProblem.UNREADABLE.value
+    NODE_POOL_UNLIMITED = NodePoolProblem.UNLIMITED.value
+    ALL_OWN = "AllOwn"
+    NODES_SHARED = "NodesShared"
 
 
 class EventReason(Enum):
@@ -84,6 +98,8 @@ class EventReason(Enum):
     CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
     STATUS_REFUSED = "StatusRefused"
+    PLACEMENTS_MISMATCHED = "PlacementsMismatched"
+    PLACEMENTS_MATCH = "PlacementsMatch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,5 +125,8 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.CONFLICT: Transition(bad=EventReason.CONFLICT, good=EventReason.CONFLICT_RESOLVED, bad_status="True"),
     ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
         bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
+    ),
+    ConditionType.PLACEMENTS_MATCH: Transition(
+        bad=EventReason.PLACEMENTS_MISMATCHED, good=EventReason.PLACEMENTS_MATCH
     ),
 }

@@ -39,6 +39,8 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.POOL_UNAVAILABLE: "the pool cannot deliver nodes; planned without it",
     HoldReason.FRAGMENTED: "the pool has free capacity, but no node can schedule this pod; planned without it",
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
+    HoldReason.NOT_CREATED: "replicas are not created; planned without them",
+    HoldReason.ROLLING_OUT: "a roll-out is in progress; its surge does not count against the pool",
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
     HoldReason.IDLE: "idle; scaled to zero until there is demand",
@@ -48,7 +50,12 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.OWNER_NOT_ACTING: "the owner of this shared stage does not act; planned with its current replicas",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
 }
-OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
+OUTAGES = (
+    HoldReason.POOL_UNAVAILABLE,
+    HoldReason.NOT_CREATED,
+    HoldReason.FRAGMENTED,
+    HoldReason.CANNOT_START,
+)
 """The reasons for which plans leave out a placement, the most severe first."""
 CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",

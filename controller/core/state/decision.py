@@ -41,6 +41,8 @@ class HoldReason(Enum):
     POOL_UNAVAILABLE = "PoolUnavailable"
     FRAGMENTED = "Fragmented"
     CANNOT_START = "CannotStart"
+    NOT_CREATED = "NotCreated"
+    ROLLING_OUT = "RollingOut"
     ON_TRIAL = "OnTrial"
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"
@@ -86,6 +88,21 @@ class Hold:
     pool: PoolName | None = None
     until_s: float | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """What a placement says of its pool and the cluster shows otherwise.
+
+    `outside` are replicas on nodes that are not of the pool, each with its node. `fits` is how many replicas the
+    allocatable resources of an instance hold, where this is less than the declared `per_instance`, else None.
+    """
+
+    stage: StageName
+    pool: PoolName
+    outside: Mapping[str, str]
+    per_instance: int
+    fits: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +188,8 @@ class PipelineDecision:
     unit, None where no limit is published. `admitted_meanwhile` is the limit until pending replicas are ready, None
     where there is none; `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next
     cycle. `floors` has the least replicas of stages whose plan is below what the measured latency has shown to be
-    needed. `shared` has the stages that serve other pipelines too.
+    needed. `shared` has the stages that serve other pipelines too. `mismatches` are placements whose pods are not on
+    their pool, or do not fit as declared.
     """
 
     spec: PipelineSpec
@@ -192,6 +210,7 @@ class PipelineDecision:
     floors: Mapping[StageName, int] = field(default_factory=dict)
     shared: Mapping[StageName, SharedStage] = field(default_factory=dict)
     recommended: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    mismatches: tuple[Mismatch, ...] = ()
 
     @property
     def key(self) -> PipelineKey:

@@ -47,6 +47,8 @@ from story import (
 )
 from world import GROUP, NAMESPACE, VERSION, Operator, World, until
 
+from simulations.lab.pods.agent import WORKER_ANNOTATION
+
 WATCHES = Where(watch=True)
 NOT_OF_LEASES = Where(path="(?!.*/leases).*")
 ROLE = "sluice"
@@ -625,6 +627,25 @@ KEDA = {
 }
 
 
+def karpenter_kinds() -> list[dict[str, Any]]:
+    """Return the kinds of Karpenter that the operator reads, without their schemas."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return [
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{kind.lower()}s.karpenter.sh"},
+            "spec": {
+                "group": "karpenter.sh",
+                "scope": "Cluster",
+                "names": {"plural": f"{kind.lower()}s", "singular": kind.lower(), "kind": kind},
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            },
+        }
+        for kind in ("NodePool", "NodeClaim")
+    ]
+
+
 def _scaled_object(world: World) -> Callable[[], None]:
     """Install KEDA's kind without its operator: Sluice reads the objects only."""
     extensions = client.ApiextensionsV1Api(world.core.api_client)
@@ -788,6 +809,155 @@ def rolled_out(world: World, judge: Judge) -> None:
     judge.not_applicable(Column.RESTART, "shown without a roll-out")
 
 
+@contextlib.contextmanager
+def full_quota(world: World) -> Iterator[None]:
+    """A ResourceQuota that the pods of the namespace exhaust. The lab has no controller for its status."""
+    pods = f"{len(world.core.list_namespaced_pod(NAMESPACE).items)}"
+    world.core.create_namespaced_resource_quota(
+        NAMESPACE, {"metadata": {"name": "full"}, "spec": {"hard": {"pods": pods}}}
+    )
+    world.core.patch_namespaced_resource_quota_status(
+        "full", NAMESPACE, {"status": {"hard": {"pods": pods}, "used": {"pods": pods}}}
+    )
+    try:
+        yield
+    finally:
+        world.core.delete_namespaced_resource_quota("full", NAMESPACE)
+
+
+@contextlib.contextmanager
+def failing_webhook(world: World) -> Iterator[None]:
+    """A webhook for the pods of `main` in this namespace, which nothing answers."""
+    webhooks = client.AdmissionregistrationV1Api(world.core.api_client)
+    webhooks.create_validating_webhook_configuration(
+        {
+            "metadata": {"name": "broken"},
+            "webhooks": [
+                {
+                    "name": "broken.sluice.dev",
+                    "admissionReviewVersions": ["v1"],
+                    "sideEffects": "None",
+                    "failurePolicy": "Fail",
+                    "timeoutSeconds": 1,
+                    "clientConfig": {"url": "https://127.0.0.1:1/broken"},
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+                    "objectSelector": {"matchLabels": {"app": MAIN}},
+                    "rules": [
+                        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+                    ],
+                }
+            ],
+        }
+    )
+    try:
+        yield
+    finally:
+        webhooks.delete_validating_webhook_configuration("broken")
+
+
+def not_created(
+    refuse: Callable[[World], contextlib.AbstractContextManager[None]], words: str
+) -> Callable[[World, Judge], None]:
+    """The pods that `main` needs are refused with `words`, later admitted; there is never a pod that is pending."""
+
+    def run(world: World, judge: Judge) -> None:
+        world.begin()
+        soon = f"{world.pace.lasting(60):g}s"
+        backoff = {"spec": {"unavailable": {"backoff": {"initial": soon, "max": soon}}}}
+        world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "plenty", backoff)
+        operator = world.operator()
+        settle(world, operator)
+        began_s, deadline_s = time.monotonic(), world.pace.lasting(60)
+        with refuse(world):
+            until(lambda: _refused(world), what="pods to be refused")
+            world.offered["main"] = world.MUCH
+            told = says("main", "PoolsAvailable", "not created", words)
+            judge.in_time(Column.REASON, "told", lambda: told(world), deadline_s + world.pace.cycles(3))
+            judge.in_time(
+                Column.PENDING,
+                "the replicas that do not exist are given up",
+                lambda: world.replicas(MAIN) == world.base_replicas()[MAIN],
+                world.pace.cycles(2),
+            )
+            available = {c["type"]: c["status"] for c in world.pool_status("plenty")["conditions"]}["Available"]
+            judge.hold(Column.OTHERS, available == "True", f"pool plenty: Available={available}")
+        recovered(world, judge, operator, more_s=2 * deadline_s + world.pace.cycles(4))
+        up_to_date(world, judge)
+        conclude(world, judge, operator, began_s)
+
+    return run
+
+
+def _refused(world: World) -> bool:
+    """Whether a pod of `main` would be refused: the API server learns of quotas and webhooks a moment later."""
+    container = {"name": "asr", "image": "none"}
+    pod = {"metadata": {"name": "probe", "labels": {"app": MAIN}}, "spec": {"containers": [container]}}
+    try:
+        world.core.create_namespaced_pod(NAMESPACE, pod, dry_run="All")
+    except client.ApiException:
+        return True
+    return False
+
+
+def rolled_out_on_a_full_pool(world: World, judge: Judge) -> None:
+    """`spare` fills its pool; a roll-out without room for its surge neither fails the pool nor costs a replica."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    full = world.INSTANCES["scarce"] * world.PER_INSTANCE
+    world.offered["spare"] = 200.0
+    until(lambda: world.replicas("spare-scarce") == full and world.settled(), what="the pool to be full")
+    began_s = time.monotonic()
+    stamp = {"metadata": {"annotations": {"rolled-out": f"{began_s}"}}}
+    one_more = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    world.apps.patch_namespaced_deployment(
+        "spare-scarce", NAMESPACE, {"spec": {"strategy": one_more, "template": stamp}}
+    )
+
+    def shown() -> bool:
+        status = world.status("spare")
+        updated = [each.get("updated") for each in status["stages"][0]["placements"] if each["pool"] == "scarce"]
+        return updated == [1] and "roll-out is in progress" in "".join(status["memory"]["explanation"]["lines"])
+
+    judge.in_time(Column.REASON, "shown", shown, world.pace.cycles(2))
+    wait_until(began_s + world.pace.lasting(60) + world.pace.cycles(4))
+    conditions = {c["type"]: c for c in world.pool_status("scarce")["conditions"]}
+    judge.hold(Column.OTHERS, conditions["Available"]["status"] == "True", f"pool scarce: {conditions['Available']}")
+    counts = [entry.desired["spare-scarce"] for entry in world.recorder.since(began_s)]
+    judge.hold(Column.NEVER_DOWN, min(counts) == full, f"spare-scarce {min(counts)}..{max(counts)}")
+    world.offered["spare"] = world.BASE["spare"]
+    judge.in_time(Column.RECOVERY, "the roll-out ends when there is room", world.settled, 10 * world.pace.cycles(2))
+    within_caps(world, judge, began_s, desired_only=True)
+    judge.not_applicable(Column.RESTART, "shown without a roll-out")
+
+
+def rolled_out_with_a_bad_image(world: World, judge: Judge) -> None:
+    """The new revision of `main` cannot start. The one before goes on serving, and the pool stays in use."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    template = world.apps.read_namespaced_deployment(MAIN, NAMESPACE).spec.template.metadata.annotations
+    good = template[WORKER_ANNOTATION]
+
+    def roll_out(worker: str) -> None:
+        stamp = {"metadata": {"annotations": {WORKER_ANNOTATION: worker}}}
+        world.apps.patch_namespaced_deployment(MAIN, NAMESPACE, {"spec": {"template": stamp}})
+
+    roll_out("not a worker")
+    told = says("main", "PoolsAvailable", "of the new revision", "CreateContainerConfigError")
+    judge.in_time(Column.REASON, "told", lambda: told(world), world.pace.lasting(60) + world.pace.cycles(4))
+    conditions = {c["type"]: c for c in world.pool_status("plenty")["conditions"]}
+    judge.hold(Column.OTHERS, conditions["Available"]["status"] == "True", "pool plenty stays available")
+    never_down(world, judge, began_s, time.monotonic())
+    roll_out(good)
+    until(world.settled, what="the roll-out to end")
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator, more_s=2 * world.pace.lasting(60))
+    within_caps(world, judge, began_s, desired_only=True)
+    judge.not_applicable(Column.RESTART, "shown without a roll-out")
+
+
 ROWS: tuple[Row, ...] = (
     story("API: 429 with Retry-After", api(Refuse(status=429, headers={"Retry-After": "1"})), lasts_s=60, load="rises"),
     story("API: 500 and 503 in bursts", bursts, lasts_s=60, load="rises"),
@@ -898,5 +1068,9 @@ ROWS: tuple[Row, ...] = (
     Row(name="target: deleted, recreated", run=target_deleted),
     Row(name="target: paused", run=paused_meanwhile),
     Row(name="target: rolled out", run=rolled_out),
+    Row(name="target: rolled out on a full pool", run=rolled_out_on_a_full_pool),
+    Row(name="target: rolled out with a bad image", run=rolled_out_with_a_bad_image),
+    Row(name="target: a quota refuses its pods", run=not_created(full_quota, "exceeded quota")),
+    Row(name="target: a webhook refuses its pods", run=not_created(failing_webhook, "broken.sluice.dev")),
     *RUN_ROWS,
 )

@@ -134,6 +134,7 @@ class World:
                     "device": "CPU",
                     "nodeSelector": selector,
                     "price": {"perHour": "0.4"},
+                    "capacity": {"readyNodes": True},
                 },
             },
         )

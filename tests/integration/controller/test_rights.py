@@ -16,9 +16,9 @@ import yaml
 from fault_proxy import SCALES, Passed, Refuse, Where
 from helm_chart import Chart, of_kind
 from kubernetes import client, utils
-from rows import KEDA
+from rows import KEDA, karpenter_kinds
 from story import settle
-from world import NAMESPACE, QUICK, Operator, World, pipeline, until
+from world import GROUP, NAMESPACE, QUICK, VERSION, Operator, World, pipeline, until
 
 from simulations.lab.host.binaries import ensure, ensure_helm
 
@@ -81,9 +81,12 @@ class Scope(NamedTuple):
 def scope(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scope]:
     with World(tmp_path_factory.mktemp("rights"), ensure(print)) as world:
         extensions = client.ApiextensionsV1Api(world.core.api_client)
-        extensions.create_custom_resource_definition(KEDA)
+        for kind in (KEDA, *karpenter_kinds()):
+            extensions.create_custom_resource_definition(kind)
         stateful = _stateful_set(world)
         world.begin()
+        elastic = {"spec": {"capacity": {"nodePool": "scarce"}}}  # its pods are pending later, so Events are read
+        world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)
         if request.param == "all namespaces":
             rights = granted(yaml.safe_load_all(RBAC.read_text()))
             operator = world.operator()

@@ -21,7 +21,7 @@ from builders import (
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, MetricsLoss, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Snapshot
+from controller.core.state.snapshot import ExpectedNode, NodePoolState, Snapshot
 from controller.core.state.spec import Declared, Mode
 from controller.telemetry import Telemetry, described, metric_names
 from profiler.samples import Absence, AbsenceReason
@@ -228,6 +228,15 @@ def test_a_pool_has_its_price_and_its_replicas_by_state() -> None:
     assert of(lines, "pool_ready_instances")['{pool="inferentia"}'] == 7
     assert of(lines, "pool_leaving_instances")['{pool="inferentia"}'] == 1
     assert of(lines, "pool_failing_placements")['{cause="CannotStart",pool="inferentia"}'] == 0
+
+
+def test_nodes_on_their_way_are_those_of_elastic_pools() -> None:
+    coming = (ExpectedNode(name="inferentia-x", since_s=NOW_S),)
+    elastic = a_pool("inferentia", node_pool=NodePoolState(instances=5, claims=coming))
+    fleet = pools(a_pool("cpu"), elastic, a_pool("gpu"))
+    lines = after(Telemetry(), a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}), fleet=fleet))
+    assert of(lines, "pool_arriving_nodes") == {'{pool="inferentia"}': 1}
+    assert of(lines, "pool_limit")['{pool="inferentia"}'] == 5
 
 
 def test_a_workload_that_two_pipelines_name_is_counted_once() -> None:

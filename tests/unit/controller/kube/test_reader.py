@@ -1,6 +1,6 @@
 """What the reader makes of a cluster that it cannot read whole: absence, and no failure of what it does not see."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,19 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import kept_document, memory_document
-from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Failed, Forbidden, Gateway, KubeError, NotFound
+from controller.kube.gateway import (
+    DEPLOYMENTS,
+    NODE_CLAIMS,
+    NODE_POOLS,
+    STATEFUL_SETS,
+    Failed,
+    Forbidden,
+    Gateway,
+    KubeError,
+    Listing,
+    NotFound,
+    Resource,
+)
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.priorities import PriorityLimits
@@ -63,10 +75,12 @@ class World:
     ready: bool = False
     restarts: int = 0
     changed_s: float | None = None
+    replicas: int = 1
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
-        workload = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}}}
+        spec = {"replicas": self.replicas, "selector": {"matchLabels": labels}}
+        workload = {"metadata": {"resourceVersion": "1"}, "spec": spec}
         changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
             "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
@@ -327,3 +341,127 @@ def test_a_pipeline_whose_shared_stage_is_missing_is_told_so_and_left_as_it_is(
     assert (invalid.resource.name, invalid.reason) == ("borrower", ConditionReason.SHARED_STAGE_MISSING)
     assert words in invalid.problem
     assert [state.spec.name for state in observation.snapshot.pipelines] == ["live"]
+
+
+class KarpenterWithoutCapacity:
+    """An API server with a NodePool whose launches fail; `asked` has the selectors of the Events that were listed."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def list_all(self, resource: Resource, *_: object) -> Listing:
+        if resource != NODE_POOLS and resource != NODE_CLAIMS:
+            raise NotFound("no such kind")
+        pool = {"metadata": {"name": "c7i"}, "spec": {"limits": {"nodes": "7"}}}
+        return Listing(items=(pool,) if resource == NODE_POOLS else (), resource_version="1")
+
+    def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
+        self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
+        claim = {"kind": "NodeClaim", "name": "c7i-x"}
+        failed = {"metadata": {}, "involvedObject": claim, "message": "no c7i", "lastTimestamp": timestamp(NOW_S - 70)}
+        yield Listing(items=(failed,) if "InsufficientCapacityError" in self.asked[-1] else (), resource_version="1")
+
+
+@dataclass
+class Pending(World):
+    """The pod has had no node for two minutes."""
+
+    def view(self) -> View:
+        waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": timestamp(NOW_S - 120)}
+        labels = {"app": "decode-audio"}
+        metadata = {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO}
+        pod = {"metadata": metadata, "status": {"phase": "Pending", "conditions": [waits]}}
+        known = super().view()
+        return View(workloads=known._workloads, pods=Pods([kept_pod(pod)]), nodes=known._nodes)
+
+
+def test_an_elastic_pool_fails_by_the_events_of_its_claims_and_they_are_read_only_while_pods_are_pending() -> None:
+    cpu, *others = manifests("pools.yaml")
+    elastic = {**cpu, "spec": {**cpu["spec"], "capacity": {"nodePool": "c7i"}}}
+    for world, read in ((Pending(nodes=[a_node("node-0")]), True), (World(nodes=[a_node("node-0")]), False)):
+        server = KarpenterWithoutCapacity()
+        reader = Reader(
+            cast("Gateway", server),
+            Silent(),
+            pipelines=a_store(*manifests("batch-transcription.yaml")),
+            pools=a_store(elastic, *others),
+            cluster=cast("Cluster", world),
+            interval_s=10.0,
+            reporting_grace_s=60.0,
+            clock=lambda: NOW_S,
+        )
+        snapshot = reader.observe().snapshot
+        reader.close()
+        assert snapshot.pools[PoolName("c7i")].limit == 7
+        memory = next(pool.memory for pool in decide(snapshot, Policy()).pools if pool.name == "c7i")
+        assert memory.reason == ("pod-0: no c7i" if read else "")
+        assert server.asked == (
+            [
+                "archive: involvedObject.kind=Pod,reason=Nominated",
+                "archive: involvedObject.kind=Pod,reason=TriggeredScaleUp",
+                "default: involvedObject.kind=NodeClaim,reason=InsufficientCapacityError",
+            ]
+            if read
+            else []
+        )
+
+
+def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> None:
+    cpu, second, third = manifests("pools.yaml")
+    labels = {"node.kubernetes.io/instance-type": "inf2.xlarge"}
+    node = a_node("node-0")
+    node["metadata"]["labels"] = labels
+    third["spec"]["nodeSelector"] = labels
+    reader = Reader(
+        cast("Gateway", NobodyElse()),
+        Silent(),
+        pipelines=a_store(*manifests("batch-transcription.yaml")),
+        pools=a_store(cpu, second, third),
+        cluster=cast("Cluster", World(nodes=[node])),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    snapshot = reader.observe().snapshot
+    reader.close()
+    (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+    assert target.outside == {"pod-0": "node-0"}
+    assert snapshot.pools[PoolName("g6")].shared_nodes == {PoolName("inf2"): ("node-0",)}
+    assert snapshot.pools[PoolName("c7i")].shared_nodes == {}
+
+
+class Quota(NobodyElse):
+    """An API server with Events about pods that a quota refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
+        self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
+        owner = {"kind": "ReplicaSet", "name": "decode-audio-7d9f"}
+        event = {"metadata": {}, "involvedObject": owner, "message": "over quota", "lastTimestamp": timestamp(NOW_S)}
+        yield Listing(items=(event,), resource_version="1")
+
+
+def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -> None:
+    key = (StageName("decode-audio"), PoolName("c7i"))
+    long = memory_document(PipelineMemory(uncreated_since_s={key: NOW_S - 400}))
+    for status, words in (({}, ""), ({"memory": long}, "over quota")):
+        server = Quota()
+        reader = Reader(
+            cast("Gateway", server),
+            Silent(),
+            pipelines=a_store(a_pipeline("batch-transcription") | {"status": status}),
+            pools=a_store(*manifests("pools.yaml")),
+            cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, replicas=3)),
+            interval_s=10.0,
+            reporting_grace_s=60.0,
+            clock=lambda: NOW_S,
+        )
+        snapshot = reader.observe().snapshot
+        reader.close()
+        (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+        assert (target.uncreated, target.refusal) == (2, words)
+        assert server.asked == (["archive: reason=FailedCreate"] if words else [])
+        failures = decide(snapshot, Policy()).pipelines[0].memory.failures
+        assert [each.cause for each in failures.values()] == ([FailureCause.NOT_CREATED] if words else [])

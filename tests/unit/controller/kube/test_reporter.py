@@ -32,7 +32,7 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PoolName
 
 CAPTIONS = PipelineKey("speech/captions")
 
@@ -166,6 +166,16 @@ def test_a_cycle_like_the_one_before_writes_nothing(world: World) -> None:
     for cycle in range(1, 10):
         world.report(replace(steady, now_s=NOW_S + 15 * cycle))
     assert world.log.patches == []
+
+
+def test_each_condition_of_a_pool_that_becomes_bad_has_an_event(world: World) -> None:
+    pools = dict(world.snapshot.pools)
+    gpu = pools[PoolName("gpu")]
+    shared = replace(gpu, shared_nodes={PoolName("cpu"): ("node-1",)})
+    for found, events in ((gpu, []), (shared, ["NodesShared"]), (shared, []), (gpu, ["AllOwn"])):
+        world.log.events.clear()
+        world.report(replace(world.snapshot, pools={**pools, PoolName("gpu"): found}))
+        assert [reason for name, reason in world.log.events if name == "gpu"] == events
 
 
 def test_an_operator_that_shares_the_pools_with_others_only_reads_them() -> None:

@@ -61,6 +61,7 @@ DECIDED: dict[str, Change] = {
     "desired": lambda s: s["stages"][0]["placements"][0].update(desired=5),
     "recommended": lambda s: s["stages"][0]["placements"][0].update(recommended=5),
     "ready": lambda s: s["stages"][0]["placements"][0].update(ready=3),
+    "rolling out": lambda s: s["stages"][0]["placements"][0].update(updated=1),
     "limit": lambda s: s.update(limitedBy="Budget"),
     "admissible": lambda s: s.update(admissible="400"),
     "rule fired": lambda s: s["memory"]["rules"][0][1].update(floor=8),

@@ -16,6 +16,7 @@ from builders import (
     a_spec,
     a_stage,
     a_state,
+    a_target,
     default_pools,
     pools,
 )
@@ -27,7 +28,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
-from controller.core.state.snapshot import Snapshot, TargetMissing
+from controller.core.state.snapshot import ExpectedNode, NodePoolState, Snapshot, TargetMissing
 from controller.core.state.spec import Declared, Mode
 from controller.kube.durable import memory_from
 from controller.kube.status import invalid_status, number, pipeline_status, pool_status
@@ -316,6 +317,26 @@ def test_a_pool_that_cannot_deliver_says_so_until_it_has_proved_otherwise(until_
     assert PoolStatus.model_validate(status, extra="forbid")
     assert condition(status, "Available")["status"] == verdict
     assert status.get("unavailableUntil") == (timestamp(until_s) if until_s else None)
+
+
+def test_a_roll_out_is_in_the_status_while_it_lasts() -> None:
+    rolling = replace(a_target(1, existing=2), rolling=True, updated=1)
+    for target, updated in ((rolling, 1), (a_target(1), None)):
+        status = status_of(a_snapshot(a_state(replicas={VAD: target, ENCODER: 1})))
+        assert status["stages"][0]["placements"][0].get("updated") == updated
+
+
+def test_an_elastic_pool_says_its_bounds_and_the_nodes_on_their_way() -> None:
+    coming = (ExpectedNode(name="gpu-x", since_s=NOW_S), ExpectedNode(name="gpu-y", since_s=NOW_S))
+    gpu = a_pool("gpu", instances=9, node_pool=NodePoolState(instances=5, claims=coming))
+    fixed = a_pool("inferentia", instances=None, ready=7, ready_nodes=True)
+    snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}), fleet=pools(a_pool("cpu"), fixed, gpu))
+    decided = {pool.name: pool for pool in decide(snapshot, Policy()).pools}
+    status = pool_status(gpu, decided[gpu.spec.name], {}, NOW_S)
+    assert PoolStatus.model_validate(status, extra="forbid")
+    assert (status["limit"], status["bounds"], status["arriving"]) == (5, {"instances": 9, "nodePool": 5}, 2)
+    status = pool_status(fixed, decided[fixed.spec.name], {}, NOW_S)
+    assert (status["limit"], status["bounds"], "arriving" in status) == (7, {"readyNodes": 7}, False)
 
 
 def test_a_pool_whose_nodes_cannot_be_read_says_so() -> None:

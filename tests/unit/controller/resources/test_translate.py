@@ -130,8 +130,14 @@ def test_requests_have_no_chunk() -> None:
     assert (pipeline.unit, pipeline.chunk_s, pipeline.items_per_unit_s) == (DemandUnit.REQUESTS, None, 1.0)
 
 
-def test_a_pool_without_capacity_has_no_ceiling() -> None:
-    assert pool_spec(parse(ComputePool, POOL)).instances == 0
-    pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.capacity": REMOVED, "spec.unavailable": REMOVED})))
-    assert pool.instances is None
-    assert (pool.pending_deadline_s, pool.backoff_initial_s, pool.backoff_max_s) == (300.0, 300.0, 3600.0)
+def test_the_bounds_of_a_pool() -> None:
+    full = pool_spec(parse(ComputePool, POOL))
+    assert (full.instances, full.node_pool, full.ready_nodes, full.fixed) == (0, "everything.large", True, True)
+    stated = pool_spec(parse(ComputePool, changed(POOL, {"spec.capacity": {"instances": 3}})))
+    assert (stated.instances, stated.node_pool, stated.ready_nodes, stated.fixed) == (3, None, False, False)
+
+
+@pytest.mark.parametrize(("device", "deadline_s"), [("CPU", 300), ("GPU", 900), ("Inferentia", 900), ("Trainium", 900)])
+def test_nodes_with_accelerators_may_take_longer_by_default(device: str, deadline_s: float) -> None:
+    pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.device": device, "spec.unavailable": REMOVED})))
+    assert (pool.pending_deadline_s, pool.backoff_initial_s, pool.backoff_max_s) == (deadline_s, 300.0, 3600.0)

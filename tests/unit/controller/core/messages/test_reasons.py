@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+from builders import ENCODER, NOW_S, VAD, a_pool, a_snapshot, a_state
 from corpus import ROOT
 from planning import Planner
 from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, renewed, tables
@@ -15,21 +15,31 @@ from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
     conditions,
-    pool_condition,
+    pool_conditions,
     unusable_condition,
 )
 from controller.core.messages.events import events
 from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
-from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
+from controller.core.state.decision import (
+    ChangeReason,
+    Hold,
+    HoldReason,
+    MetricsUse,
+    Mismatch,
+    PipelineDecision,
+    RuleState,
+)
 from controller.core.state.policy import Policy
+from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
-from optimizer.model import LATENCY_FACTORS, StageName
+from optimizer.model import LATENCY_FACTORS, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, MetricsTier
 from profiler.stages import LatencySource
 
+OF_POOLS = {ConditionType.AVAILABLE, ConditionType.CAPACITY_KNOWN, ConditionType.NODES_EXCLUSIVE}
 ABSENT = Absence(reason=AbsenceReason.STALE)
 
 
@@ -62,6 +72,9 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, spend_per_hour=1e6, memory=memory)
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
+    for mismatch in ({"outside": {"vad-0": "n-1"}, "fits": None}, {"outside": {}, "fits": 2}):
+        found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)
+        yield replace(decision, mismatches=(found,))
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
@@ -69,10 +82,14 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
 
 def of_pools() -> Iterator[ConditionValue]:
     failed = PoolMemory(unavailable_until_s=NOW_S, backoff_s=60.0, reason="pod-0: no nodes")
-    yield pool_condition(PoolMemory(), "", NOW_S)
-    yield pool_condition(PoolMemory(), "403", NOW_S)
-    yield pool_condition(failed, "", NOW_S - 1)
-    yield pool_condition(failed, "", NOW_S + 1)
+    yield from pool_conditions(a_pool("gpu"), PoolMemory(), NOW_S)
+    yield from pool_conditions(a_pool("gpu", unread="403"), PoolMemory(), NOW_S)
+    yield from pool_conditions(a_pool("gpu"), failed, NOW_S - 1)
+    yield from pool_conditions(a_pool("gpu"), failed, NOW_S + 1)
+    yield from pool_conditions(a_pool("gpu", shared_nodes={PoolName("cpu"): ("n-1",)}), PoolMemory(), NOW_S)
+    known = [NodePoolState(problem=problem, detail="why") for problem in NodePoolProblem]
+    for node_pool in (NodePoolState(instances=4), NodePoolState(instances=1, unseen=True), *known):
+        yield from pool_conditions(a_pool("gpu", instances=None, node_pool=node_pool), PoolMemory(), NOW_S)
     yield unusable_condition(ConditionType.AVAILABLE, ConditionReason.INVALID_SPEC, "spec")
 
 
@@ -163,7 +180,7 @@ def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
     status: Any = structural_schema(crd.model)["properties"]["status"]
     text = status["properties"]["conditions"]["description"]
     pool = crd.kind == "ComputePool"
-    types = {each.value for each in ConditionType if (each is ConditionType.AVAILABLE) is pool}
+    types = {each.value for each in ConditionType if (each in OF_POOLS) is pool}
     assert types <= set(re.findall(r"\w+", text))
 
 
