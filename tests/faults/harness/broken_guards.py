@@ -196,7 +196,7 @@ def _memory_nowhere() -> None:
     """Scale a pipeline whose status is refused without keeping its memory elsewhere."""
     from controller.kube.kept_memory import KeptMemory
 
-    KeptMemory.keep = lambda *_: None  # type: ignore[method-assign]
+    KeptMemory.keep = lambda _, documents: frozenset(documents)  # type: ignore[method-assign]
 
 
 def _all_kinds_wait() -> None:
