@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from controller.core.codec import InvalidRecord
 from controller.kube.durable import pack, unpacked
-from controller.kube.gateway import LEASES, Conflict, Gateway, Invalid, Json, KubeError, NotFound, NotLeading
+from controller.kube.gateway import LEASES, Conflict, Gateway, Json, KubeError, NotFound, NotLeading
 
 _LOG = logging.getLogger(__name__)
 _PREFIX = "memory.sluice.dev/"
@@ -59,21 +59,28 @@ class KeptMemory:
         """Return the document of the pipeline `uid`, None if none is kept."""
         return self._documents.get(uid)
 
-    def keep(self, documents: Mapping[str, Json]) -> None:
-        """Keep `documents` until they are forgotten; nothing is written if they are kept already.
+    def keep(self, documents: Mapping[str, Json]) -> frozenset[str]:
+        """Keep as many of `documents` as there is room for, until they are forgotten; return the UIDs of these.
+
+        Nothing is written if they are kept already.
 
         Raises:
-            KubeError: they are not safe: the Lease cannot be written, has another holder, or has no room.
+            KubeError: none is safe: the Lease cannot be written, or has another holder.
         """
-        packed = {uid: pack(document) for uid, document in documents.items()}
-        if packed.items() <= self._texts.items():
-            return
-        texts = {**self._texts, **packed}
-        if (size := sum(len(uid) + len(text) for uid, text in texts.items())) > _MOST_BYTES:
-            raise Invalid(f"the annotations of the Lease would have {size} bytes: must be at most {_MOST_BYTES}")
-        self._annotate(packed)
+        texts, safe = dict(self._texts), set()
+        room = _MOST_BYTES - sum(map(_size, texts.items()))
+        for uid, document in documents.items():
+            text = pack(document)
+            needed = _size((uid, text)) - (_size((uid, texts[uid])) if uid in texts else 0)
+            if needed <= room:
+                texts[uid] = text
+                room -= needed
+                safe.add(uid)
+        if changed := {uid: texts[uid] for uid in safe if texts[uid] != self._texts.get(uid)}:
+            self._annotate(changed)
         self._texts = texts
-        self._documents.update(documents)
+        self._documents.update({uid: documents[uid] for uid in safe})
+        return frozenset(safe)
 
     def forget(self, uids: Collection[str]) -> None:
         """Remove the documents of `uids`, because their status is written, or the pipelines do not exist any more.
@@ -112,3 +119,9 @@ class KeptMemory:
                     raise
             else:
                 return
+
+
+def _size(entry: tuple[str, str]) -> int:
+    """Return the bytes of an annotation, of which UID and text are given."""
+    uid, text = entry
+    return len(_PREFIX) + len(uid) + len(text)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.events import events
-from controller.core.messages.problems import NO_LEASE, failed_scaling, unwritten_status
+from controller.core.messages.problems import NO_LEASE, NO_ROOM, failed_scaling, unwritten_status
 from controller.core.messages.reasons import ConditionType, EventReason
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState
@@ -31,6 +31,7 @@ from controller.kube.gateway import (
     Json,
     KubeError,
     NotFound,
+    NotLeading,
     Resource,
     Silent,
     Unavailable,
@@ -61,7 +62,9 @@ class _Outcome(Enum):
     GONE = "gone"
     """The resource does not exist any more."""
     AWAY = "away"
-    """The server is away; the status is tried again in the next cycle."""
+    """The server does not answer, or this replica does not lead; the status is tried again in the next cycle."""
+    BUSY = "busy"
+    """The server asked to wait with statuses of this kind."""
     REFUSED = "refused"
     """The server answered with an error about this status."""
 
@@ -94,7 +97,8 @@ class Reporter:
         self._kept = kept
         self._pool_status = pool_status
         self._clock = clock
-        self._away: set[Resource] = set()
+        self._away: dict[Resource, Unavailable] = {}
+        """Why no further status of a kind is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
         self._planned = PlannedTexts()
@@ -110,7 +114,8 @@ class Reporter:
         """Write the statuses of pools and usable pipelines, and return the pipelines that may be acted on.
 
         A pipeline is left out if it no longer exists, or the server does not answer. If the server refuses the status
-        of a pipeline whose replicas change, the pipeline is left out unless its memory is kept in the Lease. Statuses
+        of a pipeline whose replicas change, or asks to wait with it, the pipeline is left out unless its memory is kept
+        in the Lease. Statuses
         of pipelines without replica changes are written for `STATUS_SHARE` of the interval. First come those in `news`,
         whose decision differs from the last one. Pipelines that must wait for a later cycle are left out too.
         """
@@ -233,7 +238,10 @@ class Reporter:
         refused: list[PipelineDecision] = []
         for (_, own), outcome in chain(written, rest):
             self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write
-            if outcome is _Outcome.REFUSED:
+            if outcome is _Outcome.BUSY and own.changes:
+                self._refusals.refused(own.spec.uid, str(self._away[PIPELINES]))
+                refused.append(own)
+            elif outcome is _Outcome.REFUSED:
                 refused.append(own)
             elif outcome is _Outcome.WRITTEN:
                 writable.add(own.key)
@@ -248,20 +256,18 @@ class Reporter:
         """
         kept_before = frozenset() if self._kept is None else self._kept.uids
         unsafe = [own for own in refused if own.changes or own.spec.uid in kept_before]
-        problem = NO_LEASE
+        problem, safe = NO_LEASE, frozenset[str]()
         if self._kept is not None:
             documents: Mapping[str, Json] = {
                 own.spec.uid: kept_document(own.memory, self._planned.of(own.spec.uid, own.planned), now_s)
                 for own in unsafe
             }
             try:
-                self._kept.keep(documents)
+                problem, safe = NO_ROOM, self._kept.keep(documents)
             except KubeError as error:
                 problem = str(error)
-            else:
-                return
         for own in unsafe:
-            if own.changes:
+            if own.changes and own.spec.uid not in safe:
                 _LOG.error("%s: not scaled: neither its status nor the Lease keeps its memory: %s", own.key, problem)
                 self._refusals.withheld(own.spec.uid, problem)
 
@@ -277,17 +283,17 @@ class Reporter:
             self._refusals.over(resource.uid, written=False)
             return _Outcome.WRITTEN
         if kind in self._away:  # each of thousands of requests would wait for its timeout
-            return _Outcome.AWAY
+            return _without_answer(self._away[kind])
         try:
             written = self._gateway.patch_status(kind, resource.namespace or None, name, resource.uid, patch)
         except NotFound:
             self._stores[kind].remove(resource.whole())
             return _Outcome.GONE
         except Unavailable as error:
-            self._away.update(self._stores if isinstance(error, Silent) else (kind,))
+            self._away.update(dict.fromkeys(self._stores if isinstance(error, Silent) else (kind,), error))
             self._refusals.unanswered(resource.uid)
             _LOG.warning("writing the status of %s failed; no other is written in this cycle: %s", name, error)
-            return _Outcome.AWAY
+            return _without_answer(error)
         except KubeError as error:
             if isinstance(error, Conflict) and self._is_another(kind, resource):
                 self._stores[kind].remove(resource.whole())
@@ -326,6 +332,10 @@ class Reporter:
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
         self._refusals.begin(present)
         self._planned.forget_all_but(present)
+
+
+def _without_answer(error: Unavailable) -> _Outcome:
+    return _Outcome.AWAY if isinstance(error, Silent | NotLeading) else _Outcome.BUSY
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:

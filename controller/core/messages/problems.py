@@ -8,6 +8,7 @@ from optimizer.model import PipelineKey, StageName
 
 NO_ANSWER = "the metric source did not answer"
 NOT_READ = "not read"
+NO_ROOM = "the annotations of the Lease have no room for it"
 NO_LEASE = "leader election is disabled, so there is no Lease to keep its memory in"
 
 

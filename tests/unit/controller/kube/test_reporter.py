@@ -24,6 +24,7 @@ from controller.kube.gateway import (
     KubeError,
     Listing,
     NotFound,
+    NotLeading,
     Resource,
     Silent,
     Unavailable,
@@ -206,14 +207,19 @@ def test_a_conflict_about_the_same_pipeline_does_not_make_it_forgotten(world: Wo
     assert world.pipelines.snapshot() != {}
 
 
-@pytest.mark.parametrize("error", [Unavailable("429"), Silent("timeout")])
+@pytest.mark.parametrize("error", [NotLeading("another leads"), Silent("timeout")])
 def test_what_must_last_is_written_or_nothing_is_done(world: World, error: KubeError) -> None:
     world.log.error = error
     assert world.report() == frozenset()
     assert world.kept.uids == frozenset()
 
 
-REFUSALS = [Invalid("status.gap: must match"), Forbidden("denied by a webhook"), Failed("500 the webhook failed")]
+REFUSALS = [
+    Unavailable("429 too many requests"),
+    Invalid("status.gap: must match"),
+    Forbidden("denied by a webhook"),
+    Failed("500 the webhook failed"),
+]
 
 
 @pytest.mark.parametrize("error", REFUSALS)
@@ -250,6 +256,21 @@ def test_a_pipeline_whose_memory_is_nowhere_safe_is_not_scaled_and_says_why(caus
     words = {"refused": "no right to patch leases", "held by another": "held by sluice-1_b"}
     assert "replicas left unchanged" in told
     assert words.get(cause, "leader election is disabled") in told
+
+
+def test_no_room_in_the_lease_is_a_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.kube.kept_memory._MOST_BYTES", 10)
+    world.log.errors["captions"] = Failed("500 the webhook failed")
+    assert world.report() == frozenset()
+    assert any("have no room for it" in message for message in world.log.messages)
+
+
+def test_a_pipeline_that_does_not_act_waits_for_its_status_while_the_server_is_busy(world: World) -> None:
+    world.log.errors["captions"] = Unavailable("429 too many requests")
+    steady = a_snapshot(a_state(demand=1.0, replicas={VAD: 1, ENCODER: 1}))
+    assert world.report(steady) == frozenset()
+    assert world.kept.uids == frozenset()
+    assert world.log.events == []
 
 
 def test_a_refused_status_does_not_keep_others_from_being_written_and_is_tried_last(
