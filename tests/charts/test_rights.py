@@ -47,6 +47,7 @@ def test_an_operator_of_some_namespaces_has_them_there_and_reads_what_has_no_nam
     assert wide == {
         *(("sluice.dev", "computepools", verb) for verb in ("get", "list", "watch")),
         *(("", "nodes", verb) for verb in ("list", "watch")),
+        *(("karpenter.sh", resource, "list") for resource in ("nodepools", "nodeclaims")),
     }
     everything = rules(one(source("rbac.yaml"), "ClusterRole"))
     for role in granted:

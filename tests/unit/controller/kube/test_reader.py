@@ -446,7 +446,8 @@ class Quota(NobodyElse):
 def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -> None:
     key = (StageName("decode-audio"), PoolName("c7i"))
     long = memory_document(PipelineMemory(uncreated_since_s={key: NOW_S - 400}))
-    for status, words in (({}, ""), ({"memory": long}, "over quota")):
+    states: tuple[tuple[dict[str, Any], str], ...] = (({}, ""), ({"memory": long}, "over quota"))
+    for status, words in states:
         server = Quota()
         reader = Reader(
             cast("Gateway", server),
