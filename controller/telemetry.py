@@ -104,6 +104,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pool_planned_instances", "Instances of the pool that the replicas after this cycle's changes need", ["pool"]),
     ("pool_ready_instances", "Ready nodes of the pool", ["pool"]),
     ("pool_leaving_instances", "Ready nodes of the pool that are being removed", ["pool"]),
+    (
+        "pool_arriving_nodes",
+        "Nodes that Karpenter has launched for the pool and that have not registered yet",
+        ["pool"],
+    ),
     ("pool_limit", "Maximum number of instances of the pool", ["pool"]),
     ("pool_price_usd_per_hour", "Price of an instance in USD per hour", ["pool"]),
     (
@@ -377,6 +382,8 @@ class _Gauges:
         self.set("pool_planned_instances", labels, decision.planned)
         self.set("pool_ready_instances", labels, state.ready_instances)
         self.set("pool_leaving_instances", labels, state.leaving_instances)
+        if state.node_pool is not None:
+            self.set("pool_arriving_nodes", labels, len(state.node_pool.claims))
         self.set("pool_limit", labels, decision.limit)
         self.set("pool_price_usd_per_hour", labels, state.spec.price_per_hour)
         self.set("pool_shadow_price_usd_per_hour", labels, decision.shadow_price_per_hour)

@@ -165,8 +165,11 @@ def _found(target: Target, listed: Sequence[Json] | Unread, workspace: Workspace
 def _check_nodes(pool: PoolSpec, nodes: Sequence[Json], ready: Sequence[Json]) -> Check:
     subject, labels = f"pool {pool.name}", ", ".join(f"{key}={value}" for key, value in pool.node_selector.items())
     if not nodes:
-        if pool.instances is None:
-            message = f"no node has {labels}, so no replica is planned: correct nodeSelector or set capacity.instances"
+        if pool.fixed:
+            message = (
+                f"no node has {labels}, so no replica is planned: correct nodeSelector, "
+                "or capacity if nodes are added on demand"
+            )
             return Check(name="nodes", subject=subject, ok=False, message=message)
         message = f"no node has {labels} now: correct nodeSelector, unless nodes are added on demand"
         return Check(name="nodes", subject=subject, ok=None, message=message)

@@ -31,7 +31,7 @@ class Right:
 
     @property
     def _is_of_the_cluster(self) -> bool:
-        return self.resource.partition("/")[0] in {"nodes", "computepools"}
+        return self.resource.partition("/")[0] in {"nodes", "computepools", "nodepools", "nodeclaims"}
 
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
@@ -58,7 +58,8 @@ _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("apps", ("deployments", "statefulsets"), ("list", "watch")),
     ("", ("nodes",), ("list", "watch")),
     ("", ("pods",), ("list", "watch", "patch")),
-    ("", ("events",), ("create",)),
+    ("", ("events",), ("create", "list")),
+    ("karpenter.sh", ("nodepools", "nodeclaims"), ("list",)),
     ("autoscaling", ("horizontalpodautoscalers",), ("list",)),
     ("keda.sh", ("scaledobjects",), ("list",)),
 )

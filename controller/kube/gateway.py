@@ -108,6 +108,8 @@ STATEFUL_SETS = Resource(api_version="apps/v1", plural="statefulsets")
 EVENTS = Resource(api_version="v1", plural="events")
 LEASES = Resource(api_version="coordination.k8s.io/v1", plural="leases")
 AUTOSCALERS = Resource(api_version="autoscaling/v2", plural="horizontalpodautoscalers")
+NODE_POOLS = Resource(api_version="karpenter.sh/v1", plural="nodepools", namespaced=False)
+NODE_CLAIMS = Resource(api_version="karpenter.sh/v1", plural="nodeclaims", namespaced=False)
 SCALED_OBJECTS = Resource(api_version="keda.sh/v1alpha1", plural="scaledobjects")
 
 

@@ -128,7 +128,7 @@ def kept_node(node: Json) -> Json:
             "labels": _shared(node["metadata"].get("labels") or {}),
         },
         "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints")),
-        "status": _parts(node.get("status") or {}, ("conditions",)),
+        "status": _parts(node.get("status") or {}, ("conditions", "capacity", "allocatable")),
     }
 
 

@@ -27,11 +27,20 @@ from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
-from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
+from controller.core.state.snapshot import (
+    LaunchFailure,
+    PipelineState,
+    Planned,
+    PoolState,
+    Snapshot,
+    TargetMissing,
+    TargetState,
+)
 from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.karpenter import Karpenter
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
@@ -47,6 +56,7 @@ from controller.kube.workloads import (
     ready_nodes,
     reporting_pods,
     seconds,
+    shared_nodes,
     target_state,
     zones,
 )
@@ -192,6 +202,7 @@ class Reader:
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
+        self._karpenter = Karpenter(gateway)
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway, namespaces)
         self._last_nodes: Sequence[Json] = ()
@@ -222,16 +233,23 @@ class Reader:
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
         workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
+        elastic = frozenset(spec.name for spec, _ in pools if spec.node_pool is not None)
+        if elastic:
+            self._karpenter.refresh()
+        workloads, failures = self._with_expected_nodes(workloads, elastic)
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
+        shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
             pools={
-                spec.name: self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {}))
+                spec.name: self._pool_state(
+                    spec, resource, nodes, unread, unaccounted.get(spec.name, {}), shared.get(spec.name, {}), failures
+                )
                 for spec, resource in pools
             },
         )
@@ -429,8 +447,41 @@ class Reader:
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
         return resumed(stored, now_s, window_s, self._interval_s)
 
+    def _with_expected_nodes(
+        self, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], elastic: frozenset[PoolName]
+    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], Mapping[str, LaunchFailure]]:
+        """Return the workloads with the nodes that are announced for pods that are pending on `elastic` pools.
+
+        The second value has the launches that failed, by NodeClaim. Without such pods, no Event is read.
+        """
+        waiting = {
+            name
+            for name, found in workloads.items()
+            if name[1][1] in elastic and isinstance(found.state, TargetState) and found.state.pending
+        }
+        if not waiting:
+            return workloads, {}
+        expected = {space: self._karpenter.expected(space) for space in {key.partition("/")[0] for key, _ in waiting}}
+
+        def told(name: tuple[PipelineKey, PlacementKey], found: _Workload) -> _Workload:
+            if name not in waiting:
+                return found
+            assert isinstance(found.state, TargetState)
+            of_pod = expected[name[0].partition("/")[0]]
+            pending = tuple(replace(each, expected=of_pod.get(each.name, ())) for each in found.state.pending)
+            return replace(found, state=replace(found.state, pending=pending))
+
+        return {name: told(name, found) for name, found in workloads.items()}, self._karpenter.launch_failures()
+
     def _pool_state(
-        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, unaccounted: Mapping[int, int]
+        self,
+        spec: PoolSpec,
+        resource: KeptResource,
+        nodes: Sequence[Json],
+        unread: str,
+        unaccounted: Mapping[int, int],
+        shared: Mapping[PoolName, tuple[str, ...]],
+        failures: Mapping[str, LaunchFailure],
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
         memory = self._carried_over.pools.get(spec.uid)
@@ -442,6 +493,8 @@ class Reader:
             memory=_stored_pool_memory(resource) if memory is None else memory,
             unread=unread,
             unaccounted=unaccounted,
+            node_pool=None if spec.node_pool is None else self._karpenter.state(spec.node_pool, nodes, failures),
+            shared_nodes=shared,
         )
 
 

@@ -220,11 +220,12 @@ class Reporter:
         return bool(now["metadata"]["uid"] != resource.uid)
 
     def _record_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
-        """Write an Event if the status of the first condition changed; none if it is True from the start."""
-        condition = new["conditions"][0]
-        if condition["status"] != _by_type(old, "status").get(condition["type"], "True"):
-            kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
-            self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
+        """Write an Event for each condition whose status changed; none for one that is True from the start."""
+        before = _by_type(old, "status")
+        for condition in new["conditions"]:
+            if condition["status"] != before.get(condition["type"], "True"):
+                kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
+                self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
 
     def _forget_all_but(self, observation: Observation) -> None:
         invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]

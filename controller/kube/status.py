@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
-from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
+from controller.core.messages.conditions import ConditionValue, conditions, pool_conditions
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.summary import summary
@@ -111,15 +111,21 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
 def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: float) -> Json:
     """Return the status of a pool as JSON; `old` is the stored status, from which transition times are kept."""
     memory = decision.memory
-    condition = pool_condition(memory, state.unread, now_s)
+    node_pool = state.node_pool
     status: Json = without_nulls(
         {
             "observedGeneration": state.spec.generation,
-            "conditions": _conditions((condition,), old, state.spec.generation, now_s),
+            "conditions": _conditions(pool_conditions(state, memory, now_s), old, state.spec.generation, now_s),
             "inUse": number(decision.in_use),
             "free": number(max(0.0, decision.limit - decision.in_use)),
             "planned": decision.planned,
             "limit": decision.limit,
+            "bounds": {
+                "instances": state.spec.instances,
+                "nodePool": None if node_pool is None else node_pool.instances,
+                "readyNodes": state.ready_instances if state.spec.ready_nodes else None,
+            },
+            "arriving": None if node_pool is None else len(node_pool.claims),
             "zones": decision.zones,
             "pricePerHour": _plain(Decimal(repr(state.spec.price_per_hour))),
             "shadowPricePerHour": number(decision.shadow_price_per_hour),

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.kube.gateway import Json, Scale
 from controller.kube.matching import Workload
+from optimizer.model import PoolName
 from profiler.samples import PodEndpoint
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -135,6 +136,20 @@ def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[J
     )
 
 
+def shared_nodes(
+    selectors: Mapping[PoolName, Mapping[str, str]], nodes: Collection[Json]
+) -> Mapping[PoolName, Mapping[PoolName, tuple[str, ...]]]:
+    """Return the ready nodes that two pools match: their names, by the pool and the other pool."""
+    names = {
+        pool: {node["metadata"]["name"] for node in ready_nodes(nodes, selector)}
+        for pool, selector in selectors.items()
+    }
+    return {
+        pool: {other: tuple(sorted(both)) for other in names if other != pool and (both := names[pool] & names[other])}
+        for pool in names
+    }
+
+
 def zones(nodes: Collection[Json]) -> int:
     """Return the number of distinct zones of `nodes`, at least 1."""
     return max(1, len({node["metadata"]["labels"].get(_ZONE_LABEL) for node in nodes} - {None}))
@@ -157,7 +172,7 @@ def ready_since_s(pod: Json) -> float:
 
 def unready_since_s(pod: Json) -> float:
     """Return since when (epoch seconds) a pod with a node is unready: its loss of readiness, else its scheduling."""
-    known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
+    known = next((kind for kind in ("Ready", "PodScheduled") if condition(pod, kind)), "Ready")
     return _since_s(pod, known)
 
 
@@ -195,8 +210,7 @@ def _startup_s(pod: Json) -> float | None:
 
 
 def _unscheduled(pod: Json) -> PendingReplica:
-    condition = _condition(pod, "PodScheduled")
-    return _replica(pod, _since_s(pod, "PodScheduled"), condition.get("message", ""))
+    return _replica(pod, _since_s(pod, "PodScheduled"), condition(pod, "PodScheduled").get("message", ""))
 
 
 def _stranded(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
@@ -214,7 +228,7 @@ def _starting(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
     for state in (container.get("state") or {} for container in containers):
         if (waits := state.get("waiting")) is not None:
             return _replica(pod, _earliest_s(pod, unready_since), _reason(waits))
-    words = _reason(_condition(pod, "Ready")) or "it is not ready"
+    words = _reason(condition(pod, "Ready")) or "it is not ready"
     return _replica(pod, _earliest_s(pod, unready_since), words)
 
 
@@ -244,13 +258,14 @@ def _port(text: str | None) -> int | None:
 
 def _since_s(pod: Json, kind: str) -> float:
     # lastTransitionTime may be null; then the pod's creation is an earlier bound.
-    return seconds(_condition(pod, kind).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+    return seconds(condition(pod, kind).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
 
 
 def _holds(resource: Json, kind: str, status: str = "True") -> bool:
-    return bool(_condition(resource, kind).get("status") == status)
+    return bool(condition(resource, kind).get("status") == status)
 
 
-def _condition(resource: Json, kind: str) -> Json:
+def condition(resource: Json, kind: str) -> Json:
+    """Return the condition `kind` in the status of an object, empty without one."""
     conditions: list[Json] = resource.get("status", {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == kind), {})
+    return next((one for one in conditions if one["type"] == kind), {})

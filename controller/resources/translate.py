@@ -36,6 +36,10 @@ from optimizer import model
 from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
 from profiler.samples import Answer
 
+_CPU_DEADLINE = "5m"
+_ACCELERATOR_DEADLINE = "15m"
+"""As long as Karpenter and the cluster autoscaler give a node: those with accelerators are scarcer, and their drivers
+and images take minutes to load."""
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -74,7 +78,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
 
 def pool_spec(resource: ComputePool) -> PoolSpec:
     """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
-    spec = resource.spec
+    spec, deadline = resource.spec, resource.spec.unavailable.pending_deadline
     return PoolSpec(
         name=PoolName(resource.metadata.name),
         uid=resource.metadata.uid,
@@ -83,7 +87,9 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
         node_selector=spec.node_selector,
         price_per_hour=float(spec.price.per_hour),
         instances=spec.capacity.instances,
-        pending_deadline_s=duration_s(spec.unavailable.pending_deadline),
+        node_pool=spec.capacity.node_pool,
+        ready_nodes=spec.capacity.ready_nodes,
+        pending_deadline_s=duration_s(deadline or (_CPU_DEADLINE if spec.device == "CPU" else _ACCELERATOR_DEADLINE)),
         backoff_initial_s=duration_s(spec.unavailable.backoff.initial),
         backoff_max_s=duration_s(spec.unavailable.backoff.max),
     )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.snapshot import (
+    NodePoolState,
     PendingReplica,
     PipelineState,
     PoolState,
@@ -52,7 +53,11 @@ def a_pool(
     memory: PoolMemory | None = None,
     unread: str = "",
     unaccounted: Mapping[int, int] | None = None,
+    node_pool: NodePoolState | None = None,
+    ready_nodes: bool = False,
+    shared_nodes: Mapping[PoolName, tuple[str, ...]] | None = None,
 ) -> PoolState:
+    """Return a pool; with `node_pool` it is the elastic pool of the NodePool of its name."""
     return PoolState(
         spec=PoolSpec(
             name=PoolName(name),
@@ -65,6 +70,8 @@ def a_pool(
             pending_deadline_s=300.0,
             backoff_initial_s=300.0,
             backoff_max_s=3600.0,
+            node_pool=None if node_pool is None else name,
+            ready_nodes=ready_nodes,
         ),
         ready_instances=ready,
         zones=zones,
@@ -72,6 +79,8 @@ def a_pool(
         leaving_instances=leaving,
         unread=unread,
         unaccounted=unaccounted or {},
+        node_pool=node_pool,
+        shared_nodes=shared_nodes or {},
     )
 
 

@@ -130,7 +130,9 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "a status from the server": {"status": {"observedGeneration": 3, "memory": {"version": 1, "anything": [1.5]}}},
 }
 GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
-    "as many as there are nodes": {"spec.capacity": REMOVED, "spec.unavailable": REMOVED},
+    "as many as there are nodes": {"spec.capacity": {"readyNodes": True}, "spec.unavailable": REMOVED},
+    "as many as Karpenter may make": {"spec.capacity": {"nodePool": "inf2"}},
+    "as many as are stated": {"spec.capacity": {"instances": 3}},
     "free hardware": {"spec.price.perHour": "0"},
     "longest label": {'spec.nodeSelector["example.com/a_b.c-d"]': "x" * 63},
 }
@@ -509,6 +511,18 @@ BAD: tuple[Bad, ...] = (
     _bad(
         "negative capacity", {"spec.capacity.instances": -1}, "spec.capacity.instances", "must be at least 0", base=POOL
     ),
+    _bad("no capacity", {"spec.capacity": REMOVED}, "spec.capacity", "must say what bounds the pool", base=POOL),
+    _bad("no bound", {"spec.capacity": {}}, "spec.capacity", "instances, nodePool or readyNodes: true", base=POOL),
+    _bad(
+        "a bound that is switched off",
+        {"spec.capacity": {"readyNodes": False}},
+        "spec.capacity",
+        "the smallest bound counts",
+        base=POOL,
+    ),
+    _bad("no NodePool", {"spec.capacity.nodePool": ""}, "spec.capacity.nodePool", "not be shorter than 1", base=POOL),
+    _bad("a name of a NodePool", {"spec.capacity.nodePool": "A_b"}, "spec.capacity.nodePool", "a DNS name", base=POOL),
+    _bad("a count of nodes", {"spec.capacity.readyNodes": 3}, "spec.capacity.readyNodes", "true or false", base=POOL),
     _bad(
         "backoff that shrinks",
         {"spec.unavailable.backoff.max": "1m"},

@@ -96,7 +96,7 @@ namespaces writes the status of ComputePools only if it is told to.
 {{- range $rule := $document.rules -}}
 {{- $resources := list -}}
 {{- range $resource := $rule.resources -}}
-{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "computepools" "computepools/status")) -}}
+{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "computepools" "computepools/status" "nodepools" "nodeclaims")) -}}
 {{- $written := or (ne $resource "computepools/status") (include "sluice.writesPools" $root) -}}
 {{- if and (has $scope (list "All" $own)) $written -}}
 {{- $resources = append $resources $resource -}}

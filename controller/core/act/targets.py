@@ -402,14 +402,16 @@ def _stepped(
 def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
     """Return the replicas of placements that need replacements for replicas on nodes that are being removed.
 
-    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready.
+    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready. At
+    `replicas.max`, the workload's controller replaces the replicas when they end.
     """
     replaced: dict[PlacementKey, int] = {}
+    placements = assessment.spec.placements()
     for key, leaving in assessment.leaving.items():
         target = assessment.state.target(*key)
         assert isinstance(target, TargetState)
         if target.ready - leaving < wanted[key]:
-            replaced[key] = min(wanted[key] + leaving, assessment.at_most.get(key, wanted[key] + leaving))
+            replaced[key] = min(wanted[key] + leaving, most_allowed(assessment, key, placements[key].prior))
     return replaced
 
 

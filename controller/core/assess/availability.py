@@ -4,17 +4,33 @@ A pool or placement fails when replicas are pending past their deadline. Plans t
 After that it is tried again with one replica.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
-from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
+from controller.core.state.snapshot import (
+    NodePoolState,
+    PendingReplica,
+    PipelineState,
+    PoolState,
+    Snapshot,
+    TargetState,
+)
 from controller.core.state.spec import PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 
 EPSILON = 1e-9
+REGISTRATION_S = 900.0
+"""How long a node that is on its way holds the deadline: then Karpenter and the cluster autoscaler give it up too."""
+_TRIES = 2
+"""How many nodes on their way hold the deadline of a replica, and how many failed launches in a row fail its pool."""
+_SKEW_S = 5.0
+"""How far the clocks of the scheduler and of an autoscaler may differ."""
+_NEXT_TRY_S = 60.0
+"""How long after a failed launch Karpenter may take to try the next offering, by a new NodeClaim."""
 _NO_ROOM = "Insufficient "
 """Prefix of the scheduler's reason for a node that fits the pod but has no capacity left."""
 _OF_THE_POD = re.compile(
@@ -106,10 +122,14 @@ def find_availability(snapshot: Snapshot) -> Availability:
     has enough capacity, or no node fits this pod. A placement also fails when a replica on a ready node is not ready
     after its start-up time plus the deadline. While the nodes cannot be read, free capacity is unknown, and a pod
     without a node is a failure of its placement only.
+
+    In an elastic pool, a node that is on its way for a replica holds its deadline. If the provider has no capacity, the
+    pool fails at once (`_launch_failure`).
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
     waiting: set[PoolName] = set()
+    launches = _launch_failures(snapshot)
     failures: dict[PipelineKey, dict[PlacementKey, PlacementFailure]] = {}
     room = _Room.of(snapshot)
     for state in snapshot.pipelines:
@@ -119,7 +139,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
             pool = snapshot.pools.get(key[1])
             if pool is None:
                 continue
-            verdict = _judged(state, placements[key], target, pool, room, snapshot.now_s)
+            verdict = _judged(state, placements[key], target, pool, room, launches.get(key[1]), snapshot.now_s)
             late[key[1]] += verdict.undelivered
             undelivered[key[1]] += len(target.pending) - len(verdict.apart)
             if target.pending or target.stranded or target.starting:
@@ -180,8 +200,15 @@ class _Verdict:
 
 
 def _judged(
-    state: PipelineState, placement: PlacementSpec, target: TargetState, pool: PoolState, room: _Room, now_s: float
+    state: PipelineState,
+    placement: PlacementSpec,
+    target: TargetState,
+    pool: PoolState,
+    room: _Room,
+    launch_failure: str | None,
+    now_s: float,
 ) -> _Verdict:
+    """Return the verdict on the replicas of a placement; `launch_failure` says why the pool cannot launch nodes."""
     deadline_s = pool.spec.pending_deadline_s
     # Draining replicas free capacity when they are gone.
     drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
@@ -193,9 +220,14 @@ def _judged(
         return [replica for replica in replicas if now_s - replica.since_s >= after_s]
 
     waited = [
-        replica
+        replica if launch_failure is None else replace(replica, reason=launch_failure)
         for replica in target.pending
-        if now_s - replica.since_s >= deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0)
+        if launch_failure is not None
+        or now_s
+        >= max(
+            replica.since_s + deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0),
+            _held_until_s(replica, pool.node_pool),
+        )
     ]
     return _Verdict(
         undelivered=[
@@ -206,6 +238,63 @@ def _judged(
         unstarted=late(target.starting, placement.startup_s + deadline_s),
         apart=apart,
     )
+
+
+def _held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> float:
+    """Return until when nodes on their way hold the deadline of a pending replica of an elastic pool, -inf: none does.
+
+    These are the nodes that are announced for the replica, else those that the NodePool has launched. The first two
+    count, so that a pool whose nodes never register fails in the end.
+    """
+    if node_pool is None:
+        return -math.inf
+    # An earlier pod of the same name may have had Events too.
+    announced = {node.name: node for node in replica.expected if node.since_s >= replica.since_s - _SKEW_S}
+    failed = {
+        each.claim: each.at_s
+        for each in node_pool.failures
+        if each.at_s >= replica.since_s and (not announced or each.claim in announced)
+    }
+    # Karpenter announces at most one node in two minutes for a pod, so the next one may be known by its NodeClaim only.
+    coming = [node for node in announced.values() if node.name not in failed] or node_pool.claims
+    tries = failed | {node.name: node.since_s for node in coming}
+    first = sorted(tries, key=lambda name: (tries[name], name))[:_TRIES]
+    return max((tries[name] + REGISTRATION_S for name in first if name not in failed), default=-math.inf)
+
+
+def _launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
+    """Return the elastic pools that cannot launch nodes for their pending replicas, with the provider's words."""
+    pending: dict[PoolName, list[PendingReplica]] = {}
+    for state in snapshot.pipelines:
+        for key, target in state.found():
+            pending.setdefault(key[1], []).extend(target.pending)
+    found = (
+        (name, _launch_failure(pool.node_pool, pending[name], snapshot.now_s))
+        for name, pool in snapshot.pools.items()
+        if pool.node_pool is not None and pending.get(name)
+    )
+    return {name: reason for name, reason in found if reason is not None}
+
+
+def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica], now_s: float) -> str | None:
+    """Return why a NodePool launches no node for the `pending` replicas, None while it may.
+
+    After a launch that failed for want of capacity, Karpenter deletes the NodeClaim and tries other offerings by a new
+    one. The second failure in a row, or no new NodeClaim in time, is final. A node on its way is waited for.
+    """
+    begun_s = min(replica.since_s for replica in pending)
+    if node_pool.registered_at_s is not None:
+        begun_s = max(begun_s, node_pool.registered_at_s)
+    failures = [failure for failure in node_pool.failures if failure.at_s >= begun_s]
+    if not failures or node_pool.claims:
+        return None
+    last = failures[-1]
+    tries = [node.since_s for replica in pending for node in replica.expected if node.name != last.claim]
+    tries += [] if node_pool.created_at_s is None else [node_pool.created_at_s]
+    tried_again = any(at_s > last.at_s for at_s in tries)
+    if len(failures) < _TRIES and (tried_again or now_s - last.at_s < _NEXT_TRY_S):
+        return None
+    return last.reason
 
 
 def _is_its_own(reason: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import reading_words, timestamp
+from controller.core.messages.phrases import count_of, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
@@ -18,8 +18,10 @@ from controller.core.messages.sentences import (
 from controller.core.messages.summary import READY, health
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
 from profiler.samples import Absence
 
+_SHOWN = 3  # names in a message
 _LONG_S = 300.0  # demand that has been missing for so long is an outage that needs a person
 
 
@@ -49,8 +51,56 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
     )
 
 
-def pool_condition(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
-    """Return the condition of a pool; `unread` says why its nodes cannot be listed, and is empty where they can."""
+def pool_conditions(state: PoolState, memory: PoolMemory, now_s: float) -> tuple[ConditionValue, ...]:
+    """Return all conditions of a pool with the failures `memory`; a pool without a NodePool has no `CapacityKnown`."""
+    known = () if state.node_pool is None else (_capacity_known(state, state.node_pool),)
+    return (_available(memory, state.unread, now_s), *known, _nodes_exclusive(state))
+
+
+def _capacity_known(state: PoolState, node_pool: NodePoolState) -> ConditionValue:
+    """Return the condition that the limits of the NodePool are known, or that instances bound the pool without them."""
+    name = f"NodePool {state.spec.node_pool}"
+    if node_pool.problem is not None:
+        declared = state.spec.instances
+        if node_pool.problem is NodePoolProblem.UNLIMITED and declared is not None:
+            message = f"{name} has no limits that convert to instances; capacity.instances is {declared}"
+            return _condition(ConditionType.CAPACITY_KNOWN, "True", ConditionReason.STATED.value, message)
+        if node_pool.instances is not None:
+            effect = "its last known limits count"
+        elif declared is not None:
+            effect = f"capacity.instances, {declared}, counts alone"
+        else:
+            effect = "no replica is added to the pool until it has them, or capacity.instances"
+        message = f"{node_pool.detail}; {effect}"
+        return _condition(ConditionType.CAPACITY_KNOWN, "False", node_pool.problem.value, message)
+    if node_pool.unseen:
+        message = (
+            f"no node of {name} was seen yet, so its limits do not convert; {state.limit} of its instances until then"
+        )
+        return _condition(ConditionType.CAPACITY_KNOWN, "Unknown", ConditionReason.NO_NODE_SEEN.value, message)
+    message = f"{name} allows {count_of(node_pool.instances or 0, 'instance')}"
+    return _condition(ConditionType.CAPACITY_KNOWN, "True", ConditionReason.STATED.value, message)
+
+
+def _nodes_exclusive(state: PoolState) -> ConditionValue:
+    if not state.shared_nodes:
+        return _condition(ConditionType.NODES_EXCLUSIVE, "True", ConditionReason.ALL_OWN.value)
+    message = "; ".join(
+        f"{count_of(len(nodes), 'node')} of pool {other} too: {_some(nodes)}"
+        for other, nodes in sorted(state.shared_nodes.items())
+    )
+    effect = "their capacity is counted in each pool; make the nodeSelectors disjoint"
+    return _condition(
+        ConditionType.NODES_EXCLUSIVE, "False", ConditionReason.NODES_SHARED.value, f"{message}; {effect}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names as text, with how many others there are."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else "")
+
+
+def _available(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
     if unread:
         message = f"cannot list nodes; using the last known state: {unread}"
         return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.NODES_UNREADABLE.value, message)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.state.decision import HoldReason
+from controller.core.state.snapshot import NodePoolProblem
 
 
 class ConditionType(Enum):
-    """The types of conditions: `Available` of a ComputePool, the others of a SpeechPipeline."""
+    """The types of conditions: the last three of a ComputePool, the others of a SpeechPipeline."""
 
     READY = "Ready"
     SLA_MET = "SLAMet"
@@ -24,6 +25,8 @@ class ConditionType(Enum):
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
     AVAILABLE = "Available"
+    CAPACITY_KNOWN = "CapacityKnown"
+    NODES_EXCLUSIVE = "NodesExclusive"
 
 
 class ConditionReason(Enum):
@@ -49,6 +52,13 @@ class ConditionReason(Enum):
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
     NODES_UNREADABLE = "NodesUnreadable"
+    STATED = "Stated"
+    NO_NODE_SEEN = "NoNodeSeen"
+    NODE_POOL_NOT_FOUND = NodePoolProblem.NOT_FOUND.value
+    NODE_POOL_UNREADABLE = NodePoolProblem.UNREADABLE.value
+    NODE_POOL_UNLIMITED = NodePoolProblem.UNLIMITED.value
+    ALL_OWN = "AllOwn"
+    NODES_SHARED = "NodesShared"
 
 
 class EventReason(Enum):

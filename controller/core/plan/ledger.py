@@ -171,7 +171,7 @@ class Ledger:
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
-        self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
+        self._ceilings = {name for name, pool in pools.items() if pool.firm}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
@@ -238,9 +238,9 @@ class Ledger:
         return self.instances(pool) > self._limits[pool]
 
     def crowded(self, pool: PoolName) -> bool:
-        """Whether replicas would occupy more instances of `pool`, while the changes happen, than are declared.
+        """Whether replicas would occupy more instances of `pool`, while the changes happen, than its ceiling allows.
 
-        False for a pool without declared instances: its limit is its ready nodes, and terminating replicas on a lost
+        False for a pool without a firm ceiling: its limit may be its ready nodes, and terminating replicas on a lost
         node occupy none of these.
         """
         return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]

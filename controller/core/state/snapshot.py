@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
@@ -11,12 +12,24 @@ from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedNode:
+    """A node that has been on its way since `since_s`: the name of its NodeClaim, or what an autoscaler says of it."""
+
+    name: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReplica:
-    """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports."""
+    """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports.
+
+    `expected` are the nodes that an autoscaler has announced for it by Events, on an elastic pool.
+    """
 
     name: str
     since_s: float
     reason: str
+    expected: tuple[ExpectedNode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +177,45 @@ class PipelineState:
         return 0 if isinstance(target, TargetMissing) else target.ready
 
 
+class NodePoolProblem(Enum):
+    """Why the limits of a NodePool are no bound. The values are condition reasons."""
+
+    NOT_FOUND = "NodePoolNotFound"
+    UNREADABLE = "NodePoolUnreadable"
+    UNLIMITED = "NodePoolUnlimited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailure:
+    """A NodeClaim that was deleted at `at_s` because the provider had no capacity; `reason` is its Event's text."""
+
+    claim: str
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePoolState:
+    """The Karpenter NodePool that makes the nodes of a pool.
+
+    `instances` is how many nodes its limits allow, None where nothing says so; `problem` and `detail` say why. With
+    `unseen`, no node of it was ever seen, so that its limits cannot be converted: one node is allowed until then.
+
+    `claims` are launched and have not registered. `created_at_s` is when the last NodeClaim was created, and
+    `registered_at_s` when the last one registered, None without any. `failures` are the failed launches that the API
+    server still knows, the first one first; they are read only while replicas are pending.
+    """
+
+    instances: int | None = None
+    unseen: bool = False
+    problem: NodePoolProblem | None = None
+    detail: str = ""
+    claims: tuple[ExpectedNode, ...] = ()
+    created_at_s: float | None = None
+    registered_at_s: float | None = None
+    failures: tuple[LaunchFailure, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
     """One pool with the state of its nodes: the last known state if they cannot be read, for the reason in `unread`.
@@ -172,6 +224,9 @@ class PoolState:
     are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
     that no cycle can change: their workload cannot be read, or their pipeline is invalid. Its keys are the numbers of
     replicas per instance.
+
+    `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
+    match too, by the name of the other pool.
     """
 
     spec: PoolSpec
@@ -181,11 +236,36 @@ class PoolState:
     leaving_instances: int = 0
     unread: str = ""
     unaccounted: Mapping[int, int] = field(default_factory=dict)
+    node_pool: NodePoolState | None = None
+    shared_nodes: Mapping[PoolName, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def ceiling(self) -> int | None:
+        """Return the most instances that there may ever be, None where nothing says so."""
+        by_node_pool = None if self.node_pool is None or self.node_pool.unseen else self.node_pool.instances
+        return min((bound for bound in (self.spec.instances, by_node_pool) if bound is not None), default=None)
+
+    @property
+    def _offered(self) -> int | None:
+        """Return how many instances are offered where this is less certain than a ceiling, None where it is not.
+
+        Replicas beyond it stay: a node may be not ready for a moment, or a NodePool not readable.
+        """
+        if self.spec.fixed:
+            return self.ready_instances
+        if self.node_pool is not None and self.node_pool.unseen:
+            return self.node_pool.instances
+        return 0 if self.ceiling is None else None
 
     @property
     def limit(self) -> int:
-        """Return how many instances may be used: the declared number, or the ready nodes where none is declared."""
-        return self.ready_instances if self.spec.instances is None else self.spec.instances
+        """Return how many instances may be used: the smallest bound, and 0 while no bound is known."""
+        return min(bound for bound in (self.ceiling, self._offered) if bound is not None)
+
+    @property
+    def firm(self) -> bool:
+        """Whether `limit` is a declared ceiling, above which nothing may stay."""
+        return self._offered is None
 
     @property
     def open_limit(self) -> int:
@@ -205,10 +285,14 @@ class PoolState:
     def limit_holding(self, instances: int) -> int:
         """Return how many instances to plan with while replicas hold `instances`.
 
-        A pool without declared instances has room at least for the replicas that are placed there. If a node is not
-        ready for a moment, they need not move. They move when they stay pending.
+        A limit that is not firm has room at least for the replicas that are placed there, up to the ceiling. If a node
+        is not ready for a moment, they need not move. They move when they stay pending.
         """
-        return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
+        if self.firm:
+            return self.open_limit
+        if self.ceiling is not None:
+            instances = min(instances, max(0, self.ceiling - whole_instances(self.unaccounted.items())))
+        return max(self.open_limit, instances)
 
 
 def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:

@@ -234,7 +234,11 @@ class PipelineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
-    """A declared ComputePool. `instances` None: as many instances as there are ready nodes."""
+    """A declared ComputePool.
+
+    Its bounds, of which the smallest counts: `instances`, the limits of the Karpenter NodePool `node_pool`, and with
+    `ready_nodes` the ready nodes. Records of earlier versions have `instances` only.
+    """
 
     name: PoolName
     uid: str
@@ -246,6 +250,13 @@ class PoolSpec:
     pending_deadline_s: float
     backoff_initial_s: float
     backoff_max_s: float
+    node_pool: str | None = None
+    ready_nodes: bool = False
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the ready nodes are a bound. They are the only one of a pool that names none, as in old records."""
+        return self.ready_nodes or (self.instances is None and self.node_pool is None)
 
     def replica_price_per_hour(self, per_instance: int) -> float:
         """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""

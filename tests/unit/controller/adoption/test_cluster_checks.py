@@ -33,7 +33,11 @@ POOL = """
 apiVersion: sluice.dev/v1alpha1
 kind: ComputePool
 metadata: {name: cpu}
-spec: {device: CPU, nodeSelector: {node.kubernetes.io/instance-type: c7i.2xlarge}, price: {perHour: "1"}}
+spec:
+  device: CPU
+  nodeSelector: {node.kubernetes.io/instance-type: c7i.2xlarge}
+  price: {perHour: "1"}
+  capacity: {readyNodes: true}
 """
 PIPELINE = """
 apiVersion: sluice.dev/v1alpha1
@@ -204,7 +208,7 @@ def test_nodes_that_are_not_ready_and_pools_without_nodes() -> None:
     assert (down.ok, down.message) == (False, "1 of 2 nodes are ready; see kubectl describe node c2")
     (none,) = check_pools([pool], a_cluster(None, a_gpu_node("g1")))
     assert none.ok is False
-    elastic = the_pool(POOL.replace("price:", "capacity: {instances: 4}, price:"))
+    elastic = the_pool(POOL.replace("readyNodes: true", "instances: 4"))
     (on_demand,) = check_pools([elastic], a_cluster(None, a_gpu_node("g1")))
     assert on_demand.ok is None
 

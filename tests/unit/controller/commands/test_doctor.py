@@ -18,7 +18,7 @@ MANIFESTS = """\
 apiVersion: sluice.dev/v1alpha1
 kind: ComputePool
 metadata: {name: cpu}
-spec: {device: CPU, nodeSelector: {sluice.dev/pool: cpu}, price: {perHour: "1"}}
+spec: {device: CPU, nodeSelector: {sluice.dev/pool: cpu}, price: {perHour: "1"}, capacity: {readyNodes: true}}
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: SpeechPipeline

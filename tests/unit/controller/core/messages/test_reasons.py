@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+from builders import ENCODER, NOW_S, VAD, a_pool, a_snapshot, a_state
 from corpus import ROOT
 from planning import Planner
 from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, renewed, tables
@@ -15,7 +15,7 @@ from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
     conditions,
-    pool_condition,
+    pool_conditions,
     unusable_condition,
 )
 from controller.core.messages.events import events
@@ -24,9 +24,10 @@ from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
 from controller.core.state.policy import Policy
+from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
-from optimizer.model import LATENCY_FACTORS, StageName
+from optimizer.model import LATENCY_FACTORS, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, MetricsTier
 from profiler.stages import LatencySource
 
@@ -69,10 +70,14 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
 
 def of_pools() -> Iterator[ConditionValue]:
     failed = PoolMemory(unavailable_until_s=NOW_S, backoff_s=60.0, reason="pod-0: no nodes")
-    yield pool_condition(PoolMemory(), "", NOW_S)
-    yield pool_condition(PoolMemory(), "403", NOW_S)
-    yield pool_condition(failed, "", NOW_S - 1)
-    yield pool_condition(failed, "", NOW_S + 1)
+    yield from pool_conditions(a_pool("gpu"), PoolMemory(), NOW_S)
+    yield from pool_conditions(a_pool("gpu", unread="403"), PoolMemory(), NOW_S)
+    yield from pool_conditions(a_pool("gpu"), failed, NOW_S - 1)
+    yield from pool_conditions(a_pool("gpu"), failed, NOW_S + 1)
+    yield from pool_conditions(a_pool("gpu", shared_nodes={PoolName("cpu"): ("n-1",)}), PoolMemory(), NOW_S)
+    known = [NodePoolState(problem=problem, detail="why") for problem in NodePoolProblem]
+    for node_pool in (NodePoolState(instances=4), NodePoolState(instances=1, unseen=True), *known):
+        yield from pool_conditions(a_pool("gpu", instances=None, node_pool=node_pool), PoolMemory(), NOW_S)
     yield unusable_condition(ConditionType.AVAILABLE, ConditionReason.INVALID_SPEC, "spec")
 
 
