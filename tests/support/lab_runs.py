@@ -149,22 +149,15 @@ class Watched:
             assert not self.wait(0.1), self.stderr()
             assert time.monotonic() < deadline, self.stderr()
 
-    def watch(
-        self,
-        once_scaled: Callable[[Path], None],
-        also: Callable[[Seen, Path], None] | None = None,
-        once_up: Callable[[Path], None] | None = None,
-    ) -> None:
+    def watch(self, once_scaled: Callable[[Path], None], also: Callable[[Seen, Path], None] | None = None) -> None:
         """Observe the cluster until the command ends; call `once_scaled` with the kubeconfig after the first change.
 
-        `once_up` is called with the kubeconfig before anything is observed, and `also` with every observation.
+        `also` is called with every observation.
         """
         deadline = time.monotonic() + _LIMIT_S
         while (kubeconfig := self.kubeconfig()) is None:
             assert not self.wait(_POLL_S), self.stderr()
             assert time.monotonic() < deadline, self.stderr()
-        if once_up is not None:
-            once_up(kubeconfig)
         scaled = False
         with config.new_client_from_config(str(kubeconfig)) as api:
             while not self.wait(_POLL_S):
@@ -215,14 +208,13 @@ def lab_run(
     must_be_punctual: bool,
     once_scaled: Callable[[Path], None] = lambda kubeconfig: None,
     also: Callable[[Seen, Path], None] | None = None,
-    once_up: Callable[[Path], None] | None = None,
 ) -> LabRun:
     """Run a scenario to its end; run it again if the load was late and `must_be_punctual`."""
     for attempt in ("first", "second"):
         report = folder / f"{attempt}.json"
         watched = Watched(folder / attempt, "lab", "run", scenario, "--report", report, *flags)
         try:
-            watched.watch(once_scaled, also, once_up)
+            watched.watch(once_scaled, also)
         finally:
             watched.kill()
         assert report.is_file(), watched.stderr()
