@@ -19,7 +19,7 @@ from simulations.lab.pods.worker import ITEM_PORT, WorkerSpec
 pytestmark = pytest.mark.lab
 
 GPU = PoolNodes(name="gpu", device="GPU", node_selector={NODE_POOL_LABEL: "gpu"}, instances=0)
-CONSOLIDATED_S = 90.0
+LAUNCHED_S, CONSOLIDATED_S = 60.0, 90.0
 POD: dict[str, Any] = {
     "metadata": {
         "name": "encoder",
@@ -60,7 +60,7 @@ def test_a_pending_pod_gets_a_node_and_works_there_until_karpenter_removes_the_e
     core = client.CoreV1Api(karpenter.api)
     assert karpenter.nodes() == []
     core.create_namespaced_pod("default", POD)
-    until(lambda: is_ready(core.read_namespaced_pod("encoder", "default")))
+    until(lambda: is_ready(core.read_namespaced_pod("encoder", "default")), within_s=LAUNCHED_S)
     pod = core.read_namespaced_pod("encoder", "default")
     (node,) = karpenter.nodes()
     assert pod.spec.node_name == node.metadata.name
