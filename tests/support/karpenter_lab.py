@@ -16,6 +16,7 @@ import yaml
 from kubernetes import client, config, utils
 from typing_extensions import override
 
+from simulations.lab.cluster.cluster import wait_until_established
 from simulations.lab.cluster.nodes import NODE_MILLICORES
 from simulations.lab.host.binaries import Binaries, Karpenter, ensure, ensure_karpenter
 from simulations.lab.host.processes import LOOPBACK, ProcessError, Service, free_ports
@@ -50,9 +51,11 @@ class KarpenterOnLab(Service):
     @override
     def _start(self) -> None:
         self.api = self._parts.enter_context(config.new_client_from_config(str(self._kubeconfig)))
-        for folder in self._karpenter.crds:
-            for crd in sorted(folder.glob("*.yaml")):
-                utils.create_from_dict(self.api, yaml.safe_load(crd.read_text()))
+        crds = [yaml.safe_load(crd.read_text()) for folder in self._karpenter.crds for crd in folder.glob("*.yaml")]
+        for crd in crds:
+            utils.create_from_dict(self.api, crd)
+        # Karpenter has no indexes of resources that are not there when it starts.
+        wait_until_established(self.api, (crd["metadata"]["name"] for crd in crds))
         instance_types = self._folder / "instance-types.json"
         instance_types.write_text(json.dumps([_instance_type("g6.xlarge", price=0.8)]))
         metrics, probes = free_ports(2)
