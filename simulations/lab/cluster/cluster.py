@@ -213,10 +213,18 @@ def install(api: client.ApiClient, *, policies: bool = True) -> None:
     for name in ("rbac.yaml", *(("admission.yaml",) if policies else ())):
         for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
             utils.create_from_dict(api, manifest)
+    wait_until_established(api, (crd.manifest()["metadata"]["name"] for crd in CRDS))
+
+
+def wait_until_established(api: client.ApiClient, names: Iterable[str]) -> None:
+    """Wait until the API server serves the resources of the CRDs with these names.
+
+    Raises:
+        ProcessError: the API server does not serve them in time.
+    """
     extensions = client.ApiextensionsV1Api(api)
     deadline = time.monotonic() + _ESTABLISHED_S
-    for crd in CRDS:
-        name = crd.manifest()["metadata"]["name"]
+    for name in names:
         while not _is_established(extensions, name):
             if time.monotonic() > deadline:
                 raise ProcessError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
