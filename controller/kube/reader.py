@@ -28,7 +28,16 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
+from controller.core.state.spec import (
+    Mode,
+    PipelineSpec,
+    PlacementKey,
+    PlacementSpec,
+    PoolSpec,
+    StageSpec,
+    Target,
+    with_basis,
+)
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
@@ -41,6 +50,7 @@ from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
+    instance_types,
     is_leaving,
     metrics_endpoints,
     node_names,
@@ -54,7 +64,7 @@ from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import InvalidProblem, PipelineKey, PoolName
+from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
 from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
 from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
@@ -211,7 +221,10 @@ class Reader:
         """
         now_s = self._clock()
         pools, invalid_pools = self._resources.pools()
-        pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
+        valid, broken = self._resources.pipelines()
+        by_name = {spec.name: spec for spec, _ in pools}
+        based = [(with_basis(spec, by_name), resource) for spec, resource in valid]
+        pipelines, invalid_pipelines = self._with_shared_stages(based, broken)
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -221,7 +234,9 @@ class Reader:
         resources = {resource.uid: resource for _, resource in pipelines}
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
-        workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
+        billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
+        names = node_names(nodes, unread=bool(unread), billed=bool(billed))
+        workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
@@ -231,7 +246,10 @@ class Reader:
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
             pools={
-                spec.name: self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {}))
+                spec.name: replace(
+                    self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {})),
+                    nodes=instance_types(nodes, spec.node_selector) if spec.name in billed else {},
+                )
                 for spec, resource in pools
             },
         )

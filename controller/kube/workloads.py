@@ -1,6 +1,7 @@
 """Turns pods, nodes and scales into values of the Snapshot. Pure functions of API objects."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +29,7 @@ _NOTICES = frozenset(
 )
 """Keys of the taints that announce the removal of a node."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
+_TYPE_LABEL = "node.kubernetes.io/instance-type"
 _FINISHED = {"Succeeded", "Failed"}
 _BACK_OFF = "CrashLoopBackOff"
 _SCRAPE = "prometheus.io/scrape"
@@ -39,20 +41,26 @@ class NodeNames:
     """The names of the nodes that are ready (`up`), and of those among them that are being removed (`leaving`).
 
     `unread` says that the nodes cannot be listed: the names are the last known ones, and other nodes may be up too.
+    `billed` says that it matters which pod is on which node, because budgets count whole instances.
     """
 
     up: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
     unread: bool = False
+    billed: bool = False
 
 
-def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
-    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old."""
+def node_names(nodes: Collection[Json], *, unread: bool, billed: bool = False) -> NodeNames:
+    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old.
+
+    `billed` says whether to count the pods on each node.
+    """
     up = ready_nodes(nodes, {})
     return NodeNames(
         up=frozenset(node["metadata"]["name"] for node in up),
         leaving=frozenset(node["metadata"]["name"] for node in up if is_leaving(node)),
         unread=unread,
+        billed=billed,
     )
 
 
@@ -95,6 +103,7 @@ def target_state(
         starting=tuple(_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up),
         serving=tuple(_serving(pod, nodes) for pod in staying if _holds(pod, "Ready")),
         resource_version=scale.resource_version,
+        nodes=Counter(node for pod in alive if (node := _node(pod)) is not None) if nodes.billed else {},
     )
 
 
@@ -133,6 +142,16 @@ def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[J
         for node in nodes
         if selector.items() <= node["metadata"].get("labels", {}).items() and _holds(node, "Ready")
     )
+
+
+def instance_types(nodes: Collection[Json], selector: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the instance type of each node that matches a pool's `selector`, by its name; "" for a node without."""
+    types: dict[str, str] = {}
+    for node in nodes:
+        labels = node["metadata"].get("labels", {})
+        if selector.items() <= labels.items():
+            types[node["metadata"]["name"]] = labels.get(_TYPE_LABEL, "")
+    return types
 
 
 def zones(nodes: Collection[Json]) -> int:

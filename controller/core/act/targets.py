@@ -16,7 +16,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, StageKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import Basis, Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.stages import LatencySource
 
@@ -247,7 +247,7 @@ def _worth_it(
     plan: PipelinePlan,
     pipeline: Pipeline,
     current: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
 ) -> bool:
     """Whether current replicas are out of bounds or would miss the SLA, or the plan saves at least the tolerance.
@@ -259,11 +259,15 @@ def _worth_it(
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
     if not in_time(assessment, plan, pipeline, current, policy.composition):
         return True
-    prices = _replica_prices(assessment, pools)
     own = {key: count for key, count in current.items() if key[0] not in assessment.spec.borrowed}
     planned = _planned(assessment, plan)
-    cost = sum(prices[key] * count for key, count in own.items())
-    saving = cost - sum(prices[key] * planned[key] for key in own)
+    if assessment.spec.basis is Basis.INSTANCES:
+        cost = ledger.cost_with(assessment.key, own)
+        saving = cost - ledger.cost_with(assessment.key, {key: planned[key] for key in own})
+    else:
+        prices = _replica_prices(assessment, ledger.pools)
+        cost = sum(prices[key] * count for key, count in own.items())
+        saving = cost - sum(prices[key] * planned[key] for key in own)
     return saving > EPSILON and saving >= assessment.spec.scaling.tolerance * cost - EPSILON
 
 
@@ -472,7 +476,7 @@ def find_aims(
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, cost_shares=fleet.cost_shares)
     shortage = ledger.shortage()
     pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
-    follows, shared_planned = _following(assessments, fleet, snapshot.pools, policy, pressed)
+    follows, shared_planned = _following(assessments, fleet, ledger, policy, pressed)
 
     def aim_of(assessment: Assessment, shared: SharedAims) -> Aim:
         return _aim(
@@ -510,7 +514,7 @@ def find_aims(
 def _following(
     assessments: Sequence[Assessment],
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
     pressed: Collection[PipelineKey],
 ) -> tuple[Collection[PipelineKey], Collection[StageKey]]:
@@ -521,7 +525,7 @@ def _following(
     """
     sharing = [assessment for assessment in assessments if assessment.acting and assessment.spec.borrowed]
     lenders = {key for assessment in sharing for key in assessment.lenders}
-    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, pools, policy, {})}
+    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, ledger, policy, {})}
     linked = [own for own in assessments if own.acting and (own.spec.borrowed or own.key in lenders)]
     servers: set[StageKey] = set()
     while linked:
@@ -531,7 +535,7 @@ def _following(
         late_now = {
             own.key
             for own in linked
-            if own.key not in follows and _follows(own, fleet, pools, policy, _moved(own, fleet, servers))
+            if own.key not in follows and _follows(own, fleet, ledger, policy, _moved(own, fleet, servers))
         }
         if not late_now:
             break
@@ -557,7 +561,7 @@ def _moved(assessment: Assessment, fleet: FleetPlan, servers: Collection[StageKe
 def _follows(
     assessment: Assessment,
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
     moved: Mapping[PlacementKey, int],
 ) -> bool:
@@ -568,7 +572,7 @@ def _follows(
         _planned(assessment, plan) == current
         or bool(assessment.leaving)
         or bool(assessment.idle)
-        or _worth_it(assessment, plan, pipeline, current, pools, policy)
+        or _worth_it(assessment, plan, pipeline, current, ledger, policy)
     )
 
 

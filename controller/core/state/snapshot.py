@@ -42,6 +42,7 @@ class TargetState:
     ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods where they are known.
 
     `owner` is the other pipeline that owns the workload, and whose spend its replicas are. None: the pipeline itself.
+    `nodes` has the number of pods on each node, terminating ones included, where budgets count whole instances.
     """
 
     desired: int
@@ -54,6 +55,7 @@ class TargetState:
     starting: tuple[PendingReplica, ...] = ()
     serving: tuple[ServingReplica, ...] = ()
     owner: PipelineKey | None = None
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def occupied(self) -> int:
@@ -171,7 +173,8 @@ class PoolState:
     `zones` is the number of zones of the ready nodes. `leaving_instances` of the ready nodes are being removed: they
     are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
     that no cycle can change: their workload cannot be read, or their pipeline is invalid. Its keys are the numbers of
-    replicas per instance.
+    replicas per instance. `nodes` has the instance type of each node, also of those that are not ready ("" where a node
+    has none), where budgets count whole instances.
     """
 
     spec: PoolSpec
@@ -181,6 +184,11 @@ class PoolState:
     leaving_instances: int = 0
     unread: str = ""
     unaccounted: Mapping[int, int] = field(default_factory=dict)
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def node_price_per_hour(self, node: str) -> float:
+        """Return the price of the node named `node` in USD per hour."""
+        return self.spec.node_price_per_hour(self.nodes.get(node, ""))
 
     @property
     def limit(self) -> int:
