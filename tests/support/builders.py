@@ -32,7 +32,7 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import PlacementSamples, Quantity, Reading
 
 VAD = (StageName("vad"), PoolName("cpu"))
@@ -52,6 +52,9 @@ def a_pool(
     memory: PoolMemory | None = None,
     unread: str = "",
     unaccounted: Mapping[int, int] | None = None,
+    nodes: Mapping[str, str] | None = None,
+    node_prices: Mapping[str, float] | None = None,
+    node_pool: str | None = None,
 ) -> PoolState:
     return PoolState(
         spec=PoolSpec(
@@ -65,6 +68,8 @@ def a_pool(
             pending_deadline_s=300.0,
             backoff_initial_s=300.0,
             backoff_max_s=3600.0,
+            node_pool=node_pool,
+            node_prices_per_hour=node_prices or {},
         ),
         ready_instances=ready,
         zones=zones,
@@ -72,6 +77,7 @@ def a_pool(
         leaving_instances=leaving,
         unread=unread,
         unaccounted=unaccounted or {},
+        nodes=nodes or {},
     )
 
 
@@ -172,6 +178,7 @@ def a_spec(
     budget: float = 100.0,
     sla_s: float = 0.5,
     scaling: Scaling | None = None,
+    basis: Basis | None = None,
 ) -> PipelineSpec:
     return PipelineSpec(
         key=PipelineKey(f"speech/{name}"),
@@ -189,6 +196,7 @@ def a_spec(
         budget_per_hour=budget,
         scaling=scaling or a_scaling(),
         stages=stages or default_stages(),
+        declared_basis=basis,
     )
 
 
@@ -209,6 +217,7 @@ def a_target(
     stranded_since_s: Sequence[float] = (),
     starting_since_s: Sequence[float] = (),
     words: str = "0/3 nodes are available",
+    nodes: Mapping[str, int] | None = None,
 ) -> TargetState:
     def waiting(since_s: Sequence[float], reason: str) -> tuple[PendingReplica, ...]:
         return tuple(
@@ -224,6 +233,7 @@ def a_target(
         stranded=waiting(stranded_since_s, "its node is not ready"),
         starting=waiting(starting_since_s, "CrashLoopBackOff"),
         resource_version="1",
+        nodes=nodes or {},
     )
 
 
