@@ -360,7 +360,7 @@ class Pool:
     """Hardware of one kind: at most `instances` instances, each for `price_per_hour` USD.
 
     The other two fields count only for pipelines with `Basis.INSTANCES`. `node_prices_per_hour` are the prices of the
-    nodes that are there, the highest first; every further node costs `price_per_hour`. `held` are replicas that are not
+    nodes in use, the highest first; every further node costs `price_per_hour`. `held` are replicas that are not
     part of the problem, as pairs (replicas per instance, replicas): they share nodes with those of the problem. The
     instances that they take are not among `instances`.
     """
@@ -395,7 +395,7 @@ class Pool:
     def bill_per_hour(self, instances: int) -> float:
         """Return the price of `instances` whole instances, in USD per hour.
 
-        Of the nodes that are there the most expensive ones count first: which of them stay is not known.
+        Of the nodes in use the most expensive ones count first: which of them stay is not known.
         """
         present = self.node_prices_per_hour[:instances]
         return fsum(present) + (instances - len(present)) * self.price_per_hour

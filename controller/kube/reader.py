@@ -237,6 +237,8 @@ class Reader:
         billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
         workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
+        states = [found.state for found in workloads.values()]
+        occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
@@ -248,7 +250,7 @@ class Reader:
             pools={
                 spec.name: replace(
                     self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {})),
-                    nodes=instance_types(nodes, spec.node_selector) if spec.name in billed else {},
+                    nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
                 )
                 for spec, resource in pools
             },

@@ -144,13 +144,13 @@ def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[J
     )
 
 
-def instance_types(nodes: Collection[Json], selector: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the instance type of each node that matches a pool's `selector`, by its name; "" for a node without."""
+def instance_types(nodes: Collection[Json], selector: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
+    """Return the instance types of the nodes in `names` that match a pool's `selector`; "" for a node without one."""
     types: dict[str, str] = {}
     for node in nodes:
-        labels = node["metadata"].get("labels", {})
-        if selector.items() <= labels.items():
-            types[node["metadata"]["name"]] = labels.get(_TYPE_LABEL, "")
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
+        if name in names and selector.items() <= labels.items():
+            types[name] = labels.get(_TYPE_LABEL, "")
     return types
 
 

@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -228,6 +228,10 @@ class Workloads:
     def of_pool(self, pool: PoolName) -> Iterator[Workload]:
         """Yield the Deployments whose pods run on a pool."""
         return (workload for workload in self.workloads.values() if workload.key[1] == pool)
+
+    def occupied(self, pool: PoolName) -> Set[str]:
+        """Return the names of the nodes of a pool on which pods are."""
+        return {node for workload in self.of_pool(pool) for node in workload.nodes()}
 
     def _reconcile(self, workload: Workload, now_s: float) -> None:
         staying = workload.staying()

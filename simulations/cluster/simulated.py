@@ -172,9 +172,7 @@ class SimulatedCluster:
                     leaving_instances=self._workloads.pools[name].going(),
                     zones=1,
                     memory=self._resources.pool_memories.get(name, PoolMemory()),
-                    nodes={f"{name}-{node.index}": "" for node in self._workloads.pools[name].present()}
-                    if billed
-                    else {},
+                    nodes=dict.fromkeys(self._workloads.occupied(name), "") if billed else {},
                 )
                 for name, spec in self._resources.pools.items()
             },

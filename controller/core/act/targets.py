@@ -63,7 +63,7 @@ class Aim:
 def _aim(
     assessment: Assessment,
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     now_s: float,
     *,
     interval_s: float,
@@ -95,19 +95,19 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
-    probed = _probed(assessment, plan, planned, pools)
+    probed = _probed(assessment, plan, planned, ledger)
     if probed is not None and not pressed:
         final[probed] = max(final[probed], 1)
     feedback = close_loop(
         assessment,
         plan,
         final,
-        lambda least: _lifted(assessment, planned, pools, _highest(rules, least)),
+        lambda least: _lifted(assessment, planned, ledger, _highest(rules, least)),
         now_s=now_s,
         interval_s=interval_s,
     )
     measured = _highest(floors(feedback.memory, assessment, plan), shared.floors)
-    final = _lifted(assessment, final, pools, _highest(rules, measured))
+    final = _lifted(assessment, final, ledger, _highest(rules, measured))
     holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:
         holds.append(feedback.hold)
@@ -132,7 +132,7 @@ def _aim(
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
-    wanted = _lifted(assessment, planned, pools, _highest(rules, measured))
+    wanted = _lifted(assessment, planned, ledger, _highest(rules, measured))
     replaced = (
         {} if assessment.never_down else _replaced(assessment, {key: min(final[key], wanted[key]) for key in final})
     )
@@ -178,18 +178,20 @@ def _probed(
     assessment: Assessment,
     plan: PipelinePlan,
     planned: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
 ) -> PlacementKey | None:
     """Return the placement on which one replica is started to measure it, None where that cannot pay.
 
     It can where the stage's other placements cost more than twice as much as the replica.
     """
-    key, prices = assessment.learning.probe, _replica_prices(assessment, pools)
+    key, prices = assessment.learning.probe, _replica_prices(assessment, ledger.pools)
     if key is None or not plan.feasible or assessment.never_down:
         return None
     others = sum(prices[own] * count for own, count in planned.items() if own[0] == key[0])
-    total = sum(prices[own] * count for own, count in planned.items())
-    affordable = total + prices[key] <= assessment.spec.budget_per_hour + EPSILON
+    total = sum(prices[own] * count for own, count in planned.items()) + prices[key]
+    if assessment.spec.basis is Basis.INSTANCES:
+        total = ledger.cost_with(assessment.key, {**planned, key: planned[key] + 1})
+    affordable = total <= assessment.spec.budget_per_hour + EPSILON
     return key if others > 2 * prices[key] and affordable else None
 
 
@@ -314,7 +316,7 @@ def _keep(assessment: Assessment, key: PlacementKey) -> int:
 def _lifted(
     assessment: Assessment,
     replicas: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     least: Mapping[StageName, int],
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors `least` of stages, as far as bounds and the pipeline's budget allow.
@@ -323,8 +325,9 @@ def _lifted(
     time the order of the placements applies.
     """
     lifted = dict(replicas)
-    prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
-    left = assessment.spec.budget_per_hour - sum(
+    prices = {name: pool.spec.price_per_hour for name, pool in ledger.pools.items()}
+    budget, whole = assessment.spec.budget_per_hour, assessment.spec.basis is Basis.INSTANCES
+    left = budget - sum(
         assessment.cost_share(key[0]) * prices[placement.pool] / placement.prior.per_instance * lifted[key]
         for key, placement in assessment.spec.placements().items()
     )
@@ -332,7 +335,13 @@ def _lifted(
         missing = least.get(stage.name, 0) - sum(lifted[(stage.name, placement.pool)] for placement in stage.placements)
         for key, price, capacity in _additions(assessment, stage, lifted, prices):
             affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
-            added = max(0, min(missing, affordable))
+            added = max(0, min(missing, capacity if whole else affordable))
+            while (
+                added
+                and whole
+                and ledger.cost_with(assessment.key, {**lifted, key: lifted[key] + added}) > budget + EPSILON
+            ):
+                added -= 1
             lifted[key] += added
             left -= added * price
             missing -= added
@@ -482,7 +491,7 @@ def find_aims(
         return _aim(
             assessment,
             fleet,
-            snapshot.pools,
+            ledger,
             snapshot.now_s,
             interval_s=policy.interval_s,
             pressed=assessment.key in pressed,

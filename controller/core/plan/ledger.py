@@ -199,7 +199,7 @@ class Ledger:
         self._billed = {name: billed_pool(pool, 0) for name, pool in pools.items()} if self._whole else {}
         self._running = self._running_costs(states, pools) if self._whole else {}
         self._observed = PoolTotals()
-        for name, entry in self._entries.items():
+        for name, entry in self._entries.items() if self._whole else ():
             self._observed.move(name[1][1], entry.per_instance, 0, entry.observed)
         self._spread: dict[PipelineKey | None, float] = {}
         self._fleet_budget = fleet_budget_per_hour

@@ -173,8 +173,8 @@ class PoolState:
     `zones` is the number of zones of the ready nodes. `leaving_instances` of the ready nodes are being removed: they
     are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
     that no cycle can change: their workload cannot be read, or their pipeline is invalid. Its keys are the numbers of
-    replicas per instance. `nodes` has the instance type of each node, also of those that are not ready ("" where a node
-    has none), where budgets count whole instances.
+    replicas per instance. `nodes` has the instance type of each node with replicas of pipelines, also of those that are
+    not ready ("" where a node has none), where budgets count whole instances.
     """
 
     spec: PoolSpec
