@@ -132,6 +132,8 @@ def test_requests_have_no_chunk() -> None:
 
 def test_a_pool_without_capacity_has_no_ceiling() -> None:
     assert pool_spec(parse(ComputePool, POOL)).instances == 0
+    assert pool_spec(parse(ComputePool, POOL)).node_price_per_hour("c7i.4xlarge") == 0.72
+    assert pool_spec(parse(ComputePool, POOL)).node_price_per_hour("another") == 0.34
     pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.capacity": REMOVED, "spec.unavailable": REMOVED})))
     assert pool.instances is None
     assert (pool.pending_deadline_s, pool.backoff_initial_s, pool.backoff_max_s) == (300.0, 300.0, 3600.0)
