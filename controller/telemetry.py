@@ -65,9 +65,13 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipeline_sla_missed", "1 while the latency exceeds the SLA, else 0; no series while it is unknown", _PIPELINE),
     ("pipeline_overhead_seconds", "Measured time outside the stages; no series until it is known", _PIPELINE),
     ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
-    ("pipeline_spend_usd_per_hour", "Cost of the existing replicas in USD per hour", _PIPELINE),
-    ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour", _PIPELINE),
-    ("pipeline_budget_usd_per_hour", "Budget in USD per hour", _PIPELINE),
+    (
+        "pipeline_spend_usd_per_hour",
+        "Cost of the existing replicas in USD per hour, on the basis of the budget",
+        _PIPELINE,
+    ),
+    ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour, on the basis of the budget", _PIPELINE),
+    ("pipeline_budget_usd_per_hour", "Budget in USD per hour; status.budgetBasis says what it counts", _PIPELINE),
     (
         "pipeline_budget_excused",
         "1 while spend above the budget is excused because replicas drain, else 0",

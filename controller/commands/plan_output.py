@@ -21,7 +21,7 @@ from controller.core.messages.phrases import (
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
-from optimizer.model import Composition, PipelineKey, PoolName, StageName
+from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 
 _DIGITS = 9
@@ -133,6 +133,7 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "target_latency_s": rounded(answer.replay.target_latency_s),
         "best_latency_s": rounded(answer.advice.best_latency_s),
         "cost_per_hour": rounded(answer.cost_per_hour),
+        "basis": spec.basis.value,
         "budget_per_hour": spec.budget_per_hour,
         "required_budget_per_hour": rounded(answer.advice.required_budget_per_hour),
         "moved_replicas": answer.moved_replicas,
@@ -289,10 +290,14 @@ def _money_words(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield f"one more {pool.name} instance saves {money(pool.shadow_price_per_hour)}"
     if not saving and all(pool.shadow_price_per_hour is not None for pool in plan.pools):
         yield "one more instance of any pool saves nothing"
-    yield (
-        f"{money(plan.cost_per_hour)} for the replicas' shares of instances, "
-        f"{money(plan.billed_per_hour)} billed for the whole instances that they occupy"
-    )
+    if all(spec.basis is Basis.INSTANCES for spec in request.specs.values()):
+        yield f"{money(plan.cost_per_hour)} for whole instances"
+    else:
+        counted = "replicas' shares of instances" if not request.problem.counts_instances else "each pipeline's basis"
+        yield (
+            f"{money(plan.cost_per_hour)} for the {counted}, "
+            f"{money(plan.billed_per_hour)} billed for the whole instances that they occupy"
+        )
     if plan.packing is not None:
         yield _packing_words(plan, plan.packing)
     yield from _proof(plan, request)
@@ -339,5 +344,7 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield f"not proven optimal: {far}no plan under {money(bound)} meets {promise}"
         if request.problem.search_effort is not None:
             yield "a larger --search-effort may find a cheaper plan or prove this one"
+        if request.problem.counts_instances:
+            yield "the bound counts shares of instances, so that the difference includes the empty rest of instances"
     composed = _COMPOSED[request.problem.composition]
     yield f"(by the latency model, {composed}; {_CONSIDERED})"

@@ -16,7 +16,7 @@ from controller.core.assess.shared import linked
 from controller.core.codec import InvalidRecord
 from controller.core.state.learned import LearnedPlacement, placeholders, read_learned
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec, with_basis
 from controller.resources.base import Breach
 from controller.resources.validation import Finding, Validation, finding_of
 from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
@@ -89,6 +89,7 @@ def ask(
     Raises:
         click.UsageError: an option is wrong, or the files and options do not determine the problem.
     """
+    specs = {key: with_basis(spec, pools) for key, spec in specs.items()}
     loads = _loads(demands, specs)
     if not specs:
         raise click.UsageError("FILE...: there is no SpeechPipeline in these files")

@@ -36,7 +36,16 @@ from controller.core.state.snapshot import (
     TargetMissing,
     TargetState,
 )
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
+from controller.core.state.spec import (
+    Mode,
+    PipelineSpec,
+    PlacementKey,
+    PlacementSpec,
+    PoolSpec,
+    StageSpec,
+    Target,
+    with_basis,
+)
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, planned_from, resumed, written_at_s
 from controller.kube.gateway import PODS, Failed, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
@@ -52,6 +61,7 @@ from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
     PoolNodes,
+    instance_types,
     is_leaving,
     metrics_endpoints,
     node_names,
@@ -67,7 +77,7 @@ from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import InvalidProblem, PipelineKey, PoolName
+from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
 from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
 from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
@@ -244,7 +254,10 @@ class Reader:
         if self._kept is not None:
             self._kept.load()
         pools, invalid_pools = self._resources.pools()
-        pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
+        valid, broken = self._resources.pipelines()
+        by_name = {spec.name: spec for spec, _ in pools}
+        based = [(with_basis(spec, by_name), resource) for spec, resource in valid]
+        pipelines, invalid_pipelines = self._with_shared_stages(based, broken)
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -254,14 +267,18 @@ class Reader:
         resources = {resource.uid: resource for _, resource in pipelines}
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
-        workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
+        billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
+        names = node_names(nodes, unread=bool(unread), billed=bool(billed))
+        workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
         of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
         workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
         workloads = self._with_refusals(specs, resources, workloads, now_s)
-        elastic = frozenset(spec.name for spec, _ in pools if spec.node_pool is not None)
+        elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
         if elastic:
             self._karpenter.refresh()
         workloads, failures = self._with_expected_nodes(workloads, elastic)
+        states = [found.state for found in workloads.values()]
+        occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
         self._log_new(answer.problems)
@@ -272,8 +289,17 @@ class Reader:
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
             pools={
-                spec.name: self._pool_state(
-                    spec, resource, nodes, unread, unaccounted.get(spec.name, {}), shared.get(spec.name, {}), failures
+                spec.name: replace(
+                    self._pool_state(
+                        spec,
+                        resource,
+                        nodes,
+                        unread,
+                        unaccounted.get(spec.name, {}),
+                        shared.get(spec.name, {}),
+                        failures,
+                    ),
+                    nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
                 )
                 for spec, resource in pools
             },

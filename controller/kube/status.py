@@ -76,6 +76,7 @@ def pipeline_status(
             "movedReplicas": None if plan is None else plan.moved_replicas,
             "switchingCostPerHour": None if plan is None else number(plan.switching_cost_per_hour),
             "spendPerHour": number(own.spend_per_hour),
+            "budgetBasis": spec.basis.value,
             "budgetPerHour": _plain(Decimal(repr(spec.budget_per_hour))),
             "requiredBudgetPerHour": None
             if plan is None

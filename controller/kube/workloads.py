@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -34,6 +35,7 @@ _ZONE_LABEL = "topology.kubernetes.io/zone"
 _BACK_OFF_WORDS = re.compile(r"back-off (?:(\d+)m)?(\d+)s restarting")
 _LOOP_BACKOFF_S = 40.0
 """The wait before the third restart in a row: from then on, short runs are a crash loop."""
+_TYPE_LABEL = "node.kubernetes.io/instance-type"
 _FINISHED = {"Succeeded", "Failed"}
 _BACK_OFF = "CrashLoopBackOff"
 _SCRAPE = "prometheus.io/scrape"
@@ -45,20 +47,26 @@ class NodeNames:
     """The names of the nodes that are ready (`up`), and of those among them that are being removed (`leaving`).
 
     `unread` says that the nodes cannot be listed: the names are the last known ones, and other nodes may be up too.
+    `billed` says that it matters which pod is on which node, because budgets count whole instances.
     """
 
     up: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
     unread: bool = False
+    billed: bool = False
 
 
-def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
-    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old."""
+def node_names(nodes: Collection[Json], *, unread: bool, billed: bool = False) -> NodeNames:
+    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old.
+
+    `billed` says whether to count the pods on each node.
+    """
     up = ready_nodes(nodes, {})
     return NodeNames(
         up=frozenset(node["metadata"]["name"] for node in up),
         leaving=frozenset(node["metadata"]["name"] for node in up if is_leaving(node)),
         unread=unread,
+        billed=billed,
     )
 
 
@@ -110,6 +118,7 @@ def target_state(
         rolling=revision is not None or (isinstance(scale, Workload) and scale.rolling),
         updated=len(updated),
         refusal=scale.failure if isinstance(scale, Workload) else "",
+        nodes=Counter(node for pod in alive if (node := _node(pod)) is not None) if nodes.billed else {},
     )
 
 
@@ -234,6 +243,16 @@ def shared_nodes(
         pool: {other: tuple(sorted(both)) for other in names if other != pool and (both := names[pool] & names[other])}
         for pool in names
     }
+
+
+def instance_types(nodes: Collection[Json], selector: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
+    """Return the instance types of the nodes in `names` that match a pool's `selector`; "" for a node without one."""
+    types: dict[str, str] = {}
+    for node in nodes:
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
+        if name in names and selector.items() <= labels.items():
+            types[name] = labels.get(_TYPE_LABEL, "")
+    return types
 
 
 def zones(nodes: Collection[Json]) -> int:

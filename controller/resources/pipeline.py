@@ -65,6 +65,10 @@ class Budget(Part):
 
     per_hour: DecimalString
     """Limit on the pipeline's spend in USD per hour, including replicas that overlap during a change."""
+    basis: Literal["Replicas", "Instances"] | None = None
+    """What spend, cost and limit count. Replicas: the replicas' shares of instances, at price.perHour of their pools.
+    Instances: the whole nodes that the replicas take, each at its own price; pipelines on one node share its price in
+    proportion. By default Instances for a pipeline that may use an elastic pool, otherwise Replicas."""
 
 
 class UpStep(Part):

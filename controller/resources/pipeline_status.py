@@ -192,7 +192,7 @@ class PipelineStatus(Part):
     limited_by: Annotated[str, Field(max_length=128)] | None = None
     """The binding constraint: Budget, Pool/<name>, Bounds/<stage> or Sla."""
     cost_per_hour: Number | None = None
-    """USD per hour of the plan's replicas; of shared ones, this pipeline's share."""
+    """USD per hour of the plan on budgetBasis; of shared replicas, this pipeline's share."""
     billed_per_hour: Number | None = None
     """USD per hour of the whole instances that they occupy. Shared replicas count at the pipeline that scales them."""
     moved_replicas: int | None = None
@@ -200,7 +200,10 @@ class PipelineStatus(Part):
     switching_cost_per_hour: Number | None = None
     """Weight of these changes when plans were compared, in USD per hour. It is not billed."""
     spend_per_hour: Number | None = None
-    """USD per hour of the replicas that exist or are desired, terminating ones included; of shared ones, its share."""
+    """USD per hour, on budgetBasis, of the replicas that exist or are desired, terminating ones included; of shared
+    ones, its share."""
+    budget_basis: Annotated[str, Field(max_length=16)] | None = None
+    """What costPerHour, spendPerHour and budgetPerHour count: spec.budget.basis, or its default."""
     budget_per_hour: Number | None = None
     """USD per hour that may be spent."""
     required_budget_per_hour: Number | None = None

@@ -9,6 +9,7 @@ from pydantic import Field
 from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
+    INSTANCE_TYPE_PATTERN,
     LABEL_KEY_PATTERN,
     DecimalString,
     LabelValue,
@@ -21,11 +22,29 @@ from controller.resources.fields import (
 from controller.resources.metadata import Condition, Metadata, Timestamp
 
 
+def _bad_instance_types(price: Any) -> Iterator[Breach]:
+    for name in price.by_instance_type or {}:
+        if not re.fullmatch(INSTANCE_TYPE_PATTERN, name):
+            yield Breach(path=("byInstanceType", name), rule="must be an instance type such as g5.2xlarge")
+
+
 class Price(Part):
     """The price of an instance."""
 
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        Constraint(
+            find=_bad_instance_types,
+            cel=f"!has(self.byInstanceType) || self.byInstanceType.all(name, name.matches('{INSTANCE_TYPE_PATTERN}'))",
+            rule="keys must be instance types such as g5.2xlarge",
+            field="byInstanceType",
+        ),
+    )
+
     per_hour: DecimalString
     """USD per instance and hour, as a decimal string."""
+    by_instance_type: Annotated[dict[str, DecimalString], Field(min_length=1, max_length=64), DROP_NULLS] | None = None
+    """USD per hour of nodes by their label node.kubernetes.io/instance-type, as decimal strings, for budgets that count
+    whole instances. Nodes of other types, and new nodes in plans, cost perHour."""
 
 
 class Capacity(Part):

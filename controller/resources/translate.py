@@ -73,6 +73,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
         at_least=tuple(map(_floor, spec.demand.at_least)),
+        declared_basis=None if spec.budget.basis is None else model.Basis(spec.budget.basis),
     )
 
 
@@ -92,6 +93,7 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
         pending_deadline_s=duration_s(deadline or (_CPU_DEADLINE if spec.device == "CPU" else _ACCELERATOR_DEADLINE)),
         backoff_initial_s=duration_s(spec.unavailable.backoff.initial),
         backoff_max_s=duration_s(spec.unavailable.backoff.max),
+        node_prices_per_hour={name: float(price) for name, price in (spec.price.by_instance_type or {}).items()},
     )
 
 

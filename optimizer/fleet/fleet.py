@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from optimizer.fleet.lagrangian import share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
-from optimizer.model import Composition, Pipeline, PipelineKey, Problem
+from optimizer.model import Basis, Composition, Pipeline, PipelineKey, Problem
 from optimizer.runtime.cache import BoundedCache
 from optimizer.search.exact import lower_bound, solve
 from optimizer.search.greedy import cheapest, search
@@ -126,11 +126,23 @@ class Fleet:
         self._bounds: dict[tuple[PipelineKey, ...], float] = {}
         self.pool_prices: Array | None = pool_prices
 
+    def supply_for(self, pipeline: Pipeline) -> Supply:
+        """Return the supply at the prices with which the pipeline is searched.
+
+        What it pays for whole instances depends on all replicas together. It is never less than the shares of instances
+        at the lowest price of a node, so budgets and bounds hold for these too (`optimizer.fleet.whole_instances`).
+        """
+        pools = self.problem.pools
+        if pipeline.basis is Basis.REPLICAS or not any(pool.node_prices_per_hour for pool in pools.values()):
+            return self.supply
+        least = [pools[name].least_price_per_hour for name in self.supply.pools]
+        return replace(self.supply, prices_per_hour=np.array(least, dtype=np.float64))
+
     def subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Subproblem:
         """Return the subproblem of serving `share` of the demand with all pools; without load no latency is limited."""
         key = (pipeline.key, share, mixing)
         if key not in self._subproblems:
-            problem, supply = self.problem, self.supply
+            problem, supply = self.problem, self.supply_for(pipeline)
             target = self.targets.get(pipeline.key)
             if target is None:
                 target = Target(latency_s=pipeline.sla.latency_s, composition=problem.composition)
@@ -148,7 +160,7 @@ class Fleet:
             stage_options(
                 stage,
                 stage_load(scaled, stage),
-                self.supply,
+                self.supply_for(pipeline),
                 percentile=pipeline.sla.percentile,
                 max_wer=pipeline.max_wer,
                 switching_cost_per_hour=self.problem.switching_cost_per_hour,

@@ -21,6 +21,7 @@ from controller.core.messages.explain import reason_sentence
 from controller.core.record import decision_key
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
+from controller.core.state.spec import with_basis
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec, pool_spec
@@ -300,10 +301,11 @@ def _settings(policy: str, tuning: Tuning) -> Any:
 def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Autoscaler:
     if isinstance(settings, RecordedSettings):  # not in the catalogue: it needs the record of a backtest
         return RecordedReplicas(settings)
-    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+    pools = {spec.name: spec for spec in map(pool_spec, scenario.pools)}
+    pipelines = tuple(with_basis(pipeline_spec(resource), pools) for resource in scenario.pipelines)
     briefing = Briefing(
         pipelines=pipelines,
-        pools=tuple(pool_spec(resource) for resource in scenario.pools),
+        pools=tuple(pools.values()),
         changes=tuple(
             pipeline_spec(change.resource)
             if isinstance(change.resource, SpeechPipeline)

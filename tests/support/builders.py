@@ -33,7 +33,7 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import PlacementSamples, Quantity, Reading
 
 VAD = (StageName("vad"), PoolName("cpu"))
@@ -56,6 +56,8 @@ def a_pool(
     node_pool: NodePoolState | None = None,
     ready_nodes: bool = False,
     shared_nodes: Mapping[PoolName, tuple[str, ...]] | None = None,
+    nodes: Mapping[str, str] | None = None,
+    node_prices: Mapping[str, float] | None = None,
 ) -> PoolState:
     """Return a pool; with `node_pool` it is the elastic pool of the NodePool of its name."""
     return PoolState(
@@ -72,6 +74,7 @@ def a_pool(
             backoff_max_s=3600.0,
             node_pool=None if node_pool is None else name,
             ready_nodes=ready_nodes,
+            node_prices_per_hour=node_prices or {},
         ),
         ready_instances=ready,
         zones=zones,
@@ -81,6 +84,7 @@ def a_pool(
         unaccounted=unaccounted or {},
         node_pool=node_pool,
         shared_nodes=shared_nodes or {},
+        nodes=nodes or {},
     )
 
 
@@ -181,6 +185,7 @@ def a_spec(
     budget: float = 100.0,
     sla_s: float = 0.5,
     scaling: Scaling | None = None,
+    basis: Basis | None = None,
 ) -> PipelineSpec:
     return PipelineSpec(
         key=PipelineKey(f"speech/{name}"),
@@ -198,6 +203,7 @@ def a_spec(
         budget_per_hour=budget,
         scaling=scaling or a_scaling(),
         stages=stages or default_stages(),
+        declared_basis=basis,
     )
 
 
@@ -218,6 +224,7 @@ def a_target(
     stranded_since_s: Sequence[float] = (),
     starting_since_s: Sequence[float] = (),
     words: str = "0/3 nodes are available",
+    nodes: Mapping[str, int] | None = None,
 ) -> TargetState:
     def waiting(since_s: Sequence[float], reason: str) -> tuple[PendingReplica, ...]:
         return tuple(
@@ -233,6 +240,7 @@ def a_target(
         stranded=waiting(stranded_since_s, "its node is not ready"),
         starting=waiting(starting_since_s, "CrashLoopBackOff"),
         resource_version="1",
+        nodes=nodes or {},
     )
 
 

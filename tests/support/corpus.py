@@ -118,6 +118,8 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "no known demand": {"spec.demand.atLeast": []},
     "an event on a leap day": {f"{_EVENT}.start": "2028-02-29T00:00:00Z", f"{_EVENT}.end": "2028-03-01T00:00:00Z"},
     "no budget to spend": {"spec.budget.perHour": "0"},
+    "a budget for shares": {"spec.budget.basis": "Replicas"},
+    "the default basis": {"spec.budget.basis": REMOVED},
     "no numbers of a placement": {
         "spec.stages[0].placements[0].serviceTime": REMOVED,
         "spec.stages[0].placements[0].startup": REMOVED,
@@ -134,6 +136,8 @@ GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
     "as many as Karpenter may make": {"spec.capacity": {"nodePool": "inf2"}},
     "as many as are stated": {"spec.capacity": {"instances": 3}},
     "free hardware": {"spec.price.perHour": "0"},
+    "one price for all types": {"spec.price.byInstanceType": REMOVED},
+    "the longest type": {f'spec.price.byInstanceType["{"x" * 63}"]': "1"},
     "longest label": {'spec.nodeSelector["example.com/a_b.c-d"]': "x" * 63},
 }
 
@@ -506,6 +510,22 @@ BAD: tuple[Bad, ...] = (
     _bad("empty node selector", {"spec.nodeSelector": {}}, "spec.nodeSelector", "at least 1", base=POOL),
     _bad("label key", {'spec.nodeSelector["a b"]': "c"}, "spec.nodeSelector[a b]", "must be a label key", base=POOL),
     _bad("label value", {"spec.nodeSelector.zone": "-"}, "spec.nodeSelector.zone", "must be a label value", base=POOL),
+    _bad("basis", {"spec.budget.basis": "Nodes"}, "spec.budget.basis", "must be Replicas or Instances"),
+    _bad(
+        "instance type",
+        {'spec.price.byInstanceType["g5 large"]': "1"},
+        "spec.price.byInstanceType[g5 large]",
+        "must be an instance type such as g5.2xlarge",
+        base=POOL,
+        on_server="spec.price.byInstanceType",
+    ),
+    _bad(
+        "price of an instance type",
+        {"spec.price.byInstanceType": {"m": "-1"}},
+        "spec.price.byInstanceType.m",
+        "must be a decimal number",
+        base=POOL,
+    ),
     _bad("no price", {"spec.price": {}}, "spec.price.perHour", "required", base=POOL),
     _bad("price as a number", {"spec.price.perHour": 0.34}, "spec.price.perHour", "put it in quotes", base=POOL),
     _bad(

@@ -16,7 +16,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, StageKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import Basis, Composition, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, PipelinePlan
 from profiler.stages import LatencySource
 
@@ -63,7 +63,7 @@ class Aim:
 def _aim(
     assessment: Assessment,
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     now_s: float,
     *,
     interval_s: float,
@@ -95,19 +95,19 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
-    probed = _probed(assessment, plan, planned, pools)
+    probed = _probed(assessment, plan, planned, ledger)
     if probed is not None and not pressed:
         final[probed] = max(final[probed], 1)
     feedback = close_loop(
         assessment,
         plan,
         final,
-        lambda least: _lifted(assessment, planned, pools, _highest(rules, least)),
+        lambda least: _lifted(assessment, planned, ledger, _highest(rules, least)),
         now_s=now_s,
         interval_s=interval_s,
     )
     measured = _highest(floors(feedback.memory, assessment, plan), shared.floors)
-    final = _lifted(assessment, final, pools, _highest(rules, measured))
+    final = _lifted(assessment, final, ledger, _highest(rules, measured))
     holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:
         holds.append(feedback.hold)
@@ -132,7 +132,7 @@ def _aim(
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
-    wanted = _lifted(assessment, planned, pools, _highest(rules, measured))
+    wanted = _lifted(assessment, planned, ledger, _highest(rules, measured))
     replaced = (
         {} if assessment.never_down else _replaced(assessment, {key: min(final[key], wanted[key]) for key in final})
     )
@@ -178,18 +178,20 @@ def _probed(
     assessment: Assessment,
     plan: PipelinePlan,
     planned: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
 ) -> PlacementKey | None:
     """Return the placement on which one replica is started to measure it, None where that cannot pay.
 
     It can where the stage's other placements cost more than twice as much as the replica.
     """
-    key, prices = assessment.learning.probe, _replica_prices(assessment, pools)
+    key, prices = assessment.learning.probe, _replica_prices(assessment, ledger.pools)
     if key is None or not plan.feasible or assessment.never_down:
         return None
     others = sum(prices[own] * count for own, count in planned.items() if own[0] == key[0])
-    total = sum(prices[own] * count for own, count in planned.items())
-    affordable = total + prices[key] <= assessment.spec.budget_per_hour + EPSILON
+    total = sum(prices[own] * count for own, count in planned.items()) + prices[key]
+    if assessment.spec.basis is Basis.INSTANCES:
+        total = ledger.cost_with(assessment.key, {**planned, key: planned[key] + 1})
+    affordable = total <= assessment.spec.budget_per_hour + EPSILON
     return key if others > 2 * prices[key] and affordable else None
 
 
@@ -247,7 +249,7 @@ def _worth_it(
     plan: PipelinePlan,
     pipeline: Pipeline,
     current: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
 ) -> bool:
     """Whether current replicas are out of bounds or would miss the SLA, or the plan saves at least the tolerance.
@@ -259,11 +261,15 @@ def _worth_it(
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
     if not in_time(assessment, plan, pipeline, current, policy.composition):
         return True
-    prices = _replica_prices(assessment, pools)
     own = {key: count for key, count in current.items() if key[0] not in assessment.spec.borrowed}
     planned = _planned(assessment, plan)
-    cost = sum(prices[key] * count for key, count in own.items())
-    saving = cost - sum(prices[key] * planned[key] for key in own)
+    if assessment.spec.basis is Basis.INSTANCES:
+        cost = ledger.cost_with(assessment.key, own)
+        saving = cost - ledger.cost_with(assessment.key, {key: planned[key] for key in own})
+    else:
+        prices = _replica_prices(assessment, ledger.pools)
+        cost = sum(prices[key] * count for key, count in own.items())
+        saving = cost - sum(prices[key] * planned[key] for key in own)
     return saving > EPSILON and saving >= assessment.spec.scaling.tolerance * cost - EPSILON
 
 
@@ -310,7 +316,7 @@ def _keep(assessment: Assessment, key: PlacementKey) -> int:
 def _lifted(
     assessment: Assessment,
     replicas: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     least: Mapping[StageName, int],
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors `least` of stages, as far as bounds and the pipeline's budget allow.
@@ -319,8 +325,9 @@ def _lifted(
     time the order of the placements applies.
     """
     lifted = dict(replicas)
-    prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
-    left = assessment.spec.budget_per_hour - sum(
+    prices = {name: pool.spec.price_per_hour for name, pool in ledger.pools.items()}
+    budget, whole = assessment.spec.budget_per_hour, assessment.spec.basis is Basis.INSTANCES
+    left = budget - sum(
         assessment.cost_share(key[0]) * prices[placement.pool] / placement.prior.per_instance * lifted[key]
         for key, placement in assessment.spec.placements().items()
     )
@@ -328,7 +335,13 @@ def _lifted(
         missing = least.get(stage.name, 0) - sum(lifted[(stage.name, placement.pool)] for placement in stage.placements)
         for key, price, capacity in _additions(assessment, stage, lifted, prices):
             affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
-            added = max(0, min(missing, affordable))
+            added = max(0, min(missing, capacity if whole else affordable))
+            while (
+                added
+                and whole
+                and ledger.cost_with(assessment.key, {**lifted, key: lifted[key] + added}) > budget + EPSILON
+            ):
+                added -= 1
             lifted[key] += added
             left -= added * price
             missing -= added
@@ -479,13 +492,13 @@ def find_aims(
     ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, cost_shares=fleet.cost_shares)
     shortage = ledger.shortage()
     pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
-    follows, shared_planned = _following(assessments, fleet, snapshot.pools, policy, pressed)
+    follows, shared_planned = _following(assessments, fleet, ledger, policy, pressed)
 
     def aim_of(assessment: Assessment, shared: SharedAims) -> Aim:
         return _aim(
             assessment,
             fleet,
-            snapshot.pools,
+            ledger,
             snapshot.now_s,
             interval_s=policy.interval_s,
             pressed=assessment.key in pressed,
@@ -517,7 +530,7 @@ def find_aims(
 def _following(
     assessments: Sequence[Assessment],
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
     pressed: Collection[PipelineKey],
 ) -> tuple[Collection[PipelineKey], Collection[StageKey]]:
@@ -528,7 +541,7 @@ def _following(
     """
     sharing = [assessment for assessment in assessments if assessment.acting and assessment.spec.borrowed]
     lenders = {key for assessment in sharing for key in assessment.lenders}
-    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, pools, policy, {})}
+    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, ledger, policy, {})}
     linked = [own for own in assessments if own.acting and (own.spec.borrowed or own.key in lenders)]
     servers: set[StageKey] = set()
     while linked:
@@ -538,7 +551,7 @@ def _following(
         late_now = {
             own.key
             for own in linked
-            if own.key not in follows and _follows(own, fleet, pools, policy, _moved(own, fleet, servers))
+            if own.key not in follows and _follows(own, fleet, ledger, policy, _moved(own, fleet, servers))
         }
         if not late_now:
             break
@@ -564,7 +577,7 @@ def _moved(assessment: Assessment, fleet: FleetPlan, servers: Collection[StageKe
 def _follows(
     assessment: Assessment,
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
     moved: Mapping[PlacementKey, int],
 ) -> bool:
@@ -575,7 +588,7 @@ def _follows(
         _planned(assessment, plan) == current
         or bool(assessment.leaving)
         or bool(assessment.idle)
-        or _worth_it(assessment, plan, pipeline, current, pools, policy)
+        or _worth_it(assessment, plan, pipeline, current, ledger, policy)
     )
 
 

@@ -13,7 +13,7 @@ from controller.core.messages.phrases import (
     reading_words,
 )
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
-from optimizer.model import LATENCY_FACTORS
+from optimizer.model import LATENCY_FACTORS, Basis
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
@@ -208,7 +208,8 @@ def latency_of_sla(decision: PipelineDecision) -> str:
 
 def spend_of_budget(decision: PipelineDecision) -> str:
     """Return the present spend and the budget of the pipeline as text."""
-    return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
+    counted = " for whole instances" if decision.spec.basis is Basis.INSTANCES else ""
+    return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}{counted}"
 
 
 def shared_words(decision: PipelineDecision) -> Iterator[str]:

@@ -1,19 +1,20 @@
 """Plans the whole fleet: acting pipelines are planned together, around the replicas of all others."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
 from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
-from controller.core.plan.ledger import EPSILON, entries, totals_of
+from controller.core.plan.ledger import EPSILON, Ledger, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
+from optimizer.billing import Charge, costs_per_hour
+from optimizer.model import Basis, Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.plan import LimitKind, PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
@@ -258,9 +259,7 @@ def _problem(
     """Return the problem of `group`, with the instances and the money that the other `assessments` leave for it."""
     keys = {assessment.key for assessment in group}
     others = [assessment for assessment in assessments if assessment.key not in keys]
-    held_per_hour = sum(
-        entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values()
-    )
+    held_per_hour = _observed_per_hour(others, assessments, pools)
     held_per_hour += unaccounted_per_hour(pools.values()) + _paid_across(group, assessments, pools)
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = totals_of((assessment.spec, assessment.held) for assessment in others)
@@ -268,18 +267,19 @@ def _problem(
         (assessment.spec, assessment.present if assessment.key in keys else assessment.held)
         for assessment in assessments
     )
-    left = {
-        name: optimizer_pool(
-            pool.spec,
-            max(
-                0,
-                pool.limit_holding(placed.instances(name))
-                - held.instances(name)
-                - (pool.leaving_instances if without_leaving else 0),
-            ),
+    instances = {
+        name: max(
+            0,
+            pool.limit_holding(placed.instances(name))
+            - held.instances(name)
+            - (pool.leaving_instances if without_leaving else 0),
         )
         for name, pool in pools.items()
     }
+    if any(assessment.spec.basis is Basis.INSTANCES for assessment in group):
+        left = {name: billed_pool(pool, instances[name], held.replicas(name).items()) for name, pool in pools.items()}
+    else:
+        left = {name: optimizer_pool(pool.spec, instances[name]) for name, pool in pools.items()}
     kept = affordable(group, left, budget)
     return Problem(
         pipelines=tuple(
@@ -292,6 +292,16 @@ def _problem(
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
     )
+
+
+def _observed_per_hour(
+    others: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState]
+) -> float:
+    """Return the present spend of `others`, which are part of `assessments`, in USD per hour."""
+    if any(assessment.spec.basis is Basis.INSTANCES for assessment in others):
+        ledger = Ledger((assessment.state for assessment in assessments), pools, None)
+        return sum(ledger.observed_per_hour(assessment.key) for assessment in others)
+    return sum(entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values())
 
 
 def _paid_across(
@@ -326,6 +336,9 @@ def affordable(
     """
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []
+    charges: list[Charge] = []
+    budgets: dict[PipelineKey, float] = {}
+    whole = any(assessment.spec.basis is Basis.INSTANCES for assessment in group)
     total_per_hour = 0.0
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
         cost_per_hour = sum(
@@ -338,10 +351,33 @@ def affordable(
             continue
         if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
             continue
+        more = [*_kept_charges(assessment)] if whole else []
+        costs = costs_per_hour([*charges, *more], pools) if whole else {}
+        own = {**budgets, assessment.key: assessment.spec.budget_per_hour}
+        if any(cost > own[key] + EPSILON for key, cost in costs.items()):
+            continue
+        if budget_per_hour is not None and sum(costs.values()) > budget_per_hour + EPSILON:
+            continue
         totals = totals_of([*chosen, (assessment.spec, assessment.kept)])
         if any(totals.instances(name) > pool.instances for name, pool in pools.items()):
             continue
         chosen.append((assessment.spec, assessment.kept))
+        charges += more
+        budgets = own
         total_per_hour += cost_per_hour
         kept[assessment.key] = assessment.kept
     return kept
+
+
+def _kept_charges(assessment: Assessment) -> Iterator[Charge]:
+    """Yield the charges of the replicas that a pipeline must keep."""
+    for key, placement in assessment.spec.placements().items():
+        yield Charge(
+            pipeline=assessment.key,
+            basis=assessment.spec.basis,
+            pool=placement.pool,
+            per_instance=placement.prior.per_instance,
+            replicas=assessment.kept.get(key, 0),
+            cost_share=assessment.cost_share(key[0]),
+            borrowed=key[0] in assessment.spec.borrowed,
+        )

@@ -19,15 +19,16 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from controller.core.assess.assessment import Assessment, out_of_bounds
-from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
 from controller.core.assess.shared import planned_with, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
-from controller.core.plan.ledger import Holdings
+from controller.core.plan.ledger import Holdings, PoolTotals, totals_of
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
-from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
+from optimizer.billing import costs_per_hour, plan_charges
+from optimizer.model import Basis, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, ServiceLaw
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 
 AT_ONCE = 250
@@ -51,10 +52,13 @@ def plan_in_turns(
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
     groups = sharing_groups(assessments)
+    taken = totals_of((assessment.spec, assessment.held) for assessment in assessments)
     pipelines = {
         assessment.key: keeping(
             planned_with(assessment.pipeline, assessment, groups.get(assessment.key, ())),
-            affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS),
+            affordable((assessment,), _beside(assessment, taken, pools) or whole, None).get(
+                assessment.key, NO_REPLICAS
+            ),
         )
         for assessment in assessments
     }
@@ -132,15 +136,39 @@ def _planned_apart(
 ) -> Sequence[PipelinePlan]:
     """Return the plans of `pipelines` with what all others leave."""
     names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
+    whole = any(pipeline.basis is Basis.INSTANCES for pipeline in pipelines)
     problem = Problem(
         pipelines=tuple(pipelines),
-        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in sorted(names)},
+        pools={
+            name: holdings.pool_left(name) if whole else optimizer_pool(pools[name].spec, holdings.left(name))
+            for name in sorted(names)
+        },
         budget_per_hour=holdings.money_left(policy.budget_per_hour),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
     )
     return allocate(problem).pipelines
+
+
+def _beside(
+    assessment: Assessment, taken: PoolTotals, pools: Mapping[PoolName, PoolState]
+) -> Mapping[PoolName, Pool] | None:
+    """Return the pools of a pipeline that pays for whole instances, with the replicas of the others, which are `taken`.
+
+    None for a pipeline that pays for shares of instances: the others make no difference.
+    """
+    if assessment.spec.basis is not Basis.INSTANCES:
+        return None
+    own = totals_of([(assessment.spec, assessment.held)])
+    return {
+        name: billed_pool(
+            pools[name],
+            pools[name].open_limit,
+            ((size, count - own.replicas(name).get(size, 0)) for size, count in taken.replicas(name).items()),
+        )
+        for name in {pool for _, pool in assessment.spec.placement_keys()}
+    }
 
 
 def _with_givers(
@@ -235,7 +263,7 @@ def _current(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
 def declared(pipeline: Pipeline) -> object:
     """Return the declared values of a pipeline, for comparison: they do not drift."""
     return (
-        (pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
+        (pipeline.sla, pipeline.budget_per_hour, pipeline.basis, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
         tuple(
             (
@@ -286,14 +314,12 @@ def lacking(plan: PipelinePlan) -> Limit | None:
 
 
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
-    """Return the current replicas as the plan of a pipeline that has not had its turn."""
-    cost = sum(
-        stage.cost_share
-        * pools[p.pool].spec.replica_price_per_hour(p.per_instance)
-        * assessment.current[(stage.name, p.pool)]
-        for stage in pipeline.stages
-        for p in stage.placements
-    )
+    """Return the current replicas as the plan of a pipeline that has not had its turn.
+
+    Where it pays for whole instances, its cost is that of instances which it shares with no other pipeline.
+    """
+    own = {name: billed_pool(pools[name], 0) for name in terms_of(pipeline, pools)}
+    cost = costs_per_hour(plan_charges(pipeline, assessment.current), own)[assessment.key]
     return PipelinePlan(
         key=assessment.key,
         served_fraction=1.0,

@@ -1,16 +1,19 @@
 """Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeVar
 
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.optimizer_input import billed_pool
 from controller.core.assess.shared import CostShares
+from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey
-from optimizer.model import PipelineKey, PoolName, whole_instances
+from optimizer.billing import Occupancy, occupancy
+from optimizer.model import Basis, PipelineKey, Pool, PoolName, share_instances, whole_instances
 from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
@@ -38,9 +41,25 @@ class PoolTotals:
     def instances(self, pool: PoolName) -> int:
         """Return the whole instances of `pool` that the replicas occupy, see `optimizer.model.whole_instances`."""
         sizes = {size: count for size, count in self._replicas.get(pool, {}).items() if count}
-        if all(large % small == 0 for small, large in pairwise(sorted(sizes))):
+        if share_instances(sizes):
             return whole_instances(sizes.items())
         return self._rounded[pool]
+
+    def pools(self) -> Collection[PoolName]:
+        """Return the pools that have or had replicas."""
+        return self._replicas.keys()
+
+    def replicas(self, pool: PoolName) -> Mapping[int, int]:
+        """Return the replicas on `pool` by their size."""
+        return self._replicas.get(pool, {})
+
+    def occupancy(self, pool: PoolName, held: Collection[tuple[int, int]]) -> Occupancy:
+        """Return the occupancy of `pool` by the replicas and those `held`: pairs (replicas per instance, replicas)."""
+        sizes = [(size, count) for size, count in (*self.replicas(pool).items(), *held) if count]
+        if share_instances(size for size, _ in sizes):
+            return occupancy(sizes)
+        rounded = self._rounded.get(pool, 0) + sum(-(-count // size) for size, count in held)
+        return Occupancy(shared=False, instances=rounded, units=Fraction(rounded))
 
 
 def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> PoolTotals:
@@ -119,11 +138,12 @@ class Entry:
     @property
     def observed_per_hour(self) -> float:
         """Return the present spend in USD per hour: of the desired or the existing replicas, whichever are more."""
-        return max(self.desired, self.existing + self.terminating) * self.price_per_hour
+        return self.observed * self.price_per_hour
 
-    def spend_per_hour(self, desired: int) -> float:
-        """Return the highest spend on the way to `desired` replicas: terminating replicas cost until they are gone."""
-        return self.occupied(desired) * self.price_per_hour
+    @property
+    def observed(self) -> int:
+        """Return the replicas that count as present: the desired or the existing ones, whichever are more."""
+        return max(self.desired, self.existing + self.terminating)
 
     def occupied(self, desired: int) -> int:
         """Return the most replicas that exist on the way to `desired`: terminating ones count until they are gone."""
@@ -146,11 +166,11 @@ class Shortage:
 
 
 class Ledger:
-    """The spend and the instances of the fleet during one cycle.
+    """The spend and the instances of the fleet during one cycle, each pipeline's on the basis of its budget.
 
-    `after` has the desired replicas after the cycle, at first the present ones; the methods refer to `after`.
-    Placements whose workload is missing or whose pool does not exist are left out. Unaccounted replicas count as spend
-    of the fleet and as occupied instances.
+    `pools` are those of the snapshot. `after` has the desired replicas after the cycle, at first the present ones; the
+    methods refer to `after`. Placements whose workload is missing or whose pool does not exist are left out.
+    Unaccounted replicas count as spend of the fleet and as occupied instances.
     """
 
     def __init__(
@@ -167,6 +187,7 @@ class Ledger:
         `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once.
         """
         states = tuple(states)
+        self.pools = pools
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
         }
@@ -174,6 +195,13 @@ class Ledger:
         self._ceilings = {name for name, pool in pools.items() if pool.firm}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
+        self._whole = {state.spec.key for state in states if state.spec.basis is Basis.INSTANCES}
+        self._billed = {name: billed_pool(pool, 0) for name, pool in pools.items()} if self._whole else {}
+        self._running = self._running_costs(states, pools) if self._whole else {}
+        self._observed = PoolTotals()
+        for name, entry in self._entries.items() if self._whole else ():
+            self._observed.move(name[1][1], entry.per_instance, 0, entry.observed)
+        self._spread: dict[PipelineKey | None, float] = {}
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
@@ -203,18 +231,29 @@ class Ledger:
 
     def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the highest spend of `pipeline` (None: of the fleet) while the changes happen, in USD per hour."""
-        spent = sum(share * entry.spend_per_hour(self.after[name]) for name, entry, share in self._of(pipeline))
-        return spent + self._unaccounted_of(pipeline)
+        spent = self._priced(pipeline, lambda name, entry: entry.occupied(self.after[name]), self.after.occupied)
+        return spent + self._spread_per_hour(pipeline) + self._unaccounted_of(pipeline)
 
     def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
-        observed = sum(share * entry.observed_per_hour for _, entry, share in self._of(pipeline))
+        observed = sum(
+            share * (self._running[name] if self._counts_instances(pipeline, name) else entry.observed_per_hour)
+            for name, entry, share in self._of(pipeline)
+        )
         return observed + self._unaccounted_of(pipeline)
 
     def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the cost of `pipeline` (None: of the fleet) after all changes, in USD per hour."""
-        costs = sum(share * entry.price_per_hour * self.after[name] for name, entry, share in self._of(pipeline))
+        costs = self._priced(pipeline, lambda name, _: self.after[name], self.after.totals)
         return costs + self._unaccounted_of(pipeline)
+
+    def cost_with(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> float:
+        """Return the cost of `pipeline` with `replicas` of its placements beside the others, in USD per hour."""
+        before = {name: self.after[name] for name in self.placements(pipeline)}
+        self.ask(pipeline, replicas)
+        cost = self.cost_per_hour(pipeline)
+        self.after.update(before)
+        return cost
 
     def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
         """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
@@ -289,6 +328,58 @@ class Ledger:
         )
         return added >= self._trials[pool]
 
+    def _counts_instances(self, pipeline: PipelineKey | None, name: tuple[PipelineKey, PlacementKey]) -> bool:
+        """Whether `pipeline` pays for whole instances; for the fleet, the pipeline that owns the placement `name`."""
+        return bool(self._whole) and (name[0] if pipeline is None else pipeline) in self._whole
+
+    def _priced(
+        self,
+        pipeline: PipelineKey | None,
+        count: Callable[[tuple[PipelineKey, PlacementKey], Entry], int],
+        totals: PoolTotals,
+    ) -> float:
+        """Return what `pipeline` pays for `count` replicas of each placement; `totals` has the replicas of all."""
+        there: dict[PoolName, tuple[Occupancy, float]] = {}
+
+        def charge(name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
+            pool, replicas = name[1][1], count(name, entry)
+            if not self._counts_instances(pipeline, name):
+                return replicas * entry.price_per_hour
+            if pool not in there:
+                occupied = totals.occupancy(pool, self._billed[pool].held)
+                there[pool] = occupied, occupied.unit_price_per_hour(self._billed[pool])
+            occupied, price = there[pool]
+            return price * float(occupied.weight(entry.per_instance, replicas))
+
+        return sum(share * charge(name, entry) for name, entry, share in self._of(pipeline))
+
+    def _running_costs(
+        self, states: Iterable[PipelineState], pools: Mapping[PoolName, PoolState]
+    ) -> Mapping[tuple[PipelineKey, PlacementKey], float]:
+        """Return what the replicas of each placement pay now for the nodes that they are on or wait for."""
+        nodes = {(state.spec.key, key): target.nodes for state in states for key, target in state.found()}
+        placed = (
+            Placed(
+                name=name,
+                pool=name[1][1],
+                per_instance=entry.per_instance,
+                replicas=entry.observed,
+                nodes=nodes[name],
+            )
+            for name, entry in self._entries.items()
+        )
+        return instance_costs_per_hour(placed, self._billed, pools)
+
+    def _spread_per_hour(self, pipeline: PipelineKey | None) -> float:
+        """Return by how much running replicas cost more than plans count, because nodes are not filled as planned."""
+        if not self._whole:
+            return 0.0
+        if pipeline not in self._spread:
+            counted = self._priced(pipeline, lambda _, entry: entry.observed, self._observed)
+            observed = self.observed_per_hour(pipeline) - self._unaccounted_of(pipeline)
+            self._spread[pipeline] = max(0.0, observed - counted)
+        return self._spread[pipeline]
+
     def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
         return self._unaccounted_per_hour if pipeline is None else 0.0
 
@@ -333,7 +424,8 @@ class Holdings:
     ) -> None:
         self._pools = pools
         self._totals = PoolTotals()
-        self._per_hour = unaccounted_per_hour(pools.values())
+        self._whole = PoolTotals()  # of the pipelines that pay for whole instances
+        self._per_hour = unaccounted_per_hour(pools.values())  # without these
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for assessment in assessments:
             self.hold(assessment, planned.get(assessment.key, {}))
@@ -358,13 +450,27 @@ class Holdings:
             size, was, now = placement.prior.per_instance, before.get(key, 0), after.get(key, 0)
             if placement.pool in self._pools and was != now:
                 self._totals.move(placement.pool, size, was, now)
-                self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+                if assessment.spec.basis is Basis.INSTANCES:
+                    self._whole.move(placement.pool, size, was, now)
+                else:
+                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
         self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:
         """Return the instances of `pool` that no pipeline holds, without those that are being removed."""
         return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
 
+    def pool_left(self, pool: PoolName) -> Pool:
+        """Return `pool` with the instances that no pipeline holds, for plans that count whole instances."""
+        return billed_pool(self._pools[pool], self.left(pool), self._totals.replicas(pool).items())
+
     def money_left(self, budget_per_hour: float | None) -> float | None:
         """Return the part of the fleet's budget that no pipeline holds, in USD per hour; None without a budget."""
-        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)
+        if budget_per_hour is None:
+            return None
+        held = self._per_hour
+        for name in self._whole.pools():
+            pool = billed_pool(self._pools[name], 0)
+            price = self._totals.occupancy(name, pool.held).unit_price_per_hour(pool)
+            held += price * float(self._whole.occupancy(name, ()).units)
+        return max(0.0, budget_per_hour - held)

@@ -62,6 +62,7 @@ class TargetState:
     the words of the workload's controller for why pods cannot be created. `outside` has the pods on nodes that are not
     of the placement's pool, each with its node. `fits` is how many replicas an instance of the pool holds by its
     allocatable resources, None where that is not known.
+    `nodes` has the number of pods on each node, terminating ones included, where budgets count whole instances.
     """
 
     desired: int
@@ -79,6 +80,7 @@ class TargetState:
     refusal: str = ""
     outside: Mapping[str, str] = field(default_factory=dict)
     fits: int | None = None
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def occupied(self) -> int:
@@ -271,6 +273,8 @@ class PoolState:
 
     `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
     match too, by the name of the other pool.
+    replicas per instance. `nodes` has the instance type of each node with replicas of pipelines, also of those that are
+    not ready ("" where a node has none), where budgets count whole instances.
     """
 
     spec: PoolSpec
@@ -300,6 +304,12 @@ class PoolState:
         if self.node_pool is not None and self.node_pool.unseen:
             return self.node_pool.instances
         return 0 if self.ceiling is None else None
+
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def node_price_per_hour(self, node: str) -> float:
+        """Return the price of the node named `node` in USD per hour."""
+        return self.spec.node_price_per_hour(self.nodes.get(node, ""))
 
     @property
     def limit(self) -> int:

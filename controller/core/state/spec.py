@@ -5,11 +5,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from controller.core.state.schedule import DemandFloor
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import Answer, Quantity
 
 PlacementKey = tuple[StageName, PoolName]
@@ -193,7 +193,8 @@ class PipelineQueries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
-    items per second. `at_least` is the demand that is known in advance.
+    items per second. `at_least` is the demand that is known in advance. `declared_basis` is `budget.basis`; without one
+    `with_basis` chooses it, and the replicas' shares count where it has not.
     """
 
     key: PipelineKey
@@ -212,6 +213,12 @@ class PipelineSpec:
     scaling: Scaling
     stages: tuple[StageSpec, ...]
     at_least: tuple[DemandFloor, ...] = ()
+    declared_basis: Basis | None = None
+
+    @property
+    def basis(self) -> Basis:
+        """Return what the budget and the cost of the pipeline count."""
+        return self.declared_basis or Basis.REPLICAS
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
         """Return the key of every placement, in the order declared."""
@@ -237,7 +244,8 @@ class PoolSpec:
     """A declared ComputePool.
 
     Its bounds, of which the smallest counts: `instances`, the limits of the Karpenter NodePool `node_pool`, and with
-    `ready_nodes` the ready nodes. Records of earlier versions have `instances` only.
+    `ready_nodes` the ready nodes. Records of earlier versions have `instances` only. `node_prices_per_hour` has the
+    prices in USD per hour of nodes by instance type; other nodes cost `price_per_hour`.
     """
 
     name: PoolName
@@ -252,12 +260,30 @@ class PoolSpec:
     backoff_max_s: float
     node_pool: str | None = None
     ready_nodes: bool = False
+    node_prices_per_hour: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fixed(self) -> bool:
         """Whether the ready nodes are a bound. They are the only one of a pool that names none, as in old records."""
         return self.ready_nodes or (self.instances is None and self.node_pool is None)
 
+    @property
+    def elastic(self) -> bool:
+        """Return whether nodes are made when replicas need them, and removed when they are empty."""
+        return self.node_pool is not None
+
+    def node_price_per_hour(self, instance_type: str) -> float:
+        """Return the price of a node of `instance_type` in USD per hour."""
+        return self.node_prices_per_hour.get(instance_type, self.price_per_hour)
+
     def replica_price_per_hour(self, per_instance: int) -> float:
         """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""
         return self.price_per_hour / per_instance
+
+
+def with_basis(spec: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> PipelineSpec:
+    """Return `spec` with whole instances as basis where it declares no basis and may use an elastic pool."""
+    if spec.declared_basis is not None:
+        return spec
+    elastic = any(pool in pools and pools[pool].elastic for _, pool in spec.placement_keys())
+    return replace(spec, declared_basis=Basis.INSTANCES) if elastic else spec

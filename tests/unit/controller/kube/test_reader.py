@@ -153,6 +153,26 @@ def test_a_node_that_is_gone_takes_its_pod_with_it_and_its_pool_has_failed() -> 
     assert memory.reason == "pod-0: its node node-0 is not ready"
 
 
+@pytest.mark.parametrize("basis", ["Instances", "Replicas"])
+def test_nodes_are_known_by_type_and_pods_where_a_budget_counts_whole_nodes(basis: str) -> None:
+    (pipeline,) = manifests("batch-transcription.yaml")
+    pipeline["spec"]["budget"]["basis"] = basis
+    pools = {pool["metadata"]["name"]: pool["spec"] for pool in manifests("pools.yaml")}
+    nodes = [a_node("node-0"), a_node("idle")]
+    for node in nodes:
+        node["metadata"]["labels"] = {
+            **pools["c7i"]["nodeSelector"],
+            "node.kubernetes.io/instance-type": "c7i.2xlarge",
+        }
+    reader = a_reader(pipeline, nodes=nodes)
+    snapshot = reader.observe().snapshot
+    reader.close()
+    (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+    whole = basis == "Instances"
+    assert snapshot.pools[PoolName("c7i")].nodes == ({"node-0": "c7i.2xlarge"} if whole else {})
+    assert target.nodes == ({"node-0": 1} if whole else {})
+
+
 def test_a_priority_counts_up_to_the_limit_of_its_namespace() -> None:
     (manifest,) = manifests("batch-transcription.yaml")
     manifest["spec"]["priority"] = 500

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from controller.kube.gateway import Scale
 from controller.kube.workloads import (
     NodeNames,
     PoolNodes,
+    instance_types,
     is_leaving,
     metrics_endpoints,
     placed_pods,
@@ -114,6 +116,26 @@ def test_a_pool_is_its_ready_nodes_that_carry_all_its_labels() -> None:
         a_node("Unknown", pool="gpu"),
     ]
     assert ready_nodes(nodes, {"pool": "gpu"}) == (nodes[0],)
+
+
+def test_the_type_of_a_node_is_that_of_its_label_and_known_of_nodes_in_use_alone() -> None:
+    labels = {"node.kubernetes.io/instance-type": "g5.2xlarge", "pool": "gpu"}
+    nodes = [
+        {"metadata": {"name": "typed", "labels": labels}, "status": {}},
+        {"metadata": {"name": "plain", "labels": {"pool": "gpu"}}, "status": {}},
+        {"metadata": {"name": "other", "labels": {"pool": "cpu"}}, "status": {}},
+        {"metadata": {"name": "empty", "labels": labels}, "status": {}},
+    ]
+    in_use = {"typed", "plain", "other"}
+    assert instance_types(nodes, {"pool": "gpu"}, in_use) == {"typed": "g5.2xlarge", "plain": ""}
+
+
+def test_pods_are_counted_by_node_where_nodes_are_paid_for() -> None:
+    pods = [a_pod("a", Ready="True"), a_pod("b", Ready="False"), a_pod("c", terminating=True), a_pod("d")]
+    for pod in pods[:3]:
+        pod["spec"] = {"nodeName": "n"}
+    assert target_state(SCALE, pods, replace(UP, billed=True)).nodes == {"n": 3}, "the terminating one is on it, too"
+    assert target_state(SCALE, pods, UP).nodes == {}
 
 
 def test_zones_are_distinct_and_at_least_one() -> None:

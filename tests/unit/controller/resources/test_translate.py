@@ -137,6 +137,11 @@ def test_the_bounds_of_a_pool() -> None:
     assert (stated.instances, stated.node_pool, stated.ready_nodes, stated.fixed) == (3, None, False, False)
 
 
+def test_nodes_of_other_types_cost_the_price_of_the_pool() -> None:
+    assert pool_spec(parse(ComputePool, POOL)).node_price_per_hour("c7i.4xlarge") == 0.72
+    assert pool_spec(parse(ComputePool, POOL)).node_price_per_hour("another") == 0.34
+
+
 @pytest.mark.parametrize(("device", "deadline_s"), [("CPU", 300), ("GPU", 900), ("Inferentia", 900), ("Trainium", 900)])
 def test_nodes_with_accelerators_may_take_longer_by_default(device: str, deadline_s: float) -> None:
     pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.device": device, "spec.unavailable": REMOVED})))

@@ -84,6 +84,24 @@ def test_before_the_load_there_is_no_traffic_and_that_is_known(tmp_path: Path) -
     assert reason(world.reading(-1.0, VAD_CPU, Quantity.LATENCY_P95)) is AbsenceReason.NO_TRAFFIC
 
 
+def test_a_budget_for_whole_nodes_is_spent_on_nodes_and_the_policy_sees_them(tmp_path: Path) -> None:
+    whole = PIPELINE.replace('{perHour: "30"}', '{perHour: "30", basis: Instances}')
+    assert whole != PIPELINE
+    shares, nodes = World(tmp_path / "shares"), World(tmp_path / "nodes", pipeline=whole)
+    for world in (shares, nodes):
+        world.at(1.0)
+        world.ask(vad_cpu=3, asr_gpu=1)
+        world.at(40.0)
+    # Two of the three replicas of vad share a node for 0.5.
+    assert shares.cluster.observations[-1].spend_per_hour[CAPTIONS] == pytest.approx(1.5 * 0.5 + 2)
+    assert nodes.cluster.observations[-1].spend_per_hour[CAPTIONS] == pytest.approx(2 * 0.5 + 2)
+    assert nodes.cluster.observations[-1].cost_per_hour == pytest.approx(2 * 0.5 + 2)
+    snapshot = nodes.cluster.snapshot()
+    assert sorted(snapshot.pools[PoolName("cpu")].nodes) == ["cpu-0", "cpu-1"]
+    assert nodes.target(40.0, VAD_CPU).nodes == {"cpu-0": 2, "cpu-1": 1}
+    assert shares.target(40.0, VAD_CPU).nodes == {}
+
+
 # -- what is seen
 
 

@@ -24,6 +24,7 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode
+from optimizer.model import Basis
 from profiler.samples import Absence, AbsenceReason, Origin
 from profiler.stages import Correction, Learned
 
@@ -97,6 +98,13 @@ def test_a_correction_within_its_bounds_is_none_however_large(learned: Learned) 
         (replace(a_state(), latency_s=0.7), "SLAMet", "False", "Measured"),
         (replace(a_state(), latency_s=MISSING), "SLAMet", "Unknown", "Missing"),
         (a_state(a_spec(budget=1.0), replicas={VAD: 1, ENCODER: 4}), "WithinBudget", "False", "Draining"),
+        (
+            a_state(a_spec(budget=1.2, basis=Basis.INSTANCES), replicas={VAD: 1, ENCODER: 1}),
+            "WithinBudget",
+            "False",
+            "Draining",
+        ),
+        (a_state(a_spec(budget=1.2), replicas={VAD: 1, ENCODER: 1}), "WithinBudget", "True", "WithinBudget"),
         (a_state(a_spec(a_stage("vad", a_placement("trainium")))), "Ready", "False", "PoolNotFound"),
         (
             a_state(a_spec(*default_stages(vad_rules=[a_rule()])), samples={VAD: seen(rx_queue_pressure=MISSING)}),
@@ -166,3 +174,12 @@ def test_a_demand_that_only_the_stages_show_to_be_zero_names_what_shows_it(plann
     words = "demand.query returns no series; demand is 0, because no items arrive at stage vad"
     assert (available.status, available.reason, available.message) == ("True", "Prometheus", words)
     assert words in section(explain(decision_of(state), state.spec.key), "Why")
+
+
+@pytest.mark.parametrize(
+    ("basis", "words"), [(Basis.INSTANCES, "$1.50/h of $9.00/h for whole instances"), (None, "$1.12/h of $9.00/h")]
+)
+def test_the_spend_is_on_the_basis_of_the_budget_and_says_so(basis: Basis | None, words: str) -> None:
+    state = a_state(a_spec(budget=9.0, basis=basis), demand=10.0, replicas={VAD: 1, ENCODER: 1})
+    decision = decide(a_snapshot(state), Policy()).pipelines[0]
+    assert by_type(decision)["WithinBudget"].message == f"spend {words}"

@@ -17,7 +17,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot
 from controller.core.state.spec import StageSpec
 from controller.kube.durable import PlannedTexts, memory_document, memory_from, planned_from, resumed
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import Basis, PipelineKey, PoolName, StageName
 
 ASR = (StageName("asr"), PoolName("gpu"))
 FLEET = pools(a_pool("gpu", instances=40))
@@ -166,6 +166,22 @@ def test_the_fleets_budget_is_kept() -> None:
         decision = decide(world, policy)
         assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) <= 6
         world = applied(world, decision)
+
+
+def test_budgets_for_whole_nodes_are_kept() -> None:
+    stage = a_stage("asr", a_placement("gpu", bounds=(1, 20), per_instance=4))
+    world = a_snapshot(
+        *(
+            a_state(a_spec(stage, name=name, budget=2.0, basis=Basis.INSTANCES), demand=150.0, replicas={ASR: 1})
+            for name in "abc"
+        ),
+        fleet=FLEET,
+    )
+    for _ in range(8):
+        decision = decide(world, Policy(budget_per_hour=3.0))
+        assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) <= 12, "three nodes for four"
+        world = applied(world, decision)
+    assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) == 12
 
 
 def test_a_recorded_turn_can_be_made_again() -> None:
