@@ -56,7 +56,7 @@ from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import InvalidProblem, PipelineKey, PoolName
 from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
-from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
+from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
@@ -75,13 +75,17 @@ class InvalidObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used."""
+    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used.
+
+    `unanswered` is the share (0–1) of the queries for metrics that got no answer, by their kind.
+    """
 
     snapshot: Snapshot
     pipelines: Mapping[PipelineKey, KeptResource]
     pools: Mapping[PoolName, KeptResource]
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
+    unanswered: Mapping[QueryKind, float] = field(default_factory=dict)
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -241,6 +245,7 @@ class Reader:
             pools={spec.name: resource for spec, resource in pools},
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
+            unanswered=answer.unanswered,
         )
 
     def _with_shared_stages(
@@ -386,6 +391,7 @@ class Reader:
             scalars={name: query for own in queries.values() for name, query in own.items()},
             deadline_s=_METRICS_SHARE * self._interval_s,
             scalar_owners={name: key for key, own in queries.items() for name in own},
+            scalar_kinds={name: _query_kind(name) for own in queries.values() for name in own},
         )
 
     def _pipeline_state(
@@ -479,6 +485,17 @@ def user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     for stage in spec.stages:
         queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
     return queries
+
+
+def _query_kind(name: Hashable) -> QueryKind:
+    """Return the kind of the user's query with the id `name`, which `user_queries` made."""
+    match name:
+        case (_, "demand"):
+            return QueryKind.DEMAND
+        case (_, "sla"):
+            return QueryKind.LATENCY
+        case _:
+            return QueryKind.RULES
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:

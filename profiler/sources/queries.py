@@ -23,7 +23,7 @@ from profiler.samples import (
     Quantity,
     Reading,
 )
-from profiler.sources.base import PlacementId, ReadAnswer, ReadRequest
+from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import (
     combine_buckets,
     combine_ratio,
@@ -47,6 +47,20 @@ from profiler.sources.promql import (
 )
 
 _EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
+_KINDS: Mapping[Quantity, QueryKind] = {
+    Quantity.ARRIVAL_RATE: QueryKind.THROUGHPUT,
+    Quantity.COMPLETION_RATE: QueryKind.THROUGHPUT,
+    Quantity.LATENCY_P95: QueryKind.LATENCY,
+    Quantity.LATENCY_P95_FLOOR: QueryKind.LATENCY,
+    Quantity.LATENCY_P95_CEILING: QueryKind.LATENCY,
+    Quantity.SERVICE_TIME: QueryKind.SERVICE,
+    Quantity.BATCH_SIZE: QueryKind.SERVICE,
+    Quantity.SERVED_BATCH: QueryKind.SERVICE,
+    Quantity.PRESENT_BATCH: QueryKind.SERVICE,
+    Quantity.SESSIONS: QueryKind.SERVICE,
+}
+"""Kinds of the queries for quantities; all others are OTHER."""
+_ORDER = {kind: number for number, kind in enumerate(QueryKind)}
 _MAX_AGE_SHARE = 0.75
 """Greatest age of the newest sample, as a share of the window. A window of four scrape intervals is recommended, and
 two samples are enough for a rate."""
@@ -59,10 +73,14 @@ PodResults = Mapping[str, PodSeries | Absence]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReading:
-    """The queries that one reading needs. `conclude` takes the results in the same order and returns the reading."""
+    """The queries that one reading needs, each with its kind.
 
-    queries: tuple[str, ...]
+    `conclude` takes the results in the same order and returns the reading.
+    """
+
+    queries: Mapping[str, QueryKind]
     conclude: Callable[..., Reading]
+    is_override: bool = False
 
     def reading(self, results: Mapping[str, Any]) -> Reading:
         """Return the reading that follows from `results`, or the first `Absence` among the results that it needs.
@@ -83,7 +101,7 @@ class PlannedSessions:
 
     target: PlacementTarget
     max_age_s: float
-    queries: tuple[str, ...]
+    queries: Mapping[str, QueryKind]
 
     def by_pod(self, results: PodResults) -> Mapping[str, float]:
         """Return the sessions by name of the pods with recent samples. Pods that just became ready are included."""
@@ -111,6 +129,37 @@ class QueryPlan:
     def user_queries(self) -> set[str]:
         """Return the users' queries for demand, SLA and rules."""
         return {query for planned in self.scalars.values() for query in planned.queries}
+
+    def kinds(self) -> dict[str, QueryKind]:
+        """Return the kind of every query. A query with several purposes has the kind that is sent first."""
+        kinds: dict[str, QueryKind] = {}
+        own = (planned for placement in self.placements.values() for planned in placement.values())
+        for planned in (*own, *self.scalars.values()):
+            for query, kind in planned.queries.items():
+                known = kinds.get(query)
+                if known is None or _ORDER[kind] < _ORDER[known]:
+                    kinds[query] = kind
+        return kinds
+
+    def together(self) -> set[tuple[str, ...]]:
+        """Return the queries of the readings that need several besides the one for freshness, each set once."""
+        return {
+            tuple(query for query, kind in planned.queries.items() if kind is not QueryKind.FRESHNESS)
+            for own in self.placements.values()
+            for planned in own.values()
+            if len(planned.queries) > 2
+        }
+
+    def single_queries(self) -> set[str]:
+        """Return the users' queries, overrides included. Each returns one series; those of presets return many."""
+        overrides = {
+            query
+            for own in self.placements.values()
+            for planned in own.values()
+            if planned.is_override
+            for query in planned.queries
+        }
+        return overrides | self.user_queries()
 
     def answer(self, pod_results: Results, user_results: Results, origins: Mapping[PipelineKey, Origin]) -> ReadAnswer:
         """Return the answer to the request, from the results of `pod_queries` and of `user_queries`."""
@@ -150,7 +199,10 @@ def query_plan(request: ReadRequest, presets: Mapping[str, Preset], *, max_age_s
             }
             for target in request.placements
         },
-        scalars={key: PlannedReading(queries=(query,), conclude=scalar) for key, query in request.scalars.items()},
+        scalars={
+            key: PlannedReading(queries={query: request.scalar_kinds.get(key, QueryKind.DEMAND)}, conclude=scalar)
+            for key, query in request.scalars.items()
+        },
     )
 
 
@@ -166,7 +218,11 @@ def _of_placement(
     if quantity in target.overrides:
         pods = pod_matcher(target.namespace, target.pods)
         query = fill(target.overrides[quantity], pods=pods, window_s=target.window_s)
-        return PlannedReading(queries=(query,), conclude=lambda found: scalar(found.result))
+        return PlannedReading(
+            queries={query: _KINDS.get(quantity, QueryKind.OTHER)},
+            conclude=lambda found: scalar(found.result),
+            is_override=True,
+        )
     if quantity in _EDGES and Quantity.LATENCY_P95 in target.overrides:
         return _without_query(AbsenceReason.UNSUPPORTED, "the override of latencyP95 gives no histogram bucket")
     preset = presets.get(target.preset)
@@ -176,7 +232,8 @@ def _of_placement(
     formula = preset.formula(quantity, target.answer)
     if formula is None:
         return _without_query(AbsenceReason.UNSUPPORTED, f"{preset.name} does not export it")
-    plan = partial(_by_preset, target, preset, all_namespaces, _most_age_s(target, max_age_s))
+    kind = _KINDS.get(quantity, QueryKind.OTHER)
+    plan = partial(_by_preset, target, preset, all_namespaces, _most_age_s(target, max_age_s), kind)
     if refines(preset, quantity, target.answer):
         return _whole_percentile(plan, preset, quantity)
     return plan(formula)
@@ -204,7 +261,7 @@ def _whole_percentile(plan: Callable[[Formula], PlannedReading], preset: Preset,
         coarse, floor_s, ceiling_s, first, whole_s, first_s = (part.reading(known) for part in parts)
         return whole_answer_percentile(coarse, bucket=(floor_s, ceiling_s), first=first, means=(whole_s, first_s))
 
-    queries = tuple(dict.fromkeys(query for part in parts for query in part.queries))
+    queries = {query: kind for part in parts for query, kind in part.queries.items()}
     return PlannedReading(queries=queries, conclude=conclude)
 
 
@@ -224,22 +281,25 @@ def _sessions(
     if formula is None or formula.combine is not Combine.SUM:
         return None
     most_s = _most_age_s(target, max_age_s)
-    queries = _by_preset(target, preset, all_namespaces, most_s, formula).queries
+    queries = _by_preset(target, preset, all_namespaces, most_s, _KINDS[Quantity.SESSIONS], formula).queries
     return PlannedSessions(target=target, max_age_s=most_s, queries=queries)
 
 
 def _without_query(reason: AbsenceReason, detail: str) -> PlannedReading:
-    return PlannedReading(queries=(), conclude=lambda: Absence(reason=reason, detail=detail))
+    return PlannedReading(queries={}, conclude=lambda: Absence(reason=reason, detail=detail))
 
 
 def _by_preset(
-    target: PlacementTarget, preset: Preset, all_namespaces: str, max_age_s: float, formula: Formula
+    target: PlacementTarget, preset: Preset, all_namespaces: str, max_age_s: float, kind: QueryKind, formula: Formula
 ) -> PlannedReading:
     labels = "namespace, pod" if preset.model_label is None else f"namespace, pod, {preset.model_label}"
     ages_s = f"time() - max by ({labels}) (timestamp({preset.freshness}{{$pods}}))"
-    templates = [ages_s, formula.value, *([] if formula.over is None else [formula.over])]
+    values = (formula.value,) if formula.over is None else (formula.value, formula.over)
+    templates = {ages_s: QueryKind.FRESHNESS, **dict.fromkeys(values, kind)}
     return PlannedReading(
-        queries=tuple(fill(template, pods=all_namespaces, window_s=target.window_s) for template in templates),
+        queries={
+            fill(template, pods=all_namespaces, window_s=target.window_s): own for template, own in templates.items()
+        },
         conclude=partial(_combined, target, formula, preset.model_label if formula.per_model else None, max_age_s),
     )
 

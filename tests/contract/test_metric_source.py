@@ -8,7 +8,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from io import BufferedIOBase
@@ -21,7 +21,7 @@ from http_upstream import serving
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity, Reading
 from profiler.sources.access import Access
-from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
+from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.prometheus import PrometheusSource
 
 PODS = frozenset({"vad-1", "vad-2", "vad-3", "vad-4"})
@@ -84,7 +84,10 @@ class BackEnd:
 
     url: str = ""
     answer: Callable[[str], Answer] = healthy
+    refusal: Callable[[str], Answer | None] = lambda _: None
+    """Whether a request is refused because of its method."""
     queries: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
     released: threading.Event = field(default_factory=threading.Event)
 
@@ -105,10 +108,17 @@ def back_end() -> Iterator[BackEnd]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            query = parse_qs(urlsplit(self.path).query)["query"][0]
+            self._serve(urlsplit(self.path).query)
+
+        def do_POST(self) -> None:
+            self._serve(self.rfile.read(int(self.headers["Content-Length"])).decode())
+
+        def _serve(self, form: str) -> None:
+            query = parse_qs(form)["query"][0]
             back_end.queries.append(query)
+            back_end.methods.append(self.command)
             back_end.authorizations.append(self.headers["Authorization"])
-            answer = back_end.answer(query)
+            answer = back_end.refusal(self.command) or back_end.answer(query)
             try:
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.content_type)
@@ -220,6 +230,131 @@ def test_an_override_replaces_the_presets_query_and_knows_the_pods(source: Metri
     back_end.answer = lambda _: healthy("scalar")
     read(source, replace(TARGET, overrides={Quantity.QUEUE_DEPTH: "max(q{$pods}[$window])"}))
     assert r'max(q{namespace=~"speech", pod=~"vad\\-1|vad\\-2|vad\\-3|vad\\-4"}[60000ms])' in back_end.queries
+
+
+def fleet(query: str) -> Answer:
+    """A back end with one series for each `streams{pipeline="N"}`, of value N; 503 is the only wrong pipeline."""
+    parts = re.findall(r'label_replace\((.*?), "sluice_query", "(\d+)", "", ""\)', query) or [(query, "")]
+    result = []
+    for own, number in parts:
+        found = re.fullmatch(r'sum\(streams\{pipeline="(\d+)"\}\)', own)
+        if found is None:
+            refusal = {"status": "error", "errorType": "bad_data", "error": f"no such function in {own}"}
+            return Answer(status=400, body=json.dumps(refusal).encode())
+        labels = {"sluice_query": number} if number else {}
+        result.append({"metric": labels, "value": [time.time(), found[1]]})
+    return Answer(body=json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode())
+
+
+def demands(count: int) -> dict[Hashable, str]:
+    return {f"p{number}": f'sum(streams{{pipeline="{number}"}})' for number in range(count)}
+
+
+def read_demands(source: MetricSource, queries: Mapping[Hashable, str]) -> ReadAnswer:
+    return source.read(ReadRequest(placements=(), scalars=queries, deadline_s=30.0))
+
+
+class TestManyPipelines:
+    def test_thousands_of_demands_are_read_in_a_few_requests(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = fleet
+        answer = read_demands(source, demands(2000))
+        assert answer.scalars == {f"p{number}": float(number) for number in range(2000)}
+        assert len(back_end.queries) <= 20
+
+    def test_one_wrong_query_costs_no_other_its_answer(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = fleet
+        for _ in range(2):
+            back_end.queries.clear()
+            answer = read_demands(source, demands(100) | {"wrong": "sum(wrong)"})
+            assert reason(answer.scalars["wrong"]) is AbsenceReason.UNAVAILABLE
+            assert [answer.scalars[f"p{number}"] for number in range(100)] == [float(n) for n in range(100)]
+            assert answer.problems == ("Prometheus: no such function in sum(wrong), in: sum(wrong)",)
+        assert len(back_end.queries) == 2  # it is known by now, and sent alone
+
+    def test_a_query_that_reaches_beyond_its_place_reads_no_other_demand(
+        self, source: MetricSource, back_end: BackEnd
+    ) -> None:
+        forged = 'x, "sluice_query", "0", "", "") or label_replace(y'
+        back_end.answer = fleet
+        answer = read_demands(source, demands(2) | {"forged": forged})
+        assert [answer.scalars[name] for name in ("p0", "p1")] == [0.0, 1.0]
+        assert forged in back_end.queries
+
+    def test_long_queries_are_sent_by_post_and_others_by_get(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = fleet
+        read_demands(source, demands(2))
+        read_demands(source, demands(200))
+        assert back_end.methods == ["GET", "POST"]
+        assert max(map(len, back_end.queries)) > 2000
+
+    @pytest.mark.parametrize("status", [403, 405])
+    def test_where_post_is_refused_all_is_read_by_get(
+        self, source: MetricSource, back_end: BackEnd, status: int
+    ) -> None:
+        back_end.answer = fleet
+        back_end.refusal = lambda method: Answer(status=status) if method == "POST" else None
+        for _ in range(2):
+            answer = read_demands(source, demands(200))
+            assert answer.scalars == {f"p{number}": float(number) for number in range(200)}
+        assert back_end.methods.count("POST") == 1
+        assert (
+            max(len(query) for query, method in zip(back_end.queries, back_end.methods, strict=True) if method == "GET")
+            <= 2000
+        )
+
+    def test_a_body_that_is_too_large_is_sent_in_parts(self, source: MetricSource, back_end: BackEnd) -> None:
+        back_end.answer = lambda query: Answer(status=413) if len(query) > 4000 else fleet(query)
+        answer = read_demands(source, demands(200))
+        assert answer.scalars == {f"p{number}": float(number) for number in range(200)}
+
+
+class TestABackEndTooSlowForAllQueries:
+    """It answers the first requests of each read, and no other until the read is over."""
+
+    @pytest.fixture
+    def few(self, back_end: BackEnd) -> Callable[[MetricSource], ReadAnswer]:
+        def read_few(source: MetricSource) -> ReadAnswer:
+            back_end.queries.clear()
+            first = threading.Barrier(8)  # as many as are sent at the same time
+
+            def answer(query: str) -> Answer:
+                if back_end.queries.index(query) < first.parties:
+                    first.wait(5)
+                else:
+                    back_end.released.wait(5)
+                return healthy(query)
+
+            back_end.answer = answer
+            back_end.released.clear()
+            found = source.read(ReadRequest(placements=(TARGET,), scalars={"demand": "scalar"}, deadline_s=1.5))
+            back_end.released.set()
+            return found
+
+        return read_few
+
+    def test_freshness_demand_and_throughput_are_read(
+        self, source: MetricSource, few: Callable[[MetricSource], ReadAnswer]
+    ) -> None:
+        answer = few(source)
+        samples = answer.placements[KEY]
+        assert answer.scalars["demand"] == 17.0
+        assert [samples.of(quantity) for quantity in (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)] == [40.0, 40.0]
+        assert reason(samples.of(Quantity.QUEUE_DEPTH)) is AbsenceReason.UNAVAILABLE
+        shares = answer.unanswered
+        assert shares[QueryKind.FRESHNESS] == shares[QueryKind.DEMAND] == shares[QueryKind.THROUGHPUT] == 0.0
+        assert shares[QueryKind.OTHER] > 0
+
+    def test_what_was_not_answered_has_its_turn(
+        self, source: MetricSource, few: Callable[[MetricSource], ReadAnswer]
+    ) -> None:
+        known: set[Quantity] = set()
+        exported = set(Quantity) - {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH}
+        for _ in range(20):  # in the first few, unless late requests of one read take the place of others in the next
+            readings = few(source).placements[KEY].readings
+            known |= {quantity for quantity, reading in readings.items() if not isinstance(reading, Absence)}
+            if known == exported:
+                break
+        assert known == exported
 
 
 class TestAFailingBackEnd:
