@@ -3,8 +3,8 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Set
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 from profiler.samples import Absence, AbsenceReason, Reading, sane
 from profiler.sources.combine import Pod
@@ -13,6 +13,7 @@ _LONGEST_MATCHER = 2000
 """Most characters of a matcher. Proxies may refuse URLs with longer ones."""
 
 
+@lru_cache(maxsize=4096)  # a large fleet fills the same few templates for each of its placements
 def fill(template: str, *, pods: str, window_s: float) -> str:
     """Return `template` with `$pods` replaced by the label matchers `pods` and `$window` by `window_s` in ms."""
     return template.replace("$pods", pods).replace("$window", f"{round(window_s * 1000)}ms")
@@ -32,7 +33,7 @@ def pod_matcher(namespace: str, pods: Iterable[str]) -> str:
 class PodSeries:
     """The `result` of a query, with its series by pod.
 
-    They are grouped once, on first use: a query is over all pods of a fleet, and every placement needs its own.
+    They are grouped and read once, on first use: a query is over all pods of a fleet, and every placement needs its own.
     """
 
     def __init__(self, result: Any) -> None:
@@ -46,9 +47,40 @@ class PodSeries:
                 groups.setdefault(pod, []).append(series)
         return groups
 
+    @cached_property
+    def _ages(self) -> Mapping[Pod, float]:
+        return pod_ages(self.result)
+
+    @cached_property
+    def _values(self) -> Mapping[Pod, float]:
+        return pod_values(self.result)
+
+    @cached_property
+    def _buckets(self) -> Mapping[Pod, dict[float, float]]:
+        return pod_buckets(self.result)
+
+    def ages(self, pods: Set[Pod]) -> dict[Pod, float]:
+        """Return the age of the newest series of each of `pods`."""
+        return _only(pods, self._ages)
+
+    def values(self, pods: Set[Pod]) -> dict[Pod, float]:
+        """Return the value of each of `pods`, as `pod_values`."""
+        return _only(pods, self._values)
+
+    def buckets(self, pods: Set[Pod]) -> dict[Pod, dict[float, float]]:
+        """Return the cumulative rates of the histogram of each of `pods`, as `pod_buckets`."""
+        return _only(pods, self._buckets)
+
     def of(self, pods: Set[Pod]) -> list[Any]:
         """Return the series of `pods`."""
         return [series for pod in pods for series in self._by_pod.get(pod, ())]
+
+
+_Value = TypeVar("_Value")
+
+
+def _only(pods: Set[Pod], found: Mapping[Pod, _Value]) -> dict[Pod, _Value]:
+    return {pod: found[pod] for pod in pods if pod in found}
 
 
 def of_models(result: Any, label: str, models: Mapping[Pod, str]) -> list[Any]:

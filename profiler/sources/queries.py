@@ -38,11 +38,8 @@ from profiler.sources.promql import (
     fill,
     namespace_matcher,
     of_models,
-    pod_ages,
-    pod_buckets,
     pod_matcher,
     pod_models,
-    pod_values,
     scalar,
 )
 
@@ -109,8 +106,8 @@ class PlannedSessions:
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
         expected = {(self.target.namespace, pod) for pod in {*self.target.pods, *self.target.endpoints}}
-        fresh = reporting(expected, pod_ages(ages_s.of(expected)), self.max_age_s).fresh
-        sessions = pod_values(values.of(expected))
+        fresh = reporting(expected, ages_s.ages(expected), self.max_age_s).fresh
+        sessions = values.values(expected)
         return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
 
 
@@ -312,21 +309,22 @@ def _combined(
     With `model_label`, only the series of one model per pod count.
     """
     expected = {(target.namespace, pod) for pod in target.pods}
-    own = [result.of(expected) for result in results]
     if model_label is not None:
+        own = [result.of(expected) for result in results]
         models = chosen_models(pod_models(own[0], model_label, max_age_s), target.model)
         if isinstance(models, Absence):
             return models
-        own = [of_models(result, model_label, models) for result in own]
-    ages_s, value, *divisors = own
-    pods = reporting(expected, pod_ages(ages_s), max_age_s)
+        results = tuple(PodSeries(of_models(result, model_label, models)) for result in own)
+    ages_s, value, *divisors = results
+    pods = reporting(expected, ages_s.ages(expected), max_age_s)
     match formula.combine:
         case Combine.RATIO:
-            return combine_ratio(pods, pod_values(value), pod_values(divisors[0]), positive=formula.positive)
+            above, below = value.values(expected), divisors[0].values(expected)
+            return combine_ratio(pods, above, below, positive=formula.positive)
         case Combine.QUANTILE:
-            return combine_buckets(pods, formula, pod_buckets(value))
+            return combine_buckets(pods, formula, value.buckets(expected))
         case _:
-            reading = combine_values(formula.combine, pods, pod_values(value))
+            reading = combine_values(formula.combine, pods, value.values(expected))
             return reading if isinstance(reading, Absence) else reading / _divisor(formula.divide_by, target)
 
 
