@@ -1,6 +1,6 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
@@ -21,10 +21,10 @@ from controller.core.state.decision import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode, Target
+from controller.core.state.spec import Mode, PlacementKey, Target
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import MetricsTier
+from profiler.samples import MetricsTier, Scrapes
 
 
 def pipeline_decision(
@@ -73,10 +73,18 @@ def pipeline_decision(
             admissible=by_plan,
         ),
         metrics=_metrics_use(assessment, now_s),
+        scrapes=dict(_faulty_scrapes(assessment)),
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
     )
+
+
+def _faulty_scrapes(assessment: Assessment) -> Iterator[tuple[PlacementKey, Scrapes]]:
+    for stage, pool in assessment.spec.placement_keys():
+        found = assessment.state.samples_of(stage, pool).scrapes
+        if stage not in assessment.spec.borrowed and (found.unlabelled or found.duplicated or found.excused):
+            yield (stage, pool), found
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:

@@ -33,6 +33,7 @@ from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
 from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
+from controller.kube.observed_windows import ObservedWindows
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
@@ -55,7 +56,18 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import InvalidProblem, PipelineKey, PoolName
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
+from profiler.samples import (
+    DEFAULT_LABELS,
+    SILENT_S,
+    Absence,
+    AbsenceReason,
+    Origin,
+    PlacementSamples,
+    PlacementTarget,
+    PodEndpoint,
+    Reading,
+    SeriesLabels,
+)
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
@@ -161,10 +173,14 @@ class _CarriedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods."""
+    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
+
+    `long_ready` are the pods that have had to report for `SILENT_S` and longer.
+    """
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
+    long_ready: frozenset[str] = frozenset()
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
 
 
@@ -183,15 +199,21 @@ class Reader:
         reporting_grace_s: float,
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
+        labels: SeriesLabels = DEFAULT_LABELS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds.
+
+        `labels` are those of the series of pods, for stages that name no others.
+        """
         self._gateway = gateway
         self._source = source
         self._resources = Resources(pipelines, pools, namespaces, priorities)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
+        self._labels = labels
+        self._windows = ObservedWindows()
         self._clock = clock
         self._carried_over = _CarriedOver()
         self._unaccounted = UnaccountedReplicas()
@@ -215,7 +237,8 @@ class Reader:
         """
         now_s = self._clock()
         pools, invalid_pools = self._resources.pools()
-        pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
+        declared, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
+        pipelines = [(self._windows.applied(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -228,6 +251,7 @@ class Reader:
         workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
+        self._windows.observe(specs, {key: samples.scrapes for key, samples in answer.placements.items()})
         self._log_new(answer.problems)
         snapshot = Snapshot(
             now_s=now_s,
@@ -366,6 +390,7 @@ class Reader:
         return _Workload(
             state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
+            long_ready=reporting_pods(pods, now_s - self._grace_s - SILENT_S),
             endpoints=metrics_endpoints(pods),
         )
 
@@ -379,6 +404,8 @@ class Reader:
                 placement,
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
+                long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
+                labels=self._labels,
             )
             for spec in specs
             for stage in spec.stages
@@ -458,8 +485,14 @@ def metrics_target(
     *,
     pods: frozenset[str],
     endpoints: Mapping[str, PodEndpoint],
+    long_ready: frozenset[str] = frozenset(),
+    labels: SeriesLabels = DEFAULT_LABELS,
 ) -> PlacementTarget:
-    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods."""
+    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
+
+    `long_ready` are those of `pods` that have had to report for `SILENT_S`. `labels` are those of the series of pods,
+    unless the stage names others.
+    """
     return PlacementTarget(
         pipeline=spec.key,
         stage=stage.name,
@@ -474,6 +507,8 @@ def metrics_target(
         endpoints=endpoints,
         model=stage.metrics_model,
         answer=stage.metrics_answer,
+        long_ready=long_ready,
+        labels=stage.metrics_labels or labels,
     )
 
 

@@ -12,6 +12,7 @@ from controller.core.messages.sentences import (
     implausible_corrections,
     latency_of_sla,
     metrics_words,
+    scrape_faults,
     silent_rule,
     spend_of_budget,
 )
@@ -46,6 +47,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _rule_metric_missing(decision),
         _conflict(decision),
         _measurements_plausible(decision),
+        _scrapes_healthy(decision),
     )
 
 
@@ -137,3 +139,16 @@ def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:
     found = list(implausible_corrections(decision))
     reason = ConditionReason.CORRECTION_AT_LIMIT if found else ConditionReason.ALL_PLAUSIBLE
     return _condition(ConditionType.MEASUREMENTS_PLAUSIBLE, str(not found), reason.value, "; ".join(found))
+
+
+def _scrapes_healthy(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that every pod is scraped, once, with its label; its reason is the most severe fault."""
+    found = decision.scrapes.values()
+    faults = (
+        (ConditionReason.POD_LABELS_MISSING, any(scrapes.unlabelled for scrapes in found)),
+        (ConditionReason.PODS_SILENT, any(scrapes.excused for scrapes in found)),
+        (ConditionReason.PODS_SCRAPED_TWICE, any(scrapes.duplicated for scrapes in found)),
+    )
+    reason = next((reason for reason, holds in faults if holds), ConditionReason.SCRAPED_ONCE)
+    message = "; ".join(scrape_faults(decision.scrapes))
+    return _condition(ConditionType.SCRAPES_HEALTHY, str(reason is ConditionReason.SCRAPED_ONCE), reason.value, message)

@@ -23,6 +23,7 @@ class ConditionType(Enum):
     RULE_METRIC_MISSING = "RuleMetricMissing"
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    SCRAPES_HEALTHY = "ScrapesHealthy"
     AVAILABLE = "Available"
 
 
@@ -45,6 +46,10 @@ class ConditionReason(Enum):
     FOLLOWED = HoldReason.FOLLOWED.value
     ALL_PLAUSIBLE = "AllPlausible"
     CORRECTION_AT_LIMIT = "CorrectionAtLimit"
+    SCRAPED_ONCE = "ScrapedOnce"
+    POD_LABELS_MISSING = "PodLabelsMissing"
+    PODS_SILENT = "PodsSilent"
+    PODS_SCRAPED_TWICE = "PodsScrapedTwice"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -83,6 +88,8 @@ class EventReason(Enum):
     CONFLICT_RESOLVED = "ConflictResolved"
     CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    SCRAPES_FAULTY = "ScrapesFaulty"
+    SCRAPES_HEALTHY = "ScrapesHealthy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,4 +116,5 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
         bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
     ),
+    ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
 }

@@ -27,7 +27,7 @@ from controller.core.state.policy import Policy
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
 from optimizer.model import LATENCY_FACTORS, StageName
-from profiler.samples import Absence, AbsenceReason, MetricsTier
+from profiler.samples import Absence, AbsenceReason, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
 ABSENT = Absence(reason=AbsenceReason.STALE)
@@ -62,6 +62,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, spend_per_hour=1e6, memory=memory)
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
+    for scrapes in (Scrapes(unlabelled="no pod"), Scrapes(excused=("vad-0",)), Scrapes(duplicated=("vad-0",))):
+        yield replace(decision, scrapes={VAD: scrapes})
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
