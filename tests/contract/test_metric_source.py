@@ -365,8 +365,8 @@ class TestHowPodsAreScraped:
         ]
         (tmp_path / "mine.toml").write_text("freshness = 'up'\n" + "".join(tables))
         source = PrometheusSource(back_end.url, presets=PresetFiles(tmp_path))
-        scraped = dict.fromkeys(PODS, 1.0)
-        back_end.answer = lambda query: vector(scraped if "timestamp(" in query else {})
+        scraped: dict[str, str | float] = dict.fromkeys(PODS, 1.0)
+        back_end.answer = lambda query: vector(scraped) if "timestamp(" in query else vector({})
         samples = read(source, replace(TARGET, preset="mine")).placements[KEY]
         assert samples.of(Quantity.ARRIVAL_RATE) == 0.0
         assert reason(samples.of(Quantity.COMPLETION_RATE)) is AbsenceReason.MISSING

@@ -264,7 +264,10 @@ class TestMimirAndThanos:
     def test_a_partial_response_is_partial_for_every_query_in_it(self, back_end: BackEnd) -> None:
         back_end.warnings = ("No StoreAPIs matched for this query",)
         answer = read(back_end.url, TARGET, queries=demands(3))
-        readings = [*answer.scalars.values(), answer.placements["speech/captions", "asr", "cpu"].of(Quantity.SESSIONS)]
+        readings = [
+            *answer.scalars.values(),
+            answer.placements[TARGET.pipeline, TARGET.stage, TARGET.pool].of(Quantity.SESSIONS),
+        ]
         assert {each.reason for each in readings if isinstance(each, Absence)} == {AbsenceReason.PARTIAL}
         assert len(readings) == 4
         assert len([query for _, query in back_end.asked if "streams" in query]) == 1

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from builders import a_spec
 
 from controller.core.cycle import decide
 from controller.core.messages.phrases import timestamp
@@ -19,11 +20,11 @@ from controller.kube.durable import memory_document
 from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gateway, KubeError, NotFound
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.priorities import PriorityLimits
-from controller.kube.reader import Reader, Resources
+from controller.kube.reader import Reader, Resources, _query_kind, metrics_target
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples
-from profiler.sources.base import ReadAnswer, ReadRequest
+from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples, SeriesLabels
+from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
 
 EXAMPLES = Path(__file__).parents[4] / "crds" / "examples"
 LONG_AGO, NOW_S = "2026-01-01T00:00:00Z", 1767312000.0
@@ -309,3 +310,25 @@ def test_a_pipeline_whose_shared_stage_is_missing_is_told_so_and_left_as_it_is(
     assert (invalid.resource.name, invalid.reason) == ("borrower", ConditionReason.SHARED_STAGE_MISSING)
     assert words in invalid.problem
     assert [state.spec.name for state in observation.snapshot.pipelines] == ["live"]
+
+
+def test_the_labels_of_a_stage_replace_those_of_the_operator() -> None:
+    own = SeriesLabels(pod="exported_pod")
+    spec = a_spec()
+    stage = spec.stages[0]
+    for named, expected in ((None, SeriesLabels(namespace="ns")), (own, own)):
+        target = metrics_target(
+            spec,
+            replace(stage, metrics_labels=named),
+            stage.placements[0],
+            pods=frozenset({"a", "b"}),
+            endpoints={},
+            long_ready=frozenset({"a"}),
+            labels=SeriesLabels(namespace="ns"),
+        )
+        assert (target.labels, target.long_ready) == (expected, frozenset({"a"}))
+
+
+def test_every_query_of_a_user_has_its_kind() -> None:
+    kinds = [_query_kind(name) for name in (("a", "demand"), ("a", "sla"), ("a", "vad", "queue"))]
+    assert kinds == [QueryKind.DEMAND, QueryKind.LATENCY, QueryKind.RULES]
