@@ -149,6 +149,7 @@ class ControlLoop:
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)
+        self._telemetry.read(observation.unanswered)
         self._telemetry.succeeded(
             observation.snapshot,
             decision,

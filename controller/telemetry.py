@@ -6,7 +6,7 @@ them.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -31,6 +31,7 @@ from controller.core.state.decision import Decision, PipelineDecision, PoolDecis
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity, Reading
+from profiler.sources.base import QueryKind
 
 _PIPELINE = ["namespace", "pipeline"]
 _STAGE = [*_PIPELINE, "stage"]
@@ -180,6 +181,12 @@ class Telemetry:
         self._success = Gauge(
             "sluice_last_success_timestamp_seconds", "Time of the last successful cycle", registry=self._registry
         )
+        self._unanswered = Gauge(
+            "sluice_metrics_unanswered_ratio",
+            "Share of the last cycle's queries to Prometheus without an answer, by kind",
+            ["kind"],
+            registry=self._registry,
+        )
         self._writes = Counter(
             "sluice_scale_writes", "Replica changes by outcome", ["outcome"], registry=self._registry
         )
@@ -227,6 +234,12 @@ class Telemetry:
         self._cycles.labels("success").inc()
         self._success.set(snapshot.now_s)
         self._invalid.set(invalid)
+
+    def read(self, unanswered: Mapping[QueryKind, float]) -> None:
+        """Report the share (0–1) of the queries for metrics that got no answer, for each kind that has queries."""
+        self._unanswered.clear()
+        for kind, share in unanswered.items():
+            self._unanswered.labels(kind.value).set(share)
 
     def failed(self, duration_s: float) -> None:
         """Record a failed cycle, which took `duration_s`; the gauges of the last decision stay."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from controller.core.state.spec import PipelineSpec, PoolSpec, Target
     from controller.kube.survey import Survey
     from optimizer.model import PoolName
-    from profiler.samples import PlacementTarget
-    from profiler.sources.presets import Preset
+    from profiler.samples import PlacementTarget, SeriesLabels
+    from profiler.sources.presets import LoadedPresets, Preset
 
 _GRACE_S = 60.0
 """How long a pod may be ready without metrics: four scrapes at the default interval, as in the operator."""
@@ -95,7 +95,8 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     from controller.adoption.rights import check_rights, operator_rights
     from controller.kube.reader import user_queries
     from controller.resources.schema import CRDS
-    from profiler.sources.presets import load_presets
+    from profiler.samples import DEFAULT_LABELS
+    from profiler.sources.presets import PresetFiles
 
     problem = survey.problem()
     subjects = _subjects(survey, files, reachable=not problem)
@@ -112,14 +113,34 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     inventory = _inventory(survey, subjects)
     targets = _targets(survey, subjects.specs, inventory)
     checks += check_pools(list(subjects.pools.values()), inventory)
-    presets = load_presets()
-    measured = _measured_targets(subjects.specs, targets)
-    metrics = _metrics(prometheus, subjects.specs, measured, presets)
+    presets = PresetFiles(None if prometheus is None else prometheus.presets).load()
+    known = tuple(spec for spec in subjects.specs if all(stage.preset in presets.usable for stage in spec.stages))
+    measured = _measured_targets(known, targets, DEFAULT_LABELS if prometheus is None else prometheus.labels)
+    metrics = _metrics(prometheus, known, measured, presets.usable)
     for spec in subjects.specs:
         own_targets = [target for target in measured if target.pipeline == spec.key]
         checks += check_pipeline(spec, subjects.pools, inventory, targets)
-        checks += check_metrics(spec, user_queries(spec), own_targets, metrics, presets)
+        if spec in known:
+            checks += check_metrics(spec, user_queries(spec), own_targets, metrics, presets.usable)
+        else:
+            checks += _unknown_presets(spec, presets)
     return checks
+
+
+def _unknown_presets(spec: "PipelineSpec", presets: "LoadedPresets") -> list["Check"]:
+    """Return a check for each stage whose preset there is not; it may be in another folder than the operator's."""
+    from controller.adoption.check import Check
+
+    return [
+        Check(
+            name="preset",
+            subject=f"{spec.key} {stage.name}",
+            ok=False,
+            message=f"{presets.problem(stage.preset)} (--presets-directory)",
+        )
+        for stage in spec.stages
+        if stage.preset not in presets.usable
+    ]
 
 
 def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _Subjects:
@@ -238,7 +259,9 @@ def _targets(
 
 
 def _measured_targets(
-    specs: Sequence["PipelineSpec"], targets: Mapping[tuple[str, "Target"], "FoundTarget"]
+    specs: Sequence["PipelineSpec"],
+    targets: Mapping[tuple[str, "Target"], "FoundTarget"],
+    labels: "SeriesLabels",
 ) -> list["PlacementTarget"]:
     from controller.kube.reader import metrics_target
     from controller.kube.workloads import metrics_endpoints, reporting_pods
@@ -249,7 +272,9 @@ def _measured_targets(
             for placement in stage.placements:
                 pods = targets[spec.namespace, placement.target].pods
                 reporting, endpoints = reporting_pods(pods, time.time() - _GRACE_S), metrics_endpoints(pods)
-                measured.append(metrics_target(spec, stage, placement, pods=reporting, endpoints=endpoints))
+                measured.append(
+                    metrics_target(spec, stage, placement, pods=reporting, endpoints=endpoints, labels=labels)
+                )
     return measured
 
 
@@ -263,6 +288,7 @@ def _metrics(
     from controller.adoption.metric_checks import Metrics, further_queries
     from controller.kube.reader import user_queries
     from profiler.sources.base import ReadRequest
+    from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.prometheus_api import PrometheusApi
 
@@ -271,7 +297,8 @@ def _metrics(
     queries: dict[Hashable, str] = {key: query for spec in specs for key, query in user_queries(spec).items()}
     request = ReadRequest(placements=tuple(targets), scalars=queries, deadline_s=DEADLINE_S)
     with ExitStack() as parts:
-        source = parts.enter_context(closing(PrometheusSource(prometheus.url, prometheus.access)))
+        files = PresetFiles(prometheus.presets)
+        source = parts.enter_context(closing(PrometheusSource(prometheus.url, prometheus.access, files)))
         api = parts.enter_context(closing(PrometheusApi(prometheus.url, prometheus.access)))
         return Metrics(
             answer=source.read(request),

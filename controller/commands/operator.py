@@ -84,21 +84,25 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     """Return the metric source that `settings` select; closing `parts` closes the source too."""
     from profiler.samples import MetricsTier
     from profiler.sources.direct import DirectSource
+    from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.restriction import RestrictedSource
     from profiler.sources.tiers import TieredSource
 
+    presets = PresetFiles(settings.presets_directory)
     sources: dict[MetricsTier, MetricSource] = {}
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access)
+            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access, presets)
             sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(prometheus))
         else:
-            direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
+            direct = DirectSource(
+                cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints, presets=presets
+            )
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
-    return RestrictedSource(source) if settings.restricts_queries else source
+    return RestrictedSource(source, settings.series_labels) if settings.restricts_queries else source
 
 
 def external_scaler(
@@ -220,6 +224,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             namespaces=settings.namespaces,
             priorities=settings.priorities,
             clock=gateway.server_clock.now_s,
+            labels=settings.series_labels,
         )
         parts.callback(reader.close)
         if kept is not None:

@@ -22,10 +22,10 @@ from controller.core.state.decision import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode, Target
+from controller.core.state.spec import Mode, PlacementKey, Target
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import MetricsTier
+from profiler.samples import MetricsTier, Scrapes
 
 
 def pipeline_decision(
@@ -74,6 +74,7 @@ def pipeline_decision(
             admissible=by_plan,
         ),
         metrics=_metrics_use(assessment, now_s),
+        scrapes=dict(_faulty_scrapes(assessment)),
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
@@ -91,6 +92,13 @@ def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
         fits = target.fits if target.fits is not None and target.fits < stated else None
         if target.outside or fits is not None:
             yield Mismatch(stage=key[0], pool=key[1], outside=target.outside, per_instance=stated, fits=fits)
+
+
+def _faulty_scrapes(assessment: Assessment) -> Iterator[tuple[PlacementKey, Scrapes]]:
+    for stage, pool in assessment.spec.placement_keys():
+        found = assessment.state.samples_of(stage, pool).scrapes
+        if stage not in assessment.spec.borrowed and (found.unlabelled or found.duplicated or found.excused):
+            yield (stage, pool), found
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:

@@ -52,6 +52,7 @@ from controller.kube.gateway import PODS, Failed, Gateway, Json, KubeError, NotF
 from controller.kube.karpenter import FailedCreation, Karpenter, refusal
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Workload
+from controller.kube.observed_windows import ObservedWindows
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
@@ -78,8 +79,19 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
-from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
+from profiler.samples import (
+    DEFAULT_LABELS,
+    SILENT_S,
+    Absence,
+    AbsenceReason,
+    Origin,
+    PlacementSamples,
+    PlacementTarget,
+    PodEndpoint,
+    Reading,
+    SeriesLabels,
+)
+from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
@@ -98,13 +110,17 @@ class InvalidObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used."""
+    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used.
+
+    `unanswered` is the share (0–1) of the queries for metrics that got no answer, by their kind.
+    """
 
     snapshot: Snapshot
     pipelines: Mapping[PipelineKey, KeptResource]
     pools: Mapping[PoolName, KeptResource]
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
+    unanswered: Mapping[QueryKind, float] = field(default_factory=dict)
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -182,11 +198,13 @@ class _CarriedOver:
 class _Workload:
     """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
 
-    `placed` has the nodes of its pods, and `requests` what a pod requests.
+    `long_ready` are the pods that have had to report for `SILENT_S` and longer. `placed` has the nodes of its pods, and
+    `requests` what a pod requests.
     """
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
+    long_ready: frozenset[str] = frozenset()
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
     placed: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
@@ -214,15 +232,21 @@ class Reader:
         reporting_grace_s: float,
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
+        labels: SeriesLabels = DEFAULT_LABELS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds.
+
+        `labels` are those of the series of pods, for stages that name no others.
+        """
         self._gateway = gateway
         self._source = source
         self._resources = Resources(pipelines, pools, namespaces, priorities)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
+        self._labels = labels
+        self._windows = ObservedWindows()
         self._clock = clock
         self._kept: KeptMemory | None = None
         self._carried_over = _CarriedOver()
@@ -257,7 +281,8 @@ class Reader:
         valid, broken = self._resources.pipelines()
         by_name = {spec.name: spec for spec, _ in pools}
         based = [(with_basis(spec, by_name), resource) for spec, resource in valid]
-        pipelines, invalid_pipelines = self._with_shared_stages(based, broken)
+        declared, invalid_pipelines = self._with_shared_stages(based, broken)
+        pipelines = [(self._windows.applied(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -281,6 +306,7 @@ class Reader:
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         answer = self._source.read(self._request(specs, workloads))
+        self._windows.observe(specs, {key: samples.scrapes for key, samples in answer.placements.items()})
         self._log_new(answer.problems)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
@@ -310,6 +336,7 @@ class Reader:
             pools={spec.name: resource for spec, resource in pools},
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
+            unanswered=answer.unanswered,
         )
 
     def _with_shared_stages(
@@ -430,6 +457,7 @@ class Reader:
         return _Workload(
             state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
+            long_ready=reporting_pods(pods, now_s - self._grace_s - SILENT_S),
             endpoints=metrics_endpoints(pods),
             placed=placed_pods(pods),
             requests=scale.requests if isinstance(scale, Workload) else {},
@@ -445,6 +473,8 @@ class Reader:
                 placement,
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
+                long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
+                labels=self._labels,
             )
             for spec in specs
             for stage in spec.stages
@@ -457,6 +487,7 @@ class Reader:
             scalars={name: query for own in queries.values() for name, query in own.items()},
             deadline_s=_METRICS_SHARE * self._interval_s,
             scalar_owners={name: key for key, own in queries.items() for name in own},
+            scalar_kinds={name: _query_kind(name) for own in queries.values() for name in own},
         )
 
     def _pipeline_state(
@@ -600,8 +631,14 @@ def metrics_target(
     *,
     pods: frozenset[str],
     endpoints: Mapping[str, PodEndpoint],
+    long_ready: frozenset[str] = frozenset(),
+    labels: SeriesLabels = DEFAULT_LABELS,
 ) -> PlacementTarget:
-    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods."""
+    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
+
+    `long_ready` are those of `pods` that have had to report for `SILENT_S`. `labels` are those of the series of pods,
+    unless the stage names others.
+    """
     return PlacementTarget(
         pipeline=spec.key,
         stage=stage.name,
@@ -616,6 +653,8 @@ def metrics_target(
         endpoints=endpoints,
         model=stage.metrics_model,
         answer=stage.metrics_answer,
+        long_ready=long_ready,
+        labels=stage.metrics_labels or labels,
     )
 
 
@@ -627,6 +666,17 @@ def user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
     for stage in spec.stages:
         queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
     return queries
+
+
+def _query_kind(name: Hashable) -> QueryKind:
+    """Return the kind of the user's query with the id `name`, which `user_queries` made."""
+    match name:
+        case (_, "demand"):
+            return QueryKind.DEMAND
+        case (_, "sla"):
+            return QueryKind.LATENCY
+        case _:
+            return QueryKind.RULES
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:

@@ -136,6 +136,13 @@ OPERATOR = Dashboard(
                     ),
                 ),
                 Panel(
+                    title="Unanswered queries",
+                    question="Which share of the queries to Prometheus had no answer within the cycle, by kind?",
+                    unit="percentunit",
+                    most=1,
+                    queries=(Query(expr=gauge("metrics_unanswered_ratio", by="kind"), legend="{{kind}}"),),
+                ),
+                Panel(
                     title="Absent readings",
                     question="Why are readings absent that a cycle needs?",
                     stacked=True,

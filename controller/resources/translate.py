@@ -30,11 +30,11 @@ from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
 from controller.resources.schedule import LeastDemand
-from controller.resources.stage import Stage, ThresholdRule
+from controller.resources.stage import MetricLabels, Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
 from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
-from profiler.samples import Answer
+from profiler.samples import Answer, SeriesLabels
 
 _CPU_DEADLINE = "5m"
 _ACCELERATOR_DEADLINE = "15m"
@@ -126,12 +126,23 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         metrics_window_s=duration_s(stage.metrics.window),
         metric_overrides={override.quantity: override.query for override in stage.metrics.overrides},
         metrics_model=None if stage.metrics.model is None else intern(stage.metrics.model),
+        metrics_labels=_series_labels(stage.metrics.labels),
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
         placements=tuple(_placement(placement) for placement in stage.placements or ()),
         shared_from=None
         if shared is None
         else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
+    )
+
+
+def _series_labels(labels: MetricLabels | None) -> SeriesLabels | None:
+    if labels is None:
+        return None
+    return SeriesLabels(
+        namespace=labels.namespace,
+        pod=labels.pod,
+        match=tuple(sorted((each.label, each.value) for each in labels.match)),
     )
 
 

@@ -12,7 +12,7 @@ from profiler.samples import PlacementTarget, Quantity
 from profiler.sources.base import ReadRequest
 from profiler.sources.exposition import samples
 from profiler.sources.history import TargetHistory
-from profiler.sources.presets import load_presets
+from profiler.sources.presets import LoadedPresets, load_presets
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import metric_names, parse
 from profiler.sources.queries import query_plan
@@ -67,7 +67,7 @@ def test_the_exporter_in_python_gives_the_preset_all_that_it_needs() -> None:
         batch_limit=4,
         overrides={},
     )
-    plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), PRESETS)
+    plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), LoadedPresets(usable=PRESETS))
     queries = {query: parse(query) for query in plan.pod_queries()}
     names = frozenset[str]().union(*(metric_names(expression) for expression in queries.values()))
     history = TargetHistory({"namespace": "speech", "pod": "asr-0"})

@@ -127,6 +127,12 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     },
     "a rule on sessions without memory": {"spec.stages[0].rules[0].metric": "sessions"},
     "a model of Triton": {"spec.stages[1].metrics": {"preset": "triton", "model": "asr ensemble/v1.2"}},
+    "a preset of the user": {"spec.stages[1].metrics": {"preset": "whisper-2", "model": "base", "answer": "First"}},
+    "labels of series": {
+        "spec.stages[1].metrics": {
+            "labels": {"namespace": "ns", "pod": "exported_pod", "match": [{"label": "cluster", "value": "eu 1"}]}
+        }
+    },
     "the first token of vLLM": {"spec.stages[1].metrics": {"preset": "vllm", "model": "a/b-1.7B", "answer": "First"}},
     "the longest name of a model": {"spec.stages[1].metrics": {"preset": "triton", "model": "ö" * 253}},
     "a status from the server": {"status": {"observedGeneration": 3, "memory": {"version": 1, "anything": [1.5]}}},
@@ -268,7 +274,13 @@ BAD: tuple[Bad, ...] = (
     _bad("mode", {"spec.mode": "auto"}, "spec.mode", "must be Auto, Recommend or Paused"),
     _bad("unit", {"spec.demand.unit": "Chunks"}, "spec.demand.unit", "must be Streams or Requests"),
     _bad("routing", {f"{_V}.routing": "Weighted"}, f"{_V}.routing", "must be Pull"),
-    _bad("preset", {f"{_V}.metrics.preset": "triton2"}, f"{_V}.metrics.preset", "must be generic"),
+    _bad("preset", {f"{_V}.metrics.preset": "Triton"}, f"{_V}.metrics.preset", "must be a DNS label"),
+    _bad(
+        "label of series",
+        {f"{_V}.metrics": {"labels": {"pod": "exported-pod"}}},
+        f"{_V}.metrics.labels.pod",
+        "must be the name of a label in Prometheus",
+    ),
     _bad(
         "quantity",
         {f"{_V}.metrics.overrides[0].quantity": "p95"},

@@ -23,6 +23,8 @@ from controller.resources.fields import (
     PATTERN_RULES,
     QUANTITY_PATTERN,
     RATIO_PATTERN,
+    SERIES_LABEL_PATTERN,
+    SERIES_VALUE_PATTERN,
     SUBDOMAIN_PATTERN,
     ZONE_PATTERN,
 )
@@ -49,6 +51,8 @@ TYPES = {
     API_VERSION_PATTERN: "API version",
     LABEL_VALUE_PATTERN: "label value",
     MODEL_PATTERN: "model name",
+    SERIES_LABEL_PATTERN: "label name in Prometheus",
+    SERIES_VALUE_PATTERN: "string",
     CLOCK_PATTERN: "time of day",
     END_PATTERN: "end of hours",
     MOMENT_PATTERN: "time",

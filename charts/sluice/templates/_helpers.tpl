@@ -156,6 +156,10 @@ true
 {{- range $namespace, $limit := .Values.tenants.maxPriorities -}}
 {{- $priorities = append $priorities (printf "%s=%d" $namespace (int64 $limit)) -}}
 {{- end -}}
+{{- $matches := list -}}
+{{- range $name, $value := .Values.prometheus.labels.match -}}
+{{- $matches = append $matches (printf "%s=%s" $name $value) -}}
+{{- end -}}
 {{- $choice := dict "Auto" "" "Always" "true" "Never" "false" -}}
 {{- $usesPrometheus := has "prometheus" .Values.operator.metrics -}}
 SLUICE_PORT: {{ .Values.service.port | quote }}
@@ -167,6 +171,10 @@ SLUICE_LEASE_DURATION: {{ .Values.leaderElection.leaseDuration | quote }}
 SLUICE_METRICS: {{ join "," .Values.operator.metrics | quote }}
 SLUICE_INTERVAL: {{ .Values.operator.interval | quote }}
 SLUICE_SCRAPE_INTERVAL: {{ .Values.operator.scrapeInterval | quote }}
+SLUICE_PRESETS_DIRECTORY: {{ ternary "" "/etc/sluice/presets" (empty .Values.operator.presetsConfigMapName) | quote }}
+SLUICE_NAMESPACE_LABEL: {{ .Values.prometheus.labels.namespace | quote }}
+SLUICE_POD_LABEL: {{ .Values.prometheus.labels.pod | quote }}
+SLUICE_MATCH_LABELS: {{ join "," $matches | quote }}
 SLUICE_FLEET_BUDGET: {{ .Values.operator.fleetBudget | quote }}
 SLUICE_COMPOSITION: {{ .Values.operator.composition | quote }}
 SLUICE_DECISION_TIME: {{ .Values.operator.decisionTime | quote }}

@@ -13,6 +13,7 @@ from controller.core.messages.sentences import (
     implausible_corrections,
     latency_of_sla,
     metrics_words,
+    scrape_faults,
     silent_rule,
     spend_of_budget,
 )
@@ -50,6 +51,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _conflict(decision),
         _measurements_plausible(decision),
         _placements_match(decision),
+        _scrapes_healthy(decision),
     )
 
 
@@ -204,3 +206,16 @@ def _placements_match(decision: PipelineDecision) -> ConditionValue:
         return _condition(ConditionType.PLACEMENTS_MATCH, "True", ConditionReason.ALL_MATCH.value)
     reason = ConditionReason.OUTSIDE_POOL if outside else ConditionReason.DOES_NOT_FIT
     return _condition(ConditionType.PLACEMENTS_MATCH, "False", reason.value, "; ".join(words))
+
+
+def _scrapes_healthy(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that every pod is scraped, once, with its label; its reason is the most severe fault."""
+    found = decision.scrapes.values()
+    faults = (
+        (ConditionReason.POD_LABELS_MISSING, any(scrapes.unlabelled for scrapes in found)),
+        (ConditionReason.PODS_SILENT, any(scrapes.excused for scrapes in found)),
+        (ConditionReason.PODS_SCRAPED_TWICE, any(scrapes.duplicated for scrapes in found)),
+    )
+    reason = next((reason for reason, holds in faults if holds), ConditionReason.SCRAPED_ONCE)
+    message = "; ".join(scrape_faults(decision.scrapes))
+    return _condition(ConditionType.SCRAPES_HEALTHY, str(reason is ConditionReason.SCRAPED_ONCE), reason.value, message)

@@ -49,13 +49,14 @@ def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str
     return f"{quantity.value} on {pool}: {absence.reason.value} {absence.detail}".rstrip()
 
 
-def window_too_short(field: str, window_s: float, scrape_interval_s: float, absence: Absence) -> str:
+def window_too_short(
+    field: str, window_s: float, scrape_interval_s: float, absence: Absence, *, is_observed: bool
+) -> str:
     """Return the text about a reading that is absent because the window of `field` is too short for the scrapes."""
     found = f"{absence.reason.value} {absence.detail}".rstrip()
-    return (
-        f"{field}: {duration(window_s)}: must be at least two scrape intervals (--scrape-interval "
-        f"{duration(scrape_interval_s)}), better four; {found}"
-    )
+    interval = duration(scrape_interval_s)
+    source = f"{interval} observed" if is_observed else f"--scrape-interval {interval}"
+    return f"{field}: {duration(window_s)}: must be at least two scrape intervals ({source}), better four; {found}"
 
 
 def invalid_demand(value: float) -> str:

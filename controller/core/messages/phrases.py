@@ -1,6 +1,7 @@
 """Texts for single values: numbers, durations, money, readings, limits and the steps of a plan."""
 
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
@@ -16,6 +17,12 @@ def number(value: float) -> str:
 def count_of(count: int, noun: str) -> str:
     """Return `count` and `noun` as text, in the plural unless `count` is 1: `3 replicas`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return up to three of `names` as text, with the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def duration(seconds: float | None) -> str:

@@ -25,6 +25,7 @@ class ConditionType(Enum):
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
     PLACEMENTS_MATCH = "PlacementsMatch"
+    SCRAPES_HEALTHY = "ScrapesHealthy"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
     NODES_EXCLUSIVE = "NodesExclusive"
@@ -52,6 +53,10 @@ class ConditionReason(Enum):
     ALL_MATCH = "AllMatch"
     OUTSIDE_POOL = "OutsidePool"
     DOES_NOT_FIT = "DoesNotFit"
+    SCRAPED_ONCE = "ScrapedOnce"
+    POD_LABELS_MISSING = "PodLabelsMissing"
+    PODS_SILENT = "PodsSilent"
+    PODS_SCRAPED_TWICE = "PodsScrapedTwice"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -100,6 +105,8 @@ class EventReason(Enum):
     STATUS_REFUSED = "StatusRefused"
     PLACEMENTS_MISMATCHED = "PlacementsMismatched"
     PLACEMENTS_MATCH = "PlacementsMatch"
+    SCRAPES_FAULTY = "ScrapesFaulty"
+    SCRAPES_HEALTHY = "ScrapesHealthy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,4 +136,5 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.PLACEMENTS_MATCH: Transition(
         bad=EventReason.PLACEMENTS_MISMATCHED, good=EventReason.PLACEMENTS_MATCH
     ),
+    ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
 }

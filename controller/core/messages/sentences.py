@@ -7,17 +7,19 @@ from controller.core.messages.phrases import (
     count_of,
     demand_words,
     duration,
+    first_names,
     latency_words,
     money,
     number,
     reading_words,
 )
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
+from controller.core.state.spec import PlacementKey
 from optimizer.model import LATENCY_FACTORS, Basis
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
-from profiler.samples import Absence, MetricsTier
+from profiler.samples import SILENT_S, Absence, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
 _AT_LIMIT = 0.01
@@ -153,6 +155,20 @@ def scheduled_words(decision: PipelineDecision) -> str | None:
 def silent_rule(rule: RuleState) -> str:
     """Return the text about a threshold rule whose metric is missing."""
     return f"rule {rule.name} of stage {rule.stage} has no data ({reading_words(rule.reading)}); it does not fire"
+
+
+def scrape_faults(scrapes: Mapping[PlacementKey, Scrapes]) -> Iterator[str]:
+    """Yield a text about each fault in how the pods of a placement are scraped."""
+    for (stage, pool), found in scrapes.items():
+        where = f"{stage} on {pool}"
+        if found.unlabelled:
+            yield f"{where}: {found.unlabelled}"
+        if found.excused:
+            names = first_names(found.excused)
+            yield f"{where}: no samples of {names} for {duration(SILENT_S)}; the other pods count for them"
+        if found.duplicated:
+            names = first_names(found.duplicated)
+            yield f"{where}: {names} scraped more than once, by several jobs or Prometheus servers; counted once"
 
 
 def implausible_corrections(decision: PipelineDecision) -> Iterator[str]:

@@ -7,10 +7,10 @@ from enum import Enum
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned
-from controller.core.state.spec import PipelineSpec, StageKey, Target
+from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import MetricsTier, Reading
+from profiler.samples import MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
 
 
@@ -205,6 +205,7 @@ class PipelineDecision:
     admissible: float | None
     memory: PipelineMemory
     metrics: MetricsUse = field(default_factory=MetricsUse)
+    scrapes: Mapping[PlacementKey, Scrapes] = field(default_factory=dict)
     planned: Planned | None = None
     admitted_meanwhile: float | None = None
     floors: Mapping[StageName, int] = field(default_factory=dict)

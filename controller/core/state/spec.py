@@ -10,7 +10,7 @@ from enum import Enum
 
 from controller.core.state.schedule import DemandFloor
 from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from profiler.samples import Answer, Quantity
+from profiler.samples import Answer, Quantity, SeriesLabels
 
 PlacementKey = tuple[StageName, PoolName]
 """The key of a placement within its pipeline."""
@@ -124,7 +124,8 @@ class StageSpec:
     `after` has the earlier stages; empty: the load enters here.
 
     `metrics_model` is the model of the server that serves the stage, None for the only one. `metrics_answer` is the
-    answer to which latencies are measured. Records of earlier versions have neither.
+    answer to which latencies are measured. `metrics_labels` are those of the servers' series, None for those that the
+    operator is set to. Records of earlier versions have none of these.
 
     `shared_from` names the stage of another pipeline whose replicas serve this stage too, None where the stage has its
     own. It is then resolved by `controller.core.state.shared`: `placements` and what belongs to the servers are those
@@ -143,6 +144,7 @@ class StageSpec:
     placements: tuple[PlacementSpec, ...]
     metrics_model: str | None = None
     metrics_answer: Answer = Answer.WHOLE
+    metrics_labels: SeriesLabels | None = None
     shared_from: StageKey | None = None
 
 

@@ -28,7 +28,16 @@ from fault_proxy import (
     Where,
 )
 from kubernetes import client
-from prometheus_faults import clock_ahead, duplicated, empty, not_a_number, partial, stale
+from prometheus_faults import (
+    clock_ahead,
+    duplicated,
+    empty,
+    not_a_number,
+    partial,
+    scraped_twice,
+    stale,
+    without_pods,
+)
 from run_rows import RUN_ROWS
 from story import (
     LOOK_S,
@@ -1046,6 +1055,31 @@ ROWS: tuple[Row, ...] = (
     ),
     story("Prometheus: clock ahead", metrics(clock_ahead(3600.0)), lasts_s=120, load="stays", acts_meanwhile=True),
     story("Prometheus: duplicate series", metrics(duplicated()), lasts_s=120, load="stays", acts_meanwhile=True),
+    story(
+        "Prometheus: 2 s a query",
+        lambda world, operator: operator.metrics.fault(Delay(seconds=0.13 * world.pace.interval_s)),
+        lasts_s=120,
+        load="rises",
+        reason=lambda world: world.replicas(MAIN) == world.CAPPED,
+        noticed_after_s=3.0,
+        acts_meanwhile=True,
+    ),
+    story(
+        "Prometheus: no pod labels",
+        metrics(without_pods()),
+        lasts_s=120,
+        load="falls",
+        reason=says("main", "ScrapesHealthy", "have no label pod", "--pod-label"),
+        acts_meanwhile=True,
+    ),
+    story(
+        "Prometheus: pods scraped twice",
+        metrics(scraped_twice()),
+        lasts_s=120,
+        load="stays",
+        reason=says("main", "ScrapesHealthy", "scraped more than once", "counted once"),
+        acts_meanwhile=True,
+    ),
     Row(name="operator: kill -9 at every write", run=killed_at_every_write),
     Row(
         name="operator: paused for 60 s",

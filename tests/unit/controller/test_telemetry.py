@@ -25,6 +25,7 @@ from controller.core.state.snapshot import ExpectedNode, NodePoolState, Snapshot
 from controller.core.state.spec import Declared, Mode
 from controller.telemetry import Telemetry, described, metric_names
 from profiler.samples import Absence, AbsenceReason
+from profiler.sources.base import QueryKind
 from profiler.stages import Learned
 
 
@@ -60,6 +61,14 @@ def test_what_is_recommended_has_series_in_mode_recommend_alone(mode: Mode) -> N
     assert len(lines) == (3 if mode is Mode.RECOMMEND else 0)
 
 
+def test_queries_without_an_answer_are_shares_by_kind() -> None:
+    telemetry = Telemetry()
+    telemetry.read({QueryKind.DEMAND: 0.0, QueryKind.RULES: 0.5})
+    telemetry.read({QueryKind.DEMAND: 0.25})
+    lines = [line for line in exposed(telemetry) if line.startswith("sluice_metrics_unanswered_ratio")]
+    assert lines == ['sluice_metrics_unanswered_ratio{kind="Demand"} 0.25']
+
+
 def test_the_series_of_a_deleted_pipeline_end_with_it() -> None:
     telemetry = Telemetry()
     after(telemetry, a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1})))
@@ -72,7 +81,7 @@ def test_a_number_that_does_not_exist_has_no_series() -> None:
     assert not [
         line for line in lines if line.startswith(("sluice_pipeline_demand", "sluice_pipeline_observed_demand"))
     ]
-    assert not [line for line in lines if "nan" in line.lower()]
+    assert not [line for line in lines if not line.startswith("#") and line.lower().endswith("nan")]
 
 
 def test_the_demand_to_admit_has_a_series_only_while_there_is_a_limit() -> None:

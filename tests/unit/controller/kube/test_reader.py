@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import yaml
 from annotated_lease import LeaseLog
+from builders import a_spec
 
 from controller.core.cycle import decide
 from controller.core.messages.phrases import timestamp
@@ -33,11 +34,11 @@ from controller.kube.gateway import (
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.priorities import PriorityLimits
-from controller.kube.reader import Reader, Resources
+from controller.kube.reader import Reader, Resources, _query_kind, metrics_target
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples
-from profiler.sources.base import ReadAnswer, ReadRequest
+from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples, SeriesLabels
+from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
 
 EXAMPLES = Path(__file__).parents[4] / "crds" / "examples"
 LONG_AGO, NOW_S = "2026-01-01T00:00:00Z", 1767312000.0
@@ -486,3 +487,25 @@ def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -
         assert server.asked == (["archive: reason=FailedCreate"] if words else [])
         failures = decide(snapshot, Policy()).pipelines[0].memory.failures
         assert [each.cause for each in failures.values()] == ([FailureCause.NOT_CREATED] if words else [])
+
+
+def test_the_labels_of_a_stage_replace_those_of_the_operator() -> None:
+    own = SeriesLabels(pod="exported_pod")
+    spec = a_spec()
+    stage = spec.stages[0]
+    for named, expected in ((None, SeriesLabels(namespace="ns")), (own, own)):
+        target = metrics_target(
+            spec,
+            replace(stage, metrics_labels=named),
+            stage.placements[0],
+            pods=frozenset({"a", "b"}),
+            endpoints={},
+            long_ready=frozenset({"a"}),
+            labels=SeriesLabels(namespace="ns"),
+        )
+        assert (target.labels, target.long_ready) == (expected, frozenset({"a"}))
+
+
+def test_every_query_of_a_user_has_its_kind() -> None:
+    kinds = [_query_kind(name) for name in (("a", "demand"), ("a", "sla"), ("a", "vad", "queue"))]
+    assert kinds == [QueryKind.DEMAND, QueryKind.LATENCY, QueryKind.RULES]

@@ -25,7 +25,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode
 from optimizer.model import Basis
-from profiler.samples import Absence, AbsenceReason, Origin
+from profiler.samples import Absence, AbsenceReason, Origin, Scrapes
 from profiler.stages import Correction, Learned
 
 
@@ -45,7 +45,39 @@ def test_all_is_well(planner: Planner) -> None:
         "Conflict": "False",
         "MeasurementsPlausible": "True",
         "PlacementsMatch": "True",
+        "ScrapesHealthy": "True",
     }
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "reason", "message"),
+    [
+        (
+            Scrapes(unlabelled="series of up have no label pod", silent=("a",)),
+            "PodLabelsMissing",
+            "encoder on inferentia: series of up have no label pod",
+        ),
+        (
+            Scrapes(excused=("a", "b", "c", "d"), silent=("a", "b", "c", "d")),
+            "PodsSilent",
+            "encoder on inferentia: no samples of a, b, c and 1 more for 600 s; the other pods count for them",
+        ),
+        (
+            Scrapes(duplicated=("a",)),
+            "PodsScrapedTwice",
+            "encoder on inferentia: a scraped more than once, by several jobs or Prometheus servers; counted once",
+        ),
+        (Scrapes(silent=("a",), interval_s=15.0), "ScrapedOnce", ""),
+    ],
+)
+def test_faults_of_scrapes_are_named_with_the_pods(
+    planner: Planner, scrapes: Scrapes, reason: str, message: str
+) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = a_state(replicas={VAD: 4, ENCODER: 4})
+    samples = {**state.samples, ENCODER: replace(state.samples[ENCODER], scrapes=scrapes)}
+    found = by_type(decision_of(replace(state, samples=samples)).pipelines[0])["ScrapesHealthy"]
+    assert (found.status, found.reason, found.message) == (str(reason == "ScrapedOnce"), reason, message)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, MetricsTier
+from profiler.samples import Absence, AbsenceReason, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
 OF_POOLS = {ConditionType.AVAILABLE, ConditionType.CAPACITY_KNOWN, ConditionType.NODES_EXCLUSIVE}
@@ -75,6 +75,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     for mismatch in ({"outside": {"vad-0": "n-1"}, "fits": None}, {"outside": {}, "fits": 2}):
         found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)
         yield replace(decision, mismatches=(found,))
+    for scrapes in (Scrapes(unlabelled="no pod"), Scrapes(excused=("vad-0",)), Scrapes(duplicated=("vad-0",))):
+        yield replace(decision, scrapes={VAD: scrapes})
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
