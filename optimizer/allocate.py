@@ -8,7 +8,7 @@ Lower bound, packing, shadow prices and advice are for people only. `optimizer.r
 an `Allocation`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import fsum
@@ -25,7 +25,18 @@ from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.overload.overload import Share, share_out
 from optimizer.overload.tightening import TRIES, Tightening
-from optimizer.plan import PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, ReplayCheck, StagePlan, Step
+from optimizer.plan import (
+    Limit,
+    LimitKind,
+    PipelinePlan,
+    PlacementPlan,
+    PlacementStep,
+    Plan,
+    PoolPlan,
+    ReplayCheck,
+    StagePlan,
+    Step,
+)
 from optimizer.runtime.cache import BoundedCache
 from optimizer.search.greedy import steepest
 from optimizer.search.subproblem import Choice, Subproblem
@@ -133,8 +144,9 @@ def _of_whole_instances(
             components = tuple(_packed(component, problem, replayed) for component in found.components)
             found = Allocation(plan=joined(problem, [own.plan for own in components]), components=components)
         shares = {plan.key: plan.cost_per_hour for plan in found.plan.pipelines}
-        plan = _billed(problem, found.plan)
-        excesses = tightening.excesses({own.key: own.cost_per_hour for own in plan.pipelines})
+        plan = _billed(problem, found.plan, tightening.withdrawn)
+        costs = {own.key: own.cost_per_hour for own in plan.pipelines}
+        excesses = tightening.excesses(costs)
         if not excesses:
             short = frozenset(own.key for own in plan.pipelines if not own.feasible)
             value = _served_of(problem, {own.key: own.served_fraction for own in plan.pipelines}), -plan.cost_per_hour
@@ -147,7 +159,7 @@ def _of_whole_instances(
         elif best is not None:
             break
         else:
-            tightening.withdraw(excesses, shares)
+            tightening.withdraw(excesses, costs)
     assert best is not None, "a plan without replicas costs nothing"
     return best[1]
 
@@ -186,12 +198,19 @@ def _packed(component: Component, problem: Problem, replayed: bool) -> Component
     return component
 
 
-def _billed(problem: Problem, plan: Plan) -> Plan:
-    """Return `plan` with the costs of the pipelines on their own bases, and the bill at the prices of the nodes."""
+def _billed(problem: Problem, plan: Plan, withdrawn: Collection[PipelineKey]) -> Plan:
+    """Return `plan` with the costs of the pipelines on their own bases, and the bill at the prices of the nodes.
+
+    What limits pipelines that are `withdrawn` is a budget.
+    """
     costs = planned_costs_per_hour(problem, plan.pipelines)
+    budget = Limit(kind=LimitKind.BUDGET)
     return replace(
         plan,
-        pipelines=tuple(replace(own, cost_per_hour=costs[own.key]) for own in plan.pipelines),
+        pipelines=tuple(
+            replace(own, cost_per_hour=costs[own.key], limited_by=budget if own.key in withdrawn else own.limited_by)
+            for own in plan.pipelines
+        ),
         cost_per_hour=fsum(costs.values()),
         billed_per_hour=fsum(problem.pools[pool.name].bill_per_hour(pool.instances) for pool in plan.pools),
     )

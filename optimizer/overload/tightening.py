@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from optimizer.fleet.fleet import own_budget
-from optimizer.model import PipelineKey, Problem
+from optimizer.model import Pipeline, PipelineKey, Problem
 
 TRIES = 8
 """The most plans made with different budgets before pipelines above their budget get nothing."""
@@ -25,12 +25,14 @@ class Tightening:
     """The budgets to search with, in USD per hour, at first those of `problem`.
 
     `low` and `high` are the highest budget with which the real one was kept, and the lowest with which it was not.
+    `withdrawn` are pipelines that get no replicas: no smaller budget kept the real one.
     """
 
     problem: Problem
     budgets: dict[Payer, float] = field(default_factory=dict)
     low: dict[Payer, float] = field(default_factory=dict)
     high: dict[Payer, float] = field(default_factory=dict)
+    withdrawn: set[PipelineKey] = field(default_factory=set)
 
     def tightened(self) -> Problem:
         """Return the problem with the budgets to search with."""
@@ -39,13 +41,19 @@ class Tightening:
         return replace(
             self.problem,
             budget_per_hour=self.budgets.get(None, self.problem.budget_per_hour),
-            pipelines=tuple(
-                replace(pipeline, budget_per_hour=self.budgets[pipeline.key])
-                if pipeline.key in self.budgets
-                else pipeline
-                for pipeline in self.problem.pipelines
-            ),
+            pipelines=tuple(map(self._tightened, self.problem.pipelines)),
         )
+
+    def _tightened(self, pipeline: Pipeline) -> Pipeline:
+        if pipeline.key in self.withdrawn:  # also where replicas cost nothing by shares
+            stages = (
+                replace(stage, placements=tuple(replace(p, min_replicas=0, max_replicas=0) for p in stage.placements))
+                for stage in pipeline.stages
+            )
+            return replace(pipeline, stages=tuple(stages))
+        if pipeline.key in self.budgets:
+            return replace(pipeline, budget_per_hour=self.budgets[pipeline.key])
+        return pipeline
 
     def excesses(self, costs_per_hour: Mapping[PipelineKey, float]) -> Mapping[Payer, float]:
         """Return the part (0–1) of its cost that each payer above its budget can pay."""
@@ -75,12 +83,10 @@ class Tightening:
                     raised = True
         return raised
 
-    def withdraw(self, excesses: Mapping[Payer, float], shares_per_hour: Mapping[PipelineKey, float]) -> None:
+    def withdraw(self, excesses: Mapping[Payer, float], costs_per_hour: Mapping[PipelineKey, float]) -> None:
         """Give nothing to the payers with `excesses`; for the budget of all, to the least important with a cost."""
-        for payer in excesses:
-            if payer is not None:
-                self.budgets[payer] = 0.0
+        self.withdrawn.update(payer for payer in excesses if payer is not None)
         if None in excesses and len(excesses) == 1:
-            paying = [pipeline for pipeline in self.problem.pipelines if shares_per_hour[pipeline.key] > 0]
+            paying = [pipeline for pipeline in self.problem.pipelines if costs_per_hour[pipeline.key] > 0]
             least = min(paying, key=lambda pipeline: (pipeline.priority, pipeline.key))
-            self.budgets[least.key] = 0.0
+            self.withdrawn.add(least.key)

@@ -98,7 +98,10 @@ def a_random_fleet(
                 price_per_hour=price,
                 instances=chance.randint(0, 8),
                 node_prices_per_hour=tuple(
-                    sorted((price * chance.uniform(0.5, 1.5) for _ in range(chance.choice((0, 0, 3)))), reverse=True)
+                    sorted(
+                        (price * chance.choice((0.0, 0.5, 0.9, 1.5)) for _ in range(chance.choice((0, 0, 3)))),
+                        reverse=True,
+                    )
                 ),
                 held=() if chance.random() < 0.6 else ((chance.choice(sizes), chance.randint(0, 5)),),
             )

@@ -39,12 +39,18 @@ def test_a_budget_that_leaves_demand_out_is_raised_towards_the_one_that_was_too_
     assert state.tightened().pipelines[0].budget_per_hour == pytest.approx((5.0 + 7.4) / 2)
 
 
+def most_replicas(state: Tightening) -> list[int]:
+    return [own.stages[0].placements[0].max_replicas for own in state.tightened().pipelines]
+
+
 def test_the_budget_of_all_is_withdrawn_from_the_least_important_that_costs() -> None:
     state = tightening(fleet=20.0)
     excesses = state.excesses({A: 10.0, B: 15.0})
     assert excesses == {None: pytest.approx(0.8)}
-    state.withdraw(excesses, {A: 8.0, B: 15.0})
-    assert [own.budget_per_hour for own in state.tightened().pipelines] == [0.0, None]
+    state.lower(excesses, {A: 8.0, B: 15.0})
+    state.withdraw(excesses, {A: 10.0, B: 15.0})
+    assert most_replicas(state) == [0, 10]
     state = tightening(fleet=20.0)
+    state.lower({None: 0.5}, {A: 0.0, B: 15.0})
     state.withdraw({None: 0.5}, {A: 0.0, B: 15.0})
-    assert [own.budget_per_hour for own in state.tightened().pipelines] == [10.0, 0.0]
+    assert most_replicas(state) == [10, 0]

@@ -94,23 +94,19 @@ def test_a_plan_that_counts_whole_nodes_shares_them_with_replicas_of_others() ->
 
 
 def test_the_saving_that_decides_is_that_of_whole_nodes() -> None:
-    """Nine of twelve replicas would do on three nodes, eight on two: only the second saves money."""
     stage = a_stage("asr", a_placement("gpu", per_instance=4, bounds=(0, 40)))
     key = (StageName("asr"), PoolName("gpu"))
-    fleet = pools(a_pool("gpu", price=4.0))
 
     def decided(running: int, demand: float) -> tuple[int, int]:
         spec = a_spec(stage, basis=Basis.INSTANCES, scaling=a_scaling(down_s=0.0, tolerance=0.2))
-        decision = decide(
-            a_snapshot(a_state(spec, demand=demand, replicas={key: running}), fleet=fleet), Policy()
-        ).pipelines[0]
+        state = a_state(spec, demand=demand, replicas={key: running})
+        decision = decide(a_snapshot(state, fleet=pools(a_pool("gpu", price=4.0))), Policy()).pipelines[0]
         assert decision.plan is not None
         return decision.plan.replicas()[key], decision.desired[key]
 
-    needed, _ = decided(40, 130.0)
-    same_nodes = -(-needed // 4) * 4
-    assert decided(same_nodes, 130.0)[1] == same_nodes, "fewer replicas on as many nodes save nothing"
-    assert decided(same_nodes + 4, 130.0)[1] < same_nodes + 4
+    demands = {decided(40, demand)[0]: demand for demand in range(60, 200, 5)}
+    assert {planned % 4 for planned in demands} == {0}, "fewer replicas on as many nodes save nothing"
+    assert decided(9, demands[8]) == (8, 8), "one replica of nine, below the tolerance, saves one node of three"
 
 
 def test_a_fleet_of_copies_of_what_no_snapshot_has_is_planned(planner: Planner) -> None:
