@@ -26,6 +26,7 @@ _CLUSTER_EVENTS = "default"
 """The namespace of Events about objects that are in no namespace."""
 _EARLIER_S = 60.0
 """The first failure may be earlier than the cycle that saw it: a controller tries again ever more rarely."""
+_LONGEST = 1024  # characters of a message, which its writer may make as long as an object can be
 _CLAIM = re.compile(r"nodeclaim/(\S+?)(,|$)")
 
 
@@ -56,7 +57,8 @@ class Karpenter:
         self._gateway = gateway
         self._namespaces = namespaces
         self._read = _Read()
-        self._logged: set[str] = set()
+        self._events: dict[tuple[str, str], Sequence[Json]] = {}
+        self._problems: dict[str, str] = {}
 
     def refresh(self) -> None:
         """List NodePools and NodeClaims; if that fails, the last known ones stay."""
@@ -90,44 +92,37 @@ class Karpenter:
         """
         if self._namespaces and _CLUSTER_EVENTS not in self._namespaces:
             return {}
-        found = self._events(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
-        failures = (
-            LaunchFailure(claim=event["involvedObject"]["name"], at_s=event_s(event), reason=event.get("message") or "")
-            for event in found
-        )
+        found = self._listed(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
+        failures = (LaunchFailure(claim=_about(each), at_s=event_s(each), reason=_message(each)) for each in found)
         return {failure.claim: failure for failure in failures}
 
     def expected(self, namespace: str) -> Mapping[str, tuple[ExpectedNode, ...]]:
         """Return the nodes that autoscalers have announced for the pods of `namespace`, by the name of the pod."""
         found: dict[str, dict[str, ExpectedNode]] = {}
         for reason in _EXPECTS:
-            for event in self._events(namespace, f"involvedObject.kind=Pod,reason={reason}"):
+            for event in self._listed(namespace, f"involvedObject.kind=Pod,reason={reason}"):
                 node = expected_node(event)
-                of_pod = found.setdefault(event["involvedObject"]["name"], {})
+                of_pod = found.setdefault(_about(event), {})
                 of_pod[node.name] = min(node, of_pod.get(node.name, node), key=_since)
         return {pod: tuple(sorted(nodes.values(), key=_since)) for pod, nodes in found.items()}
 
     def failed_creations(self, namespace: str) -> Sequence[FailedCreation]:
         """Return why pods could not be created in `namespace`, the last failure last."""
-        events = sorted(self._events(namespace, "reason=FailedCreate"), key=event_s)
-        return [
-            FailedCreation(
-                owner=event["involvedObject"]["name"], at_s=event_s(event), message=event.get("message") or ""
-            )
-            for event in events
-        ]
+        events = sorted(self._listed(namespace, "reason=FailedCreate"), key=event_s)
+        return [FailedCreation(owner=_about(each), at_s=event_s(each), message=_message(each)) for each in events]
 
-    def _events(self, namespace: str, fields: str) -> Sequence[Json]:
+    def _listed(self, namespace: str, fields: str) -> Sequence[Json]:
+        """Return the Events of `namespace` that match a field selector; if they cannot be listed, the last known."""
         try:
             pages = list(self._gateway.pages(EVENTS, namespace, fieldSelector=fields))
         except KubeError as error:
-            if str(error) not in self._logged:
-                self._logged.add(str(error))
-                _LOG.warning(
-                    "cannot list Events in namespace %s; deadlines do not wait for nodes: %s", namespace, error
-                )
-            return ()
-        return [event for page in pages for event in page.items]
+            if self._problems.get(namespace) != str(error):
+                _LOG.warning("cannot list Events in namespace %s; the last known ones count: %s", namespace, error)
+            self._problems[namespace] = str(error)
+        else:
+            self._problems.pop(namespace, None)
+            self._events[namespace, fields] = [event for page in pages for event in page.items]
+        return self._events.get((namespace, fields), ())
 
 
 def refusal(failures: Sequence[FailedCreation], target: Target, since_s: float) -> str:
@@ -169,7 +164,7 @@ def node_pool_state(
                 (
                     ExpectedNode(
                         name=claim["metadata"]["name"],
-                        since_s=seconds(condition(claim, "Launched")["lastTransitionTime"]),
+                        since_s=_since_s(claim, "Launched"),
                     )
                     for claim in launched
                     if "deletionTimestamp" not in claim["metadata"]
@@ -178,14 +173,7 @@ def node_pool_state(
             )
         ),
         created_at_s=max((seconds(claim["metadata"]["creationTimestamp"]) for claim in claims), default=None),
-        registered_at_s=max(
-            (
-                seconds(condition(claim, "Registered")["lastTransitionTime"])
-                for claim in claims
-                if _is_registered(claim)
-            ),
-            default=None,
-        ),
+        registered_at_s=max((_since_s(claim, "Registered") for claim in claims if _is_registered(claim)), default=None),
         # A NodeClaim that is gone is known by its name only, which begins with that of its NodePool.
         failures=tuple(
             sorted((each for each in failures if each.claim.rpartition("-")[0] == name), key=lambda each: each.at_s)
@@ -195,7 +183,7 @@ def node_pool_state(
 
 def expected_node(event: Json) -> ExpectedNode:
     """Return the node that an Event about a pod announces."""
-    message = event.get("message") or ""
+    message = _message(event)
     claim = _CLAIM.search(message)
     # Karpenter repeats the Event while the pod is pending; the node has been on its way since the first one.
     first = event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
@@ -206,6 +194,15 @@ def event_s(event: Json) -> float:
     """Return when an Event was last seen, in seconds since the epoch."""
     last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return seconds(last or event["metadata"]["creationTimestamp"])
+
+
+def _about(event: Json) -> str:
+    """Return the name of the object that an Event is about. Its writer may have left it out."""
+    return str((event.get("involvedObject") or {}).get("name") or "")
+
+
+def _message(event: Json) -> str:
+    return str(event.get("message") or "")[:_LONGEST]
 
 
 def _bound(resource: str, limit: float, sizes: Sequence[Amounts]) -> int | None:
@@ -230,6 +227,10 @@ def _is_registered(claim: Json) -> bool:
 
 def _holds(claim: Json, kind: str) -> bool:
     return bool(condition(claim, kind).get("status") == "True")
+
+
+def _since_s(claim: Json, kind: str) -> float:
+    return seconds(condition(claim, kind).get("lastTransitionTime") or claim["metadata"]["creationTimestamp"])
 
 
 def _since(node: ExpectedNode) -> tuple[float, str]:

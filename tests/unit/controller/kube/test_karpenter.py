@@ -244,6 +244,24 @@ class TestReading:
         assert [(node.name, node.since_s) for node in expected["p"]] == [("inf2-a", 5), ("inf2-b", 9)]
         assert set(expected) == {"p", "q"}
 
+    def test_events_that_cannot_be_listed_for_a_moment_count_as_last_known(self) -> None:
+        """Otherwise one answer of 500 would end the wait for a node, and fail the pool."""
+        server = Server(events=[an_event("Nominated", "p", "Pod should schedule on: nodeclaim/inf2-a", 5)])
+        found = karpenter(server)
+        known = found.expected("speech")
+        server.lists["events"] = Unavailable("500")
+        assert found.expected("speech") == known
+        assert found.expected("elsewhere") == {}
+        server.lists["events"] = []
+        assert found.expected("speech") == {}
+
+    def test_what_tenants_write_into_events_cannot_stop_the_cycle(self) -> None:
+        nothing = {"metadata": {"creationTimestamp": at(3)}, "reason": "Nominated", "involvedObject": {"kind": "Pod"}}
+        long = {**nothing, "reason": "FailedCreate", "message": "x" * 10**6, "lastTimestamp": None}
+        found = karpenter(Server(events=[nothing, long]))
+        assert found.expected("speech") == {"": (ExpectedNode(name="", since_s=3),)}
+        assert [(each.owner, len(each.message)) for each in found.failed_creations("speech")] == [("", 1024)]
+
     def test_without_the_right_to_list_events_nothing_is_expected(self) -> None:
         assert karpenter(Server(events=Forbidden("403 events"))).expected("speech") == {}
         assert karpenter(Server(events=Forbidden("403 events"))).launch_failures() == {}
