@@ -48,7 +48,11 @@ def a_claim(
 ) -> dict[str, Any]:
     times = {"Launched": launched_s, "Registered": registered_s}
     conditions = [
-        {"type": kind, "status": "Unknown" if since_s is None else "True", "lastTransitionTime": at(since_s or created_s)}
+        {
+            "type": kind,
+            "status": "Unknown" if since_s is None else "True",
+            "lastTransitionTime": at(since_s or created_s),
+        }
         for kind, since_s in times.items()
     ]
     status: dict[str, Any] = {"conditions": conditions}
@@ -140,7 +144,6 @@ class TestNodesOnTheirWay:
         words = "pod triggered scale-up: [{asg-gpu 1->2 (max: 5)}]"
         assert expected_node(an_event("TriggeredScaleUp", "p", words, 8)) == ExpectedNode(name=words, since_s=8)
 
-
     def test_an_event_that_is_repeated_does_not_make_the_node_a_later_one(self) -> None:
         repeated = an_event("Nominated", "p", "Pod should schedule on: nodeclaim/inf2-x7k2p", 7)
         assert expected_node({**repeated, "count": 9, "lastTimestamp": at(900)}).since_s == 7
@@ -171,7 +174,8 @@ class Server:
                 event
                 for event in found
                 if event["reason"] == wanted["reason"]
-                and event["involvedObject"]["kind"] == wanted.get("involvedObject.kind", event["involvedObject"]["kind"])
+                and event["involvedObject"]["kind"]
+                == wanted.get("involvedObject.kind", event["involvedObject"]["kind"])
             ),
             resource_version="1",
         )
