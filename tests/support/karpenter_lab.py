@@ -56,6 +56,7 @@ class KarpenterOnLab(Service):
             utils.create_from_dict(self.api, crd)
         # Karpenter has no indexes of resources that are not there when it starts.
         wait_until_established(self.api, (crd["metadata"]["name"] for crd in crds))
+        self._folder.mkdir(parents=True, exist_ok=True)
         instance_types = self._folder / "instance-types.json"
         instance_types.write_text(json.dumps([_instance_type("g6.xlarge", price=0.8)]))
         metrics, probes = free_ports(2)
