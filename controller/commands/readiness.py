@@ -157,6 +157,7 @@ def _loads(
 ) -> tuple[tuple[str, ...], dict["PipelineKey", str]]:
     """Return the values of --demand, completed by demand.atLeast, and who states the load of each pipeline."""
     from controller.commands.plan_request import unknown_name
+    from controller.core.state.schedule import declared_as
     from optimizer.model import PipelineKey
 
     sources: dict[PipelineKey, str] = {}
@@ -170,7 +171,7 @@ def _loads(
         if key not in sources and spec.at_least:
             highest = max(spec.at_least, key=lambda floor: floor.demand)
             texts.append(f"{key}={highest.demand!r}")
-            sources[key] = f"demand.atLeast {highest.name}"
+            sources[key] = declared_as(highest)
     return tuple(texts), sources
 
 

@@ -35,7 +35,6 @@ def pipeline_decision(
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
     by_plan = admitted_by_plan(assessment, reported)
-    floor = assessment.demand.floor
     meanwhile = (
         None
         if awaits_turn
@@ -49,7 +48,7 @@ def pipeline_decision(
             planned=assessment.demand.demand,
             before=assessment.state.memory.planned_demand,
             no_arrivals_at=assessment.demand.no_arrivals_at,
-            at_least=floor.name if floor is not None and assessment.demand.from_floor else None,
+            known=assessment.demand.floor if assessment.demand.from_floor else None,
         ),
         profile=assessment.profile,
         plan=reported,

@@ -13,6 +13,7 @@ from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.summary import summary
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.state.schedule import field_of
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import Declared, PlacementKey
 from controller.kube.durable import memory_document, without_nulls
@@ -37,7 +38,7 @@ def pipeline_status(
     `old` is the stored status. A condition whose status has not changed keeps its transition time.
     """
     spec, now_s = state.spec, decision.now_s
-    plan, profile = own.plan, own.profile
+    plan, profile, known = own.plan, own.profile, own.demand.known
     # Several pipelines have the lower bound and the optimality gap together.
     alone = decision.plan if decision.plan is not None and len(decision.plan.pipelines) == 1 else None
     status: Json = without_nulls(
@@ -46,7 +47,7 @@ def pipeline_status(
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
             "summary": summary(own),
             "demand": number(own.demand.planned),
-            "atLeast": own.demand.at_least,
+            **({} if known is None else {field_of(known): known.name}),
             "observedDemand": number(own.demand.observed),
             "metrics": {
                 "source": own.metrics.tier.value,

@@ -10,7 +10,7 @@ from controller.resources.metadata import Metadata
 from controller.resources.pipeline_rules import MAX_STAGES, PIPELINE_CONSTRAINTS
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.placement import Replicas
-from controller.resources.schedule import MAX_FLOORS, LeastDemand
+from controller.resources.schedule import MAX_FLOORS, ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage
 
 
@@ -44,6 +44,9 @@ class Demand(Part):
     )
     """Demand that is known in advance, such as business hours. The planned demand is not below the highest entry that
     is active now or will be before a replica that is started now is ready."""
+    expected: Annotated[list[ExpectedDemand], Field(max_length=MAX_FLOORS)] = Field(default_factory=list)
+    """Events that are known in advance and repeat, as cron schedules. They count as the entries of atLeast do: from one
+    start-up time before the event until its end."""
 
 
 class Sla(Part):

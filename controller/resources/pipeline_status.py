@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from controller.resources.base import ListMap, Part
 from controller.resources.fields import Label, Number, Text
 from controller.resources.metadata import Condition, Timestamp
+from controller.resources.schedule import MAX_SCHEDULE
 
 
 class Summary(Part):
@@ -174,7 +175,9 @@ class PipelineStatus(Part):
     demand: Number | None = None
     """Planned demand, in the pipeline's unit."""
     at_least: Label | None = None
-    """Entry of spec.demand.atLeast that determines the planned demand. Absent: the load does."""
+    """Entry of spec.demand.atLeast that determines the planned demand. Absent: the load or spec.demand.expected does."""
+    expected: Annotated[str, Field(max_length=MAX_SCHEDULE)] | None = None
+    """Schedule of the entry of spec.demand.expected that determines the planned demand. Absent: none does."""
     observed_demand: Number | None = None
     """Observed demand, in the pipeline's unit."""
     metrics: MetricsStatus | None = None

@@ -5,7 +5,7 @@ Names that thousands of pipelines share are interned to save memory.
 
 from sys import intern
 
-from controller.core.state.schedule import DemandFloor, EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
@@ -24,12 +24,13 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
+from controller.resources import cron
 from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
-from controller.resources.schedule import LeastDemand
+from controller.resources.schedule import ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
@@ -68,7 +69,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
-        at_least=tuple(map(_floor, spec.demand.at_least)),
+        at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
     )
 
 
@@ -102,6 +103,21 @@ def _floor(entry: LeastDemand) -> DemandFloor:
         from_s=clock_s(entry.from_),
         until_s=clock_s(entry.until),
         days=tuple(_DAYS.index(day) for day in entry.days or _DAYS),
+        zone=time_zone(entry.time_zone or "UTC"),
+    )
+
+
+def _cron_floor(entry: ExpectedDemand) -> CronFloor:
+    times = cron.parse(entry.schedule)
+    return CronFloor(
+        name=entry.schedule,
+        demand=float(entry.at_least),
+        minutes=times.minutes,
+        hours=times.hours,
+        days=times.days,
+        months=times.months,
+        weekdays=times.weekdays,
+        for_s=duration_s(entry.for_),
         zone=time_zone(entry.time_zone or "UTC"),
     )
 

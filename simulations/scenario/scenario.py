@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
-from controller.resources.fields import Duration, PositiveDuration, duration_s
+from controller.resources.fields import Duration, Moment, PositiveDuration, duration_s
 from controller.resources.manifests import Document, ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
@@ -391,6 +391,9 @@ class ScenarioFile(Part):
     """Files with the SpeechPipelines and ComputePools, relative to this file."""
     duration: PositiveDuration
     """Length of the run, warm-up included."""
+    begins: Moment | None = None
+    """When the load begins, as an RFC 3339 time such as 2026-12-24T18:00:00Z. Needed where a pipeline has
+    `demand.atLeast` or `demand.expected`. On the lab they follow the machine's clock instead."""
     warmup: Duration = "0s"
     """Time at the begin of the run that is not scored."""
     window: PositiveDuration = "10s"

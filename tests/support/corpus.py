@@ -88,6 +88,7 @@ def _bad(  # one line per mistake below
 
 _HOURS = "spec.demand.atLeast[0]"
 _EVENT = "spec.demand.atLeast[1]"
+_EXPECTED = "spec.demand.expected[0]"
 
 GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "nothing optional in the spec": {"spec.mode": REMOVED, "spec.priority": REMOVED, "spec.scaling": REMOVED},
@@ -117,6 +118,8 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "a whole day": {f"{_HOURS}.from": "00:00", f"{_HOURS}.until": "24:00"},
     "no known demand": {"spec.demand.atLeast": []},
     "an event on a leap day": {f"{_EVENT}.start": "2028-02-29T00:00:00Z", f"{_EVENT}.end": "2028-03-01T00:00:00Z"},
+    "a schedule in UTC": {f"{_EXPECTED}.timeZone": REMOVED, f"{_EXPECTED}.schedule": "*/5 8-17/2 1,15 JAN-MAR 0,7"},
+    "no expected events": {"spec.demand.expected": []},
     "no budget to spend": {"spec.budget.perHour": "0"},
     "no numbers of a placement": {
         "spec.stages[0].placements[0].serviceTime": REMOVED,
@@ -236,6 +239,34 @@ BAD: tuple[Bad, ...] = (
         {"spec.demand.atLeast": [{**PIPELINE["spec"]["demand"]["atLeast"][1], "name": f"n{i}"} for i in range(17)]},
         "spec.demand.atLeast",
         "must have at most 16 entries",
+    ),
+    # Expected demand
+    _bad("no schedule", {f"{_EXPECTED}.schedule": REMOVED}, f"{_EXPECTED}.schedule", "required"),
+    _bad("no length of events", {f"{_EXPECTED}.for": REMOVED}, f"{_EXPECTED}.for", "required"),
+    _bad("no expected demand", {f"{_EXPECTED}.atLeast": REMOVED}, f"{_EXPECTED}.atLeast", "required"),
+    _bad("events of no length", {f"{_EXPECTED}.for": "0s"}, f"{_EXPECTED}.for", "must be longer than 0s"),
+    _bad("an hour of no clock", {f"{_EXPECTED}.schedule": "0 24 * * *"}, f"{_EXPECTED}.schedule", "hour 24: must be"),
+    _bad("a schedule of six fields", {f"{_EXPECTED}.schedule": "0 0 1 * * *"}, f"{_EXPECTED}.schedule", "it has 6 of 5"),
+    _bad(
+        "a range that ends before it begins",
+        {f"{_EXPECTED}.schedule": "0 18-8 * * *"},
+        f"{_EXPECTED}.schedule",
+        "hour 18-8: a range must not end before it begins",
+        on_server=None,
+    ),
+    _bad(
+        "a schedule without a day",
+        {f"{_EXPECTED}.schedule": "0 0 30 2 *"},
+        f"{_EXPECTED}.schedule",
+        "never occurs",
+        on_server=None,
+    ),
+    _bad(
+        "unknown time zone of a schedule",
+        {f"{_EXPECTED}.timeZone": "Europe/Berln"},
+        f"{_EXPECTED}.timeZone",
+        "did you mean Europe/Berlin?",
+        on_server=None,
     ),
     # Types
     _bad("money as a number", {"spec.budget.perHour": 20}, "spec.budget.perHour", "put it in quotes"),

@@ -13,6 +13,7 @@ from controller.core.messages.phrases import (
     reading_words,
 )
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
+from controller.core.state.schedule import declared_as
 from optimizer.model import LATENCY_FACTORS
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
@@ -136,11 +137,11 @@ def _source_words(decision: PipelineDecision) -> str:
 
 
 def scheduled_words(decision: PipelineDecision) -> str | None:
-    """Return the text about the entry of `demand.atLeast` that determines the planned demand, None where none does."""
-    planned, name = decision.demand.planned, decision.demand.at_least
-    if name is None or planned is None:
+    """Return the text about the demand known in advance that determines the planned demand, None where none does."""
+    planned, known = decision.demand.planned, decision.demand.known
+    if known is None or planned is None:
         return None
-    return f"planned for {demand_words(decision.spec, planned)}: demand.atLeast {name}"
+    return f"planned for {demand_words(decision.spec, planned)}: {declared_as(known)}"
 
 
 def silent_rule(rule: RuleState) -> str:

@@ -6,6 +6,7 @@ from enum import Enum
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
+from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -135,16 +136,16 @@ class DemandUse:
     """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
     `before` is the planned demand of the last cycle, and `forecast` the forecast of this cycle, None while the demand
-    is missing. `planned` and `before` are None until a demand is known. `at_least` is the name of the entry of
-    `spec.demand.atLeast` that determines `planned`, None where the load does. `no_arrivals_at` has the entry stages
-    that show a demand of 0 where the demand query returns no series.
+    is missing. `planned` and `before` are None until a demand is known. `known` is the demand known in advance that
+    determines `planned`, None where the load does. `no_arrivals_at` has the entry stages that show a demand of 0 where
+    the demand query returns no series.
     """
 
     observed: Reading
     forecast: float | None
     planned: float | None
     before: float | None
-    at_least: str | None = None
+    known: DemandFloor | None = None
     no_arrivals_at: tuple[StageName, ...] = ()
 
 
