@@ -24,6 +24,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from controller.core.act.admission import LAPSE_S
 from controller.core.assess.availability import unavailable
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause
@@ -77,6 +78,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("fleet_budget_usd_per_hour", "Budget of all pipelines together in USD per hour; no series without one", []),
     ("pipeline_served_ratio", "Largest share of the demand that can be served within the SLA, 0 to 1", _PIPELINE),
     ("pipeline_admissible", "Demand to admit, in the pipeline's unit; no series while there is no limit", _PIPELINE),
+    (
+        "pipeline_admissible_expiry_timestamp_seconds",
+        "Time after which the demand to admit is no longer a limit; no series while there is none",
+        _PIPELINE,
+    ),
     ("metrics_source", "1 for the source that the pipeline's metrics come from", [*_PIPELINE, "source"]),
     ("demand_unseen_seconds", "Time for which the pipeline's demand has not been observed, 0 if it is", _PIPELINE),
     ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
@@ -329,6 +335,8 @@ class _Gauges:
             self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
         self.set("pipeline_admissible", labels, decision.admissible)
+        if decision.admissible is not None:
+            self.set("pipeline_admissible_expiry_timestamp_seconds", labels, now_s + LAPSE_S)
         self.set("metrics_source", [*labels, decision.metrics.tier.value], 1)
         self.set("demand_unseen_seconds", labels, decision.metrics.lost_for_s or 0.0)
         self.set("demand_safety_factor", labels, decision.metrics.margin)

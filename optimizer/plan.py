@@ -144,6 +144,11 @@ class PipelinePlan:
     replay: ReplayCheck = ReplayCheck()
     advice: Advice = Advice()
 
+    @property
+    def sla_unreachable(self) -> bool:
+        """Return whether no load at all can be served within the SLA."""
+        return self.served_fraction <= 0 and self.limited_by is not None and self.limited_by.kind is LimitKind.SLA
+
     def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
         """Return the planned number of replicas of every placement, by stage and pool."""
         return {

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
+from controller.core.act.admission import LAPSE_S
 from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
@@ -80,6 +81,7 @@ def pipeline_status(
             "gap": None if alone is None else number(alone.gap),
             "servedFraction": None if plan is None else number(plan.served_fraction, rounding=ROUND_FLOOR),
             "admissible": number(own.admissible, rounding=ROUND_FLOOR),
+            "admissibleUntil": None if own.admissible is None else timestamp(now_s + LAPSE_S),
             "stages": [_stage(stage, state, own) for stage in profile.stages],
             "lastDecision": _last_decision(own, old, now_s),
             "memory": {
@@ -96,14 +98,15 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
 
     The rest of `old` stays, because the operator resumes from it. Only `admissible` is set to what the last plan admits
     (absent: no limit). It may have been lower while replicas were starting, and nothing would raise it until the
-    resource is usable again.
+    resource is usable again. It is not renewed, and lapses.
     """
     others = [other for other in old.get("conditions", []) if other["type"] != condition.type]
     by_plan = (old.get("memory") or {}).get("admissible")
     admissible = number(by_plan, rounding=ROUND_FLOOR) if isinstance(by_plan, int | float) else None
     return {
-        **{field: value for field, value in old.items() if field != "admissible"},
+        **{field: value for field, value in old.items() if field not in {"admissible", "admissibleUntil"}},
         **({} if admissible is None else {"admissible": admissible}),
+        **({"admissibleUntil": old["admissibleUntil"]} if admissible is not None and "admissibleUntil" in old else {}),
         "observedGeneration": generation,
         "conditions": [*_conditions((condition,), old, generation, now_s), *others],
     }

@@ -169,7 +169,7 @@ class PipelineStatus(Part):
     """The generation of the spec that this status is about."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible."""
+    Conflict, MeasurementsPlausible, Shedding."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None
@@ -216,6 +216,8 @@ class PipelineStatus(Part):
     """Demand that can be served within the SLA, in the pipeline's unit. The ingress sheds the rest. Absent: no limit.
 
     While replicas start, it is lowered to the demand that the ready replicas can serve."""
+    admissible_until: Timestamp | None = None
+    """Until when admissible is valid. The operator renews it. Once this time is past, there is no limit."""
     stages: Annotated[list[StageStatus], ListMap(key="name"), Field(max_length=20)] = Field(default_factory=list)
     """The stages."""
     last_decision: DecisionStatus | None = None

@@ -10,6 +10,7 @@ from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
     UNDECLARED_STARTUP_S,
+    ColdStart,
     Declared,
     DemandUnit,
     Mode,
@@ -67,9 +68,11 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             down=_step_policy(spec.scaling.scale_down),
             drain_s=duration_s(spec.scaling.scale_down.drain),
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
+            cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
         at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
+        sheds=spec.demand.admission == "Shed",
     )
 
 

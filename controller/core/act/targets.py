@@ -17,7 +17,7 @@ from controller.core.state.snapshot import PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, StageKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
-from optimizer.plan import LimitKind, PipelinePlan
+from optimizer.plan import PipelinePlan
 from profiler.stages import LatencySource
 
 
@@ -80,8 +80,8 @@ def _aim(
     rules = _highest(assessment.rules.floors(), assessment.learning.floors)
     idle = assessment.idle
     planned = _planned(assessment, plan)
-    hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    unreachable = hopeless or assessment.key in fleet.unreachable
+    hopeless = plan.sla_unreachable
+    unreachable = hopeless or fleet.unreachable.get(assessment.key, plan).sla_unreachable
     # A plan without a stage whose only pool does not exist is no plan for the other stages.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (hopeless and not pressed):

@@ -12,6 +12,7 @@ from controller.core.messages.sentences import (
     implausible_corrections,
     latency_of_sla,
     metrics_words,
+    shedding_words,
     silent_rule,
     spend_of_budget,
 )
@@ -46,6 +47,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _rule_metric_missing(decision),
         _conflict(decision),
         _measurements_plausible(decision),
+        _shedding(decision),
     )
 
 
@@ -137,3 +139,15 @@ def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:
     found = list(implausible_corrections(decision))
     reason = ConditionReason.CORRECTION_AT_LIMIT if found else ConditionReason.ALL_PLAUSIBLE
     return _condition(ConditionType.MEASUREMENTS_PLAUSIBLE, str(not found), reason.value, "; ".join(found))
+
+
+def _shedding(decision: PipelineDecision) -> ConditionValue:
+    if any(hold.reason is HoldReason.IDLE for hold in decision.holds) and decision.admissible is not None:
+        reason = ConditionReason.SCALED_TO_ZERO
+    elif decision.admissible is not None:
+        starting = decision.admissible == decision.admitted_meanwhile
+        reason = ConditionReason.REPLICAS_STARTING if starting else ConditionReason.OVERLOADED
+    else:
+        reason = ConditionReason.NO_LIMIT if decision.spec.sheds else ConditionReason.NOTHING_SHEDS
+    shedding = decision.admissible is not None
+    return _condition(ConditionType.SHEDDING, str(shedding), reason.value, shedding_words(decision))

@@ -23,6 +23,7 @@ class ConditionType(Enum):
     RULE_METRIC_MISSING = "RuleMetricMissing"
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    SHEDDING = "Shedding"
     AVAILABLE = "Available"
 
 
@@ -45,6 +46,11 @@ class ConditionReason(Enum):
     FOLLOWED = HoldReason.FOLLOWED.value
     ALL_PLAUSIBLE = "AllPlausible"
     CORRECTION_AT_LIMIT = "CorrectionAtLimit"
+    OVERLOADED = "Overloaded"
+    REPLICAS_STARTING = "ReplicasStarting"
+    SCALED_TO_ZERO = "ScaledToZero"
+    NO_LIMIT = "NoLimit"
+    NOTHING_SHEDS = "NothingSheds"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -83,6 +89,8 @@ class EventReason(Enum):
     CONFLICT_RESOLVED = "ConflictResolved"
     CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    SHEDDING = "Shedding"
+    SHEDDING_ENDED = "SheddingEnded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,5 +116,8 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.CONFLICT: Transition(bad=EventReason.CONFLICT, good=EventReason.CONFLICT_RESOLVED, bad_status="True"),
     ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
         bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
+    ),
+    ConditionType.SHEDDING: Transition(
+        bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"
     ),
 }

@@ -8,6 +8,7 @@ from controller.core.messages.phrases import (
     demand_words,
     duration,
     latency_words,
+    limit_words,
     money,
     number,
     reading_words,
@@ -142,6 +143,21 @@ def scheduled_words(decision: PipelineDecision) -> str | None:
     if known is None or planned is None:
         return None
     return f"planned for {demand_words(decision.spec, planned)}: {declared_as(known)}"
+
+
+def shedding_words(decision: PipelineDecision) -> str:
+    """Return the text about the load that the ingress sheds, or about the load that it should and does not."""
+    spec, plan, planned = decision.spec, decision.plan, decision.demand.planned
+    short = plan is not None and not plan.feasible
+    why = f"limited by {limit_words(None if plan is None else plan.limited_by, spec.budget_per_hour)}"
+    if decision.admissible is None:
+        if spec.sheds or not short or planned is None:
+            return ""
+        return f"demand.admission is None: planned for all of {demand_words(spec, planned)}; {why}"
+    if decision.admissible == decision.admitted_meanwhile:
+        why = "until pending replicas are ready"
+    of = "" if planned is None else f" of the planned {demand_words(spec, planned)}"
+    return f"the ingress admits {demand_words(spec, decision.admissible)}{of}: {why}"
 
 
 def silent_rule(rule: RuleState) -> str:

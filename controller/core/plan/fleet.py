@@ -1,7 +1,7 @@
 """Plans the whole fleet: acting pipelines are planned together, around the replicas of all others."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
-from optimizer.plan import LimitKind, PipelinePlan, Plan
+from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
@@ -38,8 +38,9 @@ class FleetPlan:
 
     `plan` is the common plan of the pipelines that act, or of all pipelines where none acts. A large fleet, which is
     planned in turns, has no common plan: there, `planned` has the plan of each pipeline's last turn, and `waiting` the
-    pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA; what
-    `plans` has for them meets the lowest multiple of the SLA that can be met. `cost_shares` says how the cost of shared
+    pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA, or
+    none meets it for all of a load that nothing sheds; what `plans` has for them meets the lowest multiple of the SLA
+    that can be met. `cost_shares` says how the cost of shared
     stages is split.
     """
 
@@ -81,10 +82,11 @@ def _planned_group(
     """Return the common plan of `group`, and what each of its pipelines follows: a plan that it can reach."""
     problem, plan = planned_together(group, assessments, pools, policy)
     problem, plan = _with_fallbacks(problem, plan, group, policy)
-    hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
+    unshed = frozenset(assessment.key for assessment in group if not assessment.spec.sheds)
+    hopeless = {own.key: own for own in plan.pipelines if _needs_longer_sla(own, unshed)}
     followed = plan
     if hopeless:
-        problem, followed = _relaxed(problem, plan, group, policy)
+        problem, followed = _relaxed(problem, plan, group, policy, unshed)
     return plan, FleetPlan(
         plan=plan,
         plans={own.key: own for own in followed.pipelines},
@@ -137,21 +139,25 @@ def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], p
     return (wider, found) if served > 0 else (problem, plan)
 
 
-def _sla_unreachable(plan: PipelinePlan) -> bool:
-    """Whether no load at all can be served within the SLA."""
-    return plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
+def _needs_longer_sla(plan: PipelinePlan, unshed: Collection[PipelineKey]) -> bool:
+    """Whether a plan within the SLA cannot be followed: it serves nothing, or a part of a load that nothing sheds."""
+    return plan.sla_unreachable or (plan.key in unshed and not plan.feasible)
 
 
-def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
+def _relaxed(
+    problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy, unshed: Collection[PipelineKey]
+) -> tuple[Problem, Plan]:
     """Return the problem and its plan with longer SLAs for the pipelines of `group` whose SLA no allocation meets.
 
     Replicas that miss the SLA by a little serve people better than a queue that grows. Where measured overhead leaves
     the stages too little of the SLA, no money can make up for it: the stages get all of the SLA then.
+
+    Where nothing sheds (`unshed`), all of the load must be met: a plan for a part of it has a queue that grows.
     """
     whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
     advice, before = _context(group, policy)
     for _ in range(RELAXATIONS):
-        hopeless = {own.key for own in plan.pipelines if _sla_unreachable(own)}
+        hopeless = {own.key for own in plan.pipelines if _needs_longer_sla(own, unshed)}
         if not hopeless:
             break
         problem = replace(

@@ -41,6 +41,13 @@ class DemandUnit(Enum):
     REQUESTS = "Requests"
 
 
+class ColdStart(Enum):
+    """What happens to load for which no replica is ready yet, because the pipeline was scaled to zero."""
+
+    WAIT = "Wait"
+    REFUSE = "Refuse"
+
+
 class RuleMetric(Enum):
     """A metric of the stage that a threshold rule can use instead of a query."""
 
@@ -169,7 +176,8 @@ class StepPolicy:
 class Scaling:
     """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions.
 
-    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never.
+    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never. `cold_start` says what happens
+    to its load while a stage has no ready replica, None: the user does not say.
     """
 
     tolerance: float
@@ -177,6 +185,7 @@ class Scaling:
     down: StepPolicy
     drain_s: float
     idle_after_s: float | None = None
+    cold_start: ColdStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +202,8 @@ class PipelineQueries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
-    items per second. `at_least` is the demand that is known in advance.
+    items per second. `at_least` is the demand that is known in advance. `sheds` says that the ingress keeps the load
+    within `status.admissible`.
     """
 
     key: PipelineKey
@@ -212,6 +222,7 @@ class PipelineSpec:
     scaling: Scaling
     stages: tuple[StageSpec, ...]
     at_least: tuple[DemandFloor, ...] = ()
+    sheds: bool = True
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
         """Return the key of every placement, in the order declared."""
