@@ -22,7 +22,10 @@ class LimitKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The binding constraint. `name` is the pool of a `POOL`, the stage of a `BOUNDS`, and None for other kinds."""
+    """The binding constraint. `name` is the pool of a `POOL`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
+
+    None for other kinds, and where the budget is that of the pipeline itself or of the whole fleet.
+    """
 
     kind: LimitKind
     name: str | None = None

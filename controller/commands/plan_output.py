@@ -202,7 +202,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
 
 
 def _floors_above(spec: PipelineSpec, demand: float) -> list[DemandFloor]:
-    """Return the entries of `demand.atLeast` and `demand.expected` above the planned load, which the operator follows at their times."""
+    """Return the demand known in advance that is above the planned load: the operator follows it at its times."""
     return [floor for floor in spec.at_least if floor.demand > demand]
 
 

@@ -1,6 +1,6 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
@@ -10,6 +10,7 @@ from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
+    BudgetDecision,
     DemandUse,
     Hold,
     HoldReason,
@@ -18,12 +19,13 @@ from controller.core.state.decision import (
     PoolDecision,
     ReplicaChange,
     SharedStage,
+    ShortPipeline,
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode, Target
-from optimizer.model import PoolName, StageName
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.model import GroupBudget, PoolName, StageName
+from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
 from profiler.samples import MetricsTier
 
 
@@ -75,6 +77,7 @@ def pipeline_decision(
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
+        budgets=rollout.budgets,
     )
 
 
@@ -204,4 +207,26 @@ def pool_decision(
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),
         memory=memory,
+    )
+
+
+def budget_decisions(
+    assessments: Sequence[Assessment], fleet: FleetPlan, rollout: Rollout, budgets: Sequence[GroupBudget]
+) -> tuple[BudgetDecision, ...]:
+    """Return the money of every ComputeBudget, and the pipelines that get less because of it."""
+    reported = {each.key: fleet.unreachable.get(each.key, fleet.plans[each.key]) for each in assessments}
+    return tuple(
+        BudgetDecision(
+            name=budget.name,
+            limit_per_hour=budget.per_hour,
+            spend_per_hour=rollout.budget_spend_per_hour[budget.name],
+            planned_per_hour=sum(fleet.plans[key].cost_per_hour for key in sorted(budget.pipelines)),
+            pipelines=tuple(sorted(budget.pipelines)),
+            short=tuple(
+                ShortPipeline(key=key, served_fraction=reported[key].served_fraction)
+                for key in sorted(budget.pipelines)
+                if reported[key].limited_by == Limit(kind=LimitKind.BUDGET, name=budget.name)
+            ),
+        )
+        for budget in budgets
     )

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.core.state.spec import LabelSelector, Requirement
 from controller.kube.gateway import Json
 
 _METADATA = ("name", "creationTimestamp", "deletionTimestamp")
@@ -17,41 +18,6 @@ _STATUS = ("phase", "podIP")
 _CONDITIONS = ("Ready", "PodScheduled")
 _CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """One of the `matchExpressions` of a label selector."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `labels` meet the requirement; one with an unknown operator is never met."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelSelector:
-    """A label selector: a pod must have all of `labels` and meet all `requirements`."""
-
-    labels: Mapping[str, str]
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the selector matches a pod with `labels`."""
-        return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,11 +27,28 @@ from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
-from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
+from controller.core.state.snapshot import (
+    BudgetState,
+    PipelineState,
+    Planned,
+    PoolState,
+    Snapshot,
+    TargetMissing,
+    TargetState,
+)
+from controller.core.state.spec import (
+    BudgetSpec,
+    Mode,
+    PipelineSpec,
+    PlacementKey,
+    PlacementSpec,
+    PoolSpec,
+    StageSpec,
+    Target,
+)
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import memory_from, resumed
-from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.gateway import NAMESPACES, PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
 from controller.kube.matching import Workload
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
@@ -50,10 +67,11 @@ from controller.kube.workloads import (
     target_state,
     zones,
 )
+from controller.resources.budget import ComputeBudget
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.translate import pipeline_spec, pool_spec
+from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
 from optimizer.model import InvalidProblem, PipelineKey, PoolName
 from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
 from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
@@ -82,6 +100,8 @@ class Observation:
     pools: Mapping[PoolName, KeptResource]
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
+    budgets: Mapping[str, KeptResource] = field(default_factory=dict)
+    invalid_budgets: tuple[InvalidObject, ...] = ()
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -106,11 +126,13 @@ class Resources:
         self,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         namespaces: tuple[str, ...],
         priorities: PriorityLimits = _UNLIMITED,
     ) -> None:
         self._pipelines = pipelines
         self._pools = pools
+        self._budgets = budgets
         self._priorities = priorities
         self._namespaces = frozenset(namespaces)
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
@@ -145,6 +167,16 @@ class Resources:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
 
+    def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the ComputeBudgets with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        for resource in self._budgets.snapshot().values():
+            try:
+                usable.append((budget_spec(parse(ComputeBudget, resource.whole())), resource))
+            except InvalidResource as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CarriedOver:
@@ -174,6 +206,7 @@ class Reader:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         cluster: Cluster,
         interval_s: float,
         reporting_grace_s: float,
@@ -184,7 +217,7 @@ class Reader:
         """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
         self._source = source
-        self._resources = Resources(pipelines, pools, namespaces, priorities)
+        self._resources = Resources(pipelines, pools, budgets, namespaces, priorities)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
@@ -195,6 +228,7 @@ class Reader:
         self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway, namespaces)
         self._last_nodes: Sequence[Json] = ()
+        self._last_namespaces: dict[str, frozenset[str]] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
     def close(self) -> None:
@@ -211,6 +245,7 @@ class Reader:
         """
         now_s = self._clock()
         pools, invalid_pools = self._resources.pools()
+        budgets, invalid_budgets = self._resources.budgets()
         pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
@@ -234,6 +269,7 @@ class Reader:
                 spec.name: self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {}))
                 for spec, resource in pools
             },
+            budgets=self._budget_states([spec for spec, _ in budgets]),
         )
         return Observation(
             snapshot=snapshot,
@@ -241,7 +277,27 @@ class Reader:
             pools={spec.name: resource for spec, resource in pools},
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
+            budgets={spec.name: resource for spec, resource in budgets},
+            invalid_budgets=invalid_budgets,
         )
+
+    def _budget_states(self, specs: Sequence[BudgetSpec]) -> tuple[BudgetState, ...]:
+        """Return each ComputeBudget with its namespaces; if they cannot be read, with the last known ones.
+
+        The API server selects them: of thousands of namespaces only those are sent.
+        """
+        states = []
+        for spec in specs:
+            unread = ""
+            try:
+                found = self._gateway.list_all(NAMESPACES, None, str(spec.selector) or None).items
+                self._last_namespaces[spec.uid] = frozenset(each["metadata"]["name"] for each in found)
+            except KubeError as error:
+                unread = str(error)
+            known = self._last_namespaces.get(spec.uid, frozenset())
+            states.append(BudgetState(spec=spec, namespaces=known, unread=unread))
+        self._last_namespaces = {state.spec.uid: state.namespaces for state in states}
+        return tuple(states)
 
     def _with_shared_stages(
         self, pipelines: list[tuple[PipelineSpec, KeptResource]], invalid: tuple[InvalidObject, ...]

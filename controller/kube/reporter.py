@@ -20,6 +20,7 @@ from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
+    BUDGETS,
     PIPELINES,
     POOLS,
     Conflict,
@@ -32,7 +33,7 @@ from controller.kube.gateway import (
 )
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.significance import merge_patch, worth_writing
-from controller.kube.status import invalid_status, pipeline_status, pool_status, written_at_s
+from controller.kube.status import budget_status, invalid_status, pipeline_status, pool_status, written_at_s
 from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
@@ -43,11 +44,15 @@ INVALID_SHARE = 0.5
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 _PARALLEL = 8
-_VERDICT = {PIPELINES: ConditionType.READY, POOLS: ConditionType.AVAILABLE}
+_VERDICT = {
+    PIPELINES: ConditionType.READY,
+    POOLS: ConditionType.AVAILABLE,
+    BUDGETS: ConditionType.WITHIN_BUDGET,
+}
 
 
 class Reporter:
-    """Writes the statuses and Events of SpeechPipelines and ComputePools."""
+    """Writes the statuses and Events of SpeechPipelines, ComputePools and ComputeBudgets."""
 
     def __init__(
         self,
@@ -56,18 +61,19 @@ class Reporter:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         interval_s: float,
         pool_status: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pipelines` and `pools` get every written object at once, before the watches deliver it.
+        """`pipelines`, `pools` and `budgets` get every written object at once, before the watches deliver it.
 
-        `interval_s` is the time between cycles; without `pool_status`, ComputePools are only read; `clock` returns
-        monotonic seconds.
+        `interval_s` is the time between cycles; without `pool_status`, ComputePools and ComputeBudgets are only read;
+        `clock` returns monotonic seconds.
         """
         self._gateway = gateway
         self._events = events
-        self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._stores = {PIPELINES: pipelines, POOLS: pools, BUDGETS: budgets}
         self._interval_s = interval_s
         self._pool_status = pool_status
         self._clock = clock
@@ -82,7 +88,7 @@ class Reporter:
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
     ) -> frozenset[PipelineKey]:
-        """Write the statuses of pools and usable pipelines, and return the pipelines that may be acted on.
+        """Write the statuses of pools, budgets and usable pipelines, and return the pipelines that may be acted on.
 
         A pipeline is left out if its status could not be written because the pipeline no longer exists, the write
         conflicted with another, or the server does not answer; after another refusal, it may be acted on. Statuses of
@@ -96,6 +102,13 @@ class Reporter:
             old = resource.status()
             status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
             if self._write(POOLS, resource, old, status, now_s):
+                self._record_verdict(resource, old, status)
+        states = {state.spec.name: state for state in snapshot.budgets}
+        for budget in decision.budgets if self._pool_status else ():
+            resource = observation.budgets[budget.name]
+            old = resource.status()
+            status = budget_status(states[budget.name], budget, old, now_s)
+            if self._write(BUDGETS, resource, old, status, now_s):
                 self._record_verdict(resource, old, status)
         self._forget_all_but(observation)
         return self._report_pipelines(observation, decision, news)
@@ -127,7 +140,12 @@ class Reporter:
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
         invalid_pools = observation.invalid_pools if self._pool_status else ()
-        kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, invalid_pools))
+        invalid_budgets = observation.invalid_budgets if self._pool_status else ()
+        kinds = (
+            (PIPELINES, observation.invalid_pipelines),
+            (POOLS, invalid_pools),
+            (BUDGETS, invalid_budgets),
+        )
         news = (
             (kind, found.resource, old, status)
             for kind, invalid in kinds
@@ -227,8 +245,9 @@ class Reporter:
             self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
 
     def _forget_all_but(self, observation: Observation) -> None:
-        invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
-        everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
+        unusable = (*observation.invalid_pipelines, *observation.invalid_pools, *observation.invalid_budgets)
+        usable = (observation.pipelines, observation.pools, observation.budgets)
+        everything = (*(one for kind in usable for one in kind.values()), *(found.resource for found in unusable))
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}

@@ -9,17 +9,19 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from controller.core.act.admission import LAPSE_S
-from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
+from controller.core.messages.conditions import ConditionValue, budget_condition, conditions, pool_condition
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
+from controller.core.messages.sentences import short_words
 from controller.core.messages.summary import summary
-from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.state.decision import BudgetDecision, Decision, PipelineDecision, PoolDecision
 from controller.core.state.schedule import field_of
-from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
+from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import Declared, PlacementKey
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
+from controller.resources.budget import MAX_SHORT
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity, Reading
@@ -130,6 +132,27 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "unavailableUntil": None if memory.unavailable_until_s is None else timestamp(memory.unavailable_until_s),
             "backoffSeconds": None if memory.backoff_s is None else _plain(Decimal(repr(memory.backoff_s))),
             "reason": memory.reason or None,
+        }
+    )
+    return status
+
+
+def budget_status(state: BudgetState, decision: BudgetDecision, old: Json, now_s: float) -> Json:
+    """Return the status of a ComputeBudget as JSON; `old` is the stored one, from which transition times are kept."""
+    status: Json = without_nulls(
+        {
+            "observedGeneration": state.spec.generation,
+            "conditions": _conditions((budget_condition(decision, state.unread),), old, state.spec.generation, now_s),
+            "limitPerHour": _plain(Decimal(repr(decision.limit_per_hour))),
+            "spendPerHour": number(decision.spend_per_hour, rounding=ROUND_CEILING),
+            "plannedPerHour": number(decision.planned_per_hour, rounding=ROUND_CEILING),
+            "pipelines": len(decision.pipelines),
+            "short": [
+                {"pipeline": short.key, "servedFraction": number(short.served_fraction, rounding=ROUND_FLOOR)}
+                for short in decision.short[:MAX_SHORT]
+            ],
+            "shortCount": len(decision.short),
+            "reason": short_words(decision) or None,
         }
     )
     return status

@@ -1,4 +1,4 @@
-"""Cron schedules as Kubernetes' CronJobs have them: five fields, `*`, lists, ranges, steps, names of months and days."""
+"""Cron schedules as Kubernetes' CronJobs have them: five fields with `*`, lists, ranges, steps, and names."""
 
 import re
 from dataclasses import dataclass
@@ -97,10 +97,8 @@ def _numbers(field: _Field, text: str) -> tuple[int, ...]:
         chosen, _, step = part.partition("/")
         first, _, last = chosen.partition("-")
         low = field.least if first == "*" else field.value(first)
-        if last:
-            high = field.value(last)
-        else:
-            high = field.most if first == "*" or step else low
+        open_ended = first == "*" or step
+        high = field.value(last) if last else field.most if open_ended else low
         if low > high:
             raise CronError(f"{field.title} {part}: a range must not end before it begins")
         numbers.update(range(low, high + 1, int(step or 1)))

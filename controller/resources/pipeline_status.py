@@ -175,7 +175,7 @@ class PipelineStatus(Part):
     demand: Number | None = None
     """Planned demand, in the pipeline's unit."""
     at_least: Label | None = None
-    """Entry of spec.demand.atLeast that determines the planned demand. Absent: the load or spec.demand.expected does."""
+    """Entry of spec.demand.atLeast that determines the planned demand. Absent: none does."""
     expected: Annotated[str, Field(max_length=MAX_SCHEDULE)] | None = None
     """Schedule of the entry of spec.demand.expected that determines the planned demand. Absent: none does."""
     observed_demand: Number | None = None

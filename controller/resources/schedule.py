@@ -24,7 +24,7 @@ MAX_FLOORS = 16
 MAX_SCHEDULE = 128
 
 
-def _unknown_zone(entry: "LeastDemand | ExpectedDemand") -> Iterator[Breach]:
+def _unknown_zone(entry: "LeastDemand | CronEntry") -> Iterator[Breach]:
     if entry.time_zone is not None and entry.time_zone not in zone_names():
         nearest = nearest_name(entry.time_zone, sorted(zone_names()))
         hint = f"; did you mean {nearest}?" if nearest else ""
@@ -35,15 +35,15 @@ _ZONE = Constraint(find=_unknown_zone, cel=None, rule="must be an IANA time zone
 """Only the machine that evaluates the schedule knows its time zone data."""
 
 
-def _bad_schedule(entry: "ExpectedDemand") -> Iterator[Breach]:
+def _bad_schedule(entry: "CronEntry") -> Iterator[Breach]:
     try:
         cron.parse(entry.schedule)
     except cron.CronError as error:
         yield Breach(path=("schedule",), rule=str(error))
 
 
-class ExpectedDemand(Part):
-    """A demand that is known in advance and repeats: events by a cron schedule."""
+class CronEntry(Part):
+    """Times that repeat by a cron schedule."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         Constraint(
@@ -53,12 +53,17 @@ class ExpectedDemand(Part):
     )
 
     schedule: Annotated[str, Field(min_length=9, max_length=MAX_SCHEDULE)]
-    """When the events begin, as a cron schedule: minute, hour, day of month, month and day of week, such as
+    """When it begins, as a cron schedule: minute, hour, day of month, month and day of week, such as
     "0 18 * * MON-FRI". The names are those of English, in capitals."""
     time_zone: ZoneName | None = None
     """IANA name of the time zone of the schedule, such as Europe/Berlin. By default UTC."""
     for_: Annotated[PositiveDuration, Field(alias="for")]
-    """How long each event lasts."""
+    """How long it lasts each time."""
+
+
+class ExpectedDemand(CronEntry):
+    """A demand that is known in advance and repeats: events by a cron schedule."""
+
     at_least: DecimalString
     """Least demand to plan for during the events, in the pipeline's unit."""
 

@@ -5,19 +5,23 @@ Names that thousands of pipelines share are interned to save memory.
 
 from sys import intern
 
-from controller.core.state.schedule import CronFloor, DemandFloor, EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
     UNDECLARED_STARTUP_S,
+    BudgetPeriod,
+    BudgetSpec,
     ColdStart,
     Declared,
     DemandUnit,
+    LabelSelector,
     Mode,
     PipelineQueries,
     PipelineSpec,
     PlacementSpec,
     PoolSpec,
+    Requirement,
     Rule,
     RuleMetric,
     Scaling,
@@ -26,12 +30,13 @@ from controller.core.state.spec import (
     Target,
 )
 from controller.resources import cron
+from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
-from controller.resources.schedule import ExpectedDemand, LeastDemand
+from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
@@ -93,6 +98,27 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
     )
 
 
+def budget_spec(resource: ComputeBudget) -> BudgetSpec:
+    """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
+    spec, selector = resource.spec, resource.spec.namespace_selector
+    return BudgetSpec(
+        name=resource.metadata.name,
+        uid=resource.metadata.uid,
+        generation=resource.metadata.generation,
+        selector=LabelSelector(
+            labels=selector.match_labels,
+            requirements=tuple(
+                Requirement(key=one.key, operator=one.operator, values=frozenset(one.values))
+                for one in selector.match_expressions
+            ),
+        ),
+        per_hour=float(spec.per_hour),
+        periods=tuple(
+            BudgetPeriod(per_hour=float(period.per_hour), windows=_windows(period)) for period in spec.periods
+        ),
+    )
+
+
 def _floor(entry: LeastDemand) -> DemandFloor:
     name, demand = entry.name, float(entry.demand)
     if entry.start is not None:
@@ -111,10 +137,12 @@ def _floor(entry: LeastDemand) -> DemandFloor:
 
 
 def _cron_floor(entry: ExpectedDemand) -> CronFloor:
+    return CronFloor(name=entry.schedule, demand=float(entry.at_least), windows=_windows(entry))
+
+
+def _windows(entry: CronEntry) -> CronWindows:
     times = cron.parse(entry.schedule)
-    return CronFloor(
-        name=entry.schedule,
-        demand=float(entry.at_least),
+    return CronWindows(
         minutes=times.minutes,
         hours=times.hours,
         days=times.days,

@@ -196,7 +196,10 @@ def _pipeline(written: Mapping[str, Any], spec: PipelineSpec) -> dict[str, Any]:
         query = f"sum(sluice_ingress_active_streams{{{labels}}})"
     else:
         query = f"sum(rate(sluice_ingress_requests_total{{{labels}}}[1m]))"
-    demand = {**{name: value for name, value in written["demand"].items() if name not in {"atLeast", "expected"}}, "query": query}
+    demand = {
+        **{name: value for name, value in written["demand"].items() if name not in {"atLeast", "expected"}},
+        "query": query,
+    }
     sla = {name: value for name, value in written["sla"].items() if name != "query"}
     if spec.queries.latency is not None:
         buckets = f"sum by (le) (rate(sluice_ingress_latency_seconds_bucket{{{labels}}}[1m]))"

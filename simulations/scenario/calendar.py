@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.core.state.schedule import CronFloor, DemandFloor, EventFloor, TimeZone, WeeklyFloor
+from controller.core.state.schedule import CronWindows, DemandFloor, EventFloor, TimeZone, WeeklyFloor
 from controller.core.state.spec import PipelineSpec
 
 
@@ -14,8 +14,14 @@ def in_run_time(pipeline: PipelineSpec, begins_s: float) -> PipelineSpec:
 def _in_run_time(floor: DemandFloor, begins_s: float) -> DemandFloor:
     if isinstance(floor, EventFloor):
         return replace(floor, start_s=floor.start_s - begins_s, end_s=floor.end_s - begins_s)
-    assert isinstance(floor, WeeklyFloor | CronFloor)
-    return replace(floor, zone=_shifted(floor.zone, begins_s))
+    if isinstance(floor, WeeklyFloor):
+        return replace(floor, zone=_shifted(floor.zone, begins_s))
+    return replace(floor, windows=windows_in_run_time(floor.windows, begins_s))
+
+
+def windows_in_run_time(windows: CronWindows, begins_s: float) -> CronWindows:
+    """Return `windows` in the time of a run whose load begins at `begins_s` since the epoch."""
+    return replace(windows, zone=_shifted(windows.zone, begins_s))
 
 
 def _shifted(zone: TimeZone, begins_s: float) -> TimeZone:

@@ -246,7 +246,9 @@ BAD: tuple[Bad, ...] = (
     _bad("no expected demand", {f"{_EXPECTED}.atLeast": REMOVED}, f"{_EXPECTED}.atLeast", "required"),
     _bad("events of no length", {f"{_EXPECTED}.for": "0s"}, f"{_EXPECTED}.for", "must be longer than 0s"),
     _bad("an hour of no clock", {f"{_EXPECTED}.schedule": "0 24 * * *"}, f"{_EXPECTED}.schedule", "hour 24: must be"),
-    _bad("a schedule of six fields", {f"{_EXPECTED}.schedule": "0 0 1 * * *"}, f"{_EXPECTED}.schedule", "it has 6 of 5"),
+    _bad(
+        "a schedule of six fields", {f"{_EXPECTED}.schedule": "0 0 1 * * *"}, f"{_EXPECTED}.schedule", "it has 6 of 5"
+    ),
     _bad(
         "a range that ends before it begins",
         {f"{_EXPECTED}.schedule": "0 18-8 * * *"},

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
+from controller.core.assess.budgets import group_budgets
 from controller.core.assess.optimizer_input import stages_sla_s
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
@@ -469,7 +470,13 @@ def find_aims(
     The tolerance is for cost alone: a pipeline that is above a cap, or uses a pool with too few instances, follows its
     plan even for a smaller saving.
     """
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, cost_shares=fleet.cost_shares)
+    ledger = Ledger(
+        snapshot.pipelines,
+        snapshot.pools,
+        policy.budget_per_hour,
+        cost_shares=fleet.cost_shares,
+        budgets=group_budgets(snapshot),
+    )
     shortage = ledger.shortage()
     pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
     follows, shared_planned = _following(assessments, fleet, snapshot.pools, policy, pressed)

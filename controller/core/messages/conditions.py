@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import reading_words, timestamp
+from controller.core.messages.phrases import money, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
@@ -13,12 +13,13 @@ from controller.core.messages.sentences import (
     latency_of_sla,
     metrics_words,
     shedding_words,
+    short_words,
     silent_rule,
     spend_of_budget,
 )
 from controller.core.messages.summary import READY, health
 from controller.core.state.carry_over import PoolMemory
-from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
 from profiler.samples import Absence
 
 _LONG_S = 300.0  # demand that has been missing for so long is an outage that needs a person
@@ -64,6 +65,18 @@ def pool_condition(memory: PoolMemory, unread: str, now_s: float) -> ConditionVa
         return _condition(ConditionType.AVAILABLE, "False", ConditionReason.CANNOT_DELIVER.value, message)
     message = f"retried with one replica since {until}, after a failure: {memory.reason}"
     return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.ON_TRIAL.value, message)
+
+
+def budget_condition(decision: BudgetDecision, unread: str) -> ConditionValue:
+    """Return the condition of a ComputeBudget; `unread` says why its namespaces cannot be listed."""
+    spent = f"{money(decision.spend_per_hour)} of {money(decision.limit_per_hour)} is spent"
+    message = "; ".join(filter(None, [spent, short_words(decision)]))
+    if unread:
+        message = f"cannot list namespaces; using the last known ones: {unread}"
+        return _condition(ConditionType.WITHIN_BUDGET, "Unknown", ConditionReason.NAMESPACES_UNREADABLE.value, message)
+    if decision.exceeded:
+        return _condition(ConditionType.WITHIN_BUDGET, "False", ConditionReason.ABOVE_BUDGET.value, message)
+    return _condition(ConditionType.WITHIN_BUDGET, "True", ConditionReason.WITHIN_BUDGET.value, message)
 
 
 def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: str) -> ConditionValue:

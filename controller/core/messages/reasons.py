@@ -55,6 +55,7 @@ class ConditionReason(Enum):
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
     NODES_UNREADABLE = "NodesUnreadable"
+    NAMESPACES_UNREADABLE = "NamespacesUnreadable"
 
 
 class EventReason(Enum):
@@ -117,7 +118,5 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
         bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
     ),
-    ConditionType.SHEDDING: Transition(
-        bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"
-    ),
+    ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
 }

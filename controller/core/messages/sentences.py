@@ -12,8 +12,17 @@ from controller.core.messages.phrases import (
     money,
     number,
     reading_words,
+    share_words,
 )
-from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
+from controller.core.state.decision import (
+    BudgetDecision,
+    ChangeReason,
+    Hold,
+    HoldReason,
+    PipelineDecision,
+    ReplicaChange,
+    RuleState,
+)
 from controller.core.state.schedule import declared_as
 from optimizer.model import LATENCY_FACTORS
 from optimizer.plan import PipelinePlan
@@ -22,6 +31,8 @@ from profiler.estimate import FACTOR_BOUNDS
 from profiler.samples import Absence, MetricsTier
 from profiler.stages import LatencySource
 
+_NAMED = 5
+"""The most pipelines that are named in one text."""
 _AT_LIMIT = 0.01
 """A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
@@ -149,7 +160,8 @@ def shedding_words(decision: PipelineDecision) -> str:
     """Return the text about the load that the ingress sheds, or about the load that it should and does not."""
     spec, plan, planned = decision.spec, decision.plan, decision.demand.planned
     short = plan is not None and not plan.feasible
-    why = f"limited by {limit_words(None if plan is None else plan.limited_by, spec.budget_per_hour)}"
+    limit = None if plan is None else plan.limited_by
+    why = f"limited by {limit_words(limit, spec.budget_per_hour, decision.budgets)}"
     if decision.admissible is None:
         if spec.sheds or not short or planned is None:
             return ""
@@ -158,6 +170,16 @@ def shedding_words(decision: PipelineDecision) -> str:
         why = "until pending replicas are ready"
     of = "" if planned is None else f" of the planned {demand_words(spec, planned)}"
     return f"the ingress admits {demand_words(spec, decision.admissible)}{of}: {why}"
+
+
+def short_words(decision: BudgetDecision) -> str:
+    """Return the text about the pipelines that a ComputeBudget keeps from being served in full; empty without any."""
+    if not decision.short:
+        return ""
+    named = ", ".join(f"{short.key} {share_words(short.served_fraction)}" for short in decision.short[:_NAMED])
+    more = len(decision.short) - _NAMED
+    rest = f" and {count_of(more, 'other')}" if more > 0 else ""
+    return f"{money(decision.limit_per_hour)} is not enough to serve all load within the SLA: served are {named}{rest}"
 
 
 def silent_rule(rule: RuleState) -> str:

@@ -8,12 +8,12 @@ from functools import partial
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
 from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
-from controller.core.plan.ledger import EPSILON, entries, totals_of
+from controller.core.plan.ledger import EPSILON, entries, paid_per_hour, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
+from optimizer.model import GroupBudget, Pipeline, PipelineKey, Pool, PoolName, Problem
 from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
@@ -53,8 +53,13 @@ class FleetPlan:
     cost_shares: CostShares = field(default_factory=dict)
 
 
-def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
-    """Return the plan of every pipeline.
+def plan_fleet(
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget] = (),
+) -> FleetPlan:
+    """Return the plan of every pipeline, within `budgets` of groups of them.
 
     Acting pipelines are planned around the replicas of the others. Pipelines that do not act get the plan that they
     would have if all acted. A pipeline that only reads workloads of others gets the plan that it would have if it acted
@@ -66,21 +71,25 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     found = FleetPlan(plan=None, plans={}, pipelines={})
     for group in (owning, acting):
         if group and (group is acting or len(acting) < len(owning)):
-            plan, own = _planned_group(group, assessments, pools, policy)
+            plan, own = _planned_group(group, assessments, pools, policy, budgets)
             found = _joined(found, own)
     for assessment in assessments:
         if assessment.owners:
             others = [other for other in assessments if other.key not in assessment.owners]
-            _, own = _planned_group((assessment,), others, pools, policy)
+            _, own = _planned_group((assessment,), others, pools, policy, budgets)
             found = _joined(found, own)
     return replace(found, plan=plan, cost_shares=served_cost_shares(assessments, found.plans))
 
 
 def _planned_group(
-    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+    group: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
 ) -> tuple[Plan, FleetPlan]:
     """Return the common plan of `group`, and what each of its pipelines follows: a plan that it can reach."""
-    problem, plan = planned_together(group, assessments, pools, policy)
+    problem, plan = planned_together(group, assessments, pools, policy, budgets)
     problem, plan = _with_fallbacks(problem, plan, group, policy)
     unshed = frozenset(assessment.key for assessment in group if not assessment.spec.sheds)
     hopeless = {own.key: own for own in plan.pipelines if _needs_longer_sla(own, unshed)}
@@ -206,7 +215,11 @@ def _placeholder(name: PoolName) -> PoolState:
 
 
 def planned_together(
-    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+    group: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
 ) -> tuple[Problem, Plan]:
     """Return the problem and the plan of `group`, which is part of `assessments`.
 
@@ -215,11 +228,11 @@ def planned_together(
     """
     advice, before = _context(group, policy)
     if any(pool.leaving_instances for pool in pools.values()):
-        problem = _problem(group, assessments, pools, policy, without_leaving=True)
+        problem = _problem(group, assessments, pools, policy, budgets, without_leaving=True)
         plan = _allocated(problem, advice, before)
         if all(own.feasible for own in plan.pipelines):
             return problem, plan
-    problem = _problem(group, assessments, pools, policy, without_leaving=False)
+    problem = _problem(group, assessments, pools, policy, budgets, without_leaving=False)
     return problem, _allocated(problem, advice, before)
 
 
@@ -244,6 +257,7 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         problem.pipelines,
         tuple(sorted(problem.pools.items())),
         problem.budget_per_hour,
+        problem.budgets,
         problem.composition,
         problem.switching_cost_per_hour,
         problem.search_effort,
@@ -258,6 +272,7 @@ def _problem(
     assessments: Sequence[Assessment],
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
+    budgets: Sequence[GroupBudget],
     *,
     without_leaving: bool,
 ) -> Problem:
@@ -286,7 +301,13 @@ def _problem(
         )
         for name, pool in pools.items()
     }
-    kept = affordable(group, left, budget)
+    paid = {each.key: _observed_per_hour(each, pools) for each in others if budgets}
+    groups = tuple(
+        replace(group_, per_hour=max(0.0, group_.per_hour - sum(paid.get(key, 0.0) for key in group_.pipelines)))
+        for group_ in budgets
+        if not group_.pipelines.isdisjoint(keys)
+    )
+    kept = affordable(group, left, budget, groups)
     return Problem(
         pipelines=tuple(
             keeping(planned_with(assessment.pipeline, assessment, keys), kept.get(assessment.key, NO_REPLICAS))
@@ -294,10 +315,17 @@ def _problem(
         ),
         pools=left,
         budget_per_hour=budget,
+        budgets=groups,
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
     )
+
+
+def _observed_per_hour(assessment: Assessment, pools: Mapping[PoolName, PoolState]) -> float:
+    """Return the present spend of a pipeline in USD per hour: of shared stages its share."""
+    occupied = {key: target.occupied for key, target in assessment.state.found() if target.owner is None}
+    return paid_per_hour(assessment, occupied, pools)
 
 
 def _paid_across(
@@ -324,7 +352,10 @@ def _paid_across(
 
 
 def affordable(
-    group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
+    group: Sequence[Assessment],
+    pools: Mapping[PoolName, Pool],
+    budget_per_hour: float | None,
+    budgets: Sequence[GroupBudget] = (),
 ) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
     """Return the replicas that pipelines of `group` must keep, by pipeline, where budgets and pools allow it.
 
@@ -333,6 +364,7 @@ def affordable(
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []
     total_per_hour = 0.0
+    left = {budget.name: budget.per_hour for budget in budgets}
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
         cost_per_hour = sum(
             assessment.cost_share(key[0])
@@ -344,10 +376,14 @@ def affordable(
             continue
         if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
             continue
+        own = [budget.name for budget in budgets if assessment.key in budget.pipelines]
+        if any(cost_per_hour > left[name] + EPSILON for name in own):
+            continue
         totals = totals_of([*chosen, (assessment.spec, assessment.kept)])
         if any(totals.instances(name) > pool.instances for name, pool in pools.items()):
             continue
         chosen.append((assessment.spec, assessment.kept))
         total_per_hour += cost_per_hour
+        left |= {name: left[name] - cost_per_hour for name in own}
         kept[assessment.key] = assessment.kept
     return kept

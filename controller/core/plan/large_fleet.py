@@ -27,7 +27,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
-from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
+from optimizer.model import GroupBudget, Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 
 AT_ONCE = 250
@@ -45,7 +45,11 @@ _MEASURED = ("service", "saturation_rps", "current")
 
 
 def plan_in_turns(
-    assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    now_s: float,
+    budgets: Sequence[GroupBudget] = (),
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
@@ -83,16 +87,16 @@ def plan_in_turns(
         for each in replaced:
             holdings.release(each)
         for member, plan in zip(
-            group, _planned_apart([pipelines[own] for own in group], holdings, pools, policy), strict=True
+            group, _planned_apart([pipelines[own] for own in group], holdings, pools, policy, budgets), strict=True
         ):
             take(pipelines[member], plan)
         for each in replaced:
             holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
-        chosen = _with_givers(short, assessments, planned)
+        chosen = _with_givers(short, assessments, planned, budgets)
         partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
-        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy)
+        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(pipeline, plan)
     standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
@@ -128,7 +132,11 @@ def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey,
 
 
 def _planned_apart(
-    pipelines: Sequence[Pipeline], holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
+    pipelines: Sequence[Pipeline],
+    holdings: Holdings,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
 ) -> Sequence[PipelinePlan]:
     """Return the plans of `pipelines` with what all others leave."""
     names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
@@ -136,6 +144,9 @@ def _planned_apart(
         pipelines=tuple(pipelines),
         pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in sorted(names)},
         budget_per_hour=holdings.money_left(policy.budget_per_hour),
+        budgets=holdings.budgets_left(
+            [group for group in budgets if not group.pipelines.isdisjoint(pipeline.key for pipeline in pipelines)]
+        ),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -144,12 +155,17 @@ def _planned_apart(
 
 
 def _with_givers(
-    short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
+    short: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    planned: Mapping[PipelineKey, Planned],
+    budgets: Sequence[GroupBudget],
 ) -> Sequence[Assessment]:
     """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it."""
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
-    money = any(limit.kind is LimitKind.BUDGET for limit in limits)
+    money = any(limit.kind is LimitKind.BUDGET and limit.name is None for limit in limits)
+    groups = {limit.name for limit in limits if limit.kind is LimitKind.BUDGET}
+    sharing = frozenset(key for group in budgets if group.name in groups for key in group.pipelines)
     takers = sorted(short, key=lambda assessment: (-assessment.spec.priority, assessment.key))[: TOGETHER // 2]
     taking = {assessment.key for assessment in takers}
     givers = [
@@ -157,7 +173,10 @@ def _with_givers(
         for assessment in assessments
         if assessment.acting
         and assessment.key not in taking
-        and any(count and (money or pool in names) for (_, pool), count in assessment.current.items())
+        and any(
+            count and (money or assessment.key in sharing or pool in names)
+            for (_, pool), count in assessment.current.items()
+        )
     ]
     givers.sort(key=lambda assessment: (assessment.spec.priority, assessment.key))
     return [*takers, *givers[: TOGETHER - len(takers)]]

@@ -1,7 +1,7 @@
 """Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import TypeVar
@@ -10,7 +10,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.assess.shared import CostShares
 from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey
-from optimizer.model import PipelineKey, PoolName, whole_instances
+from optimizer.model import GroupBudget, PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
@@ -18,6 +18,8 @@ EPSILON = 1e-9
 FLEET = "fleet"
 """Name of the limit that is the budget of all pipelines together."""
 
+Scope = PipelineKey | GroupBudget | None
+"""What a cap is for: a pipeline, a group of them, or None for the fleet."""
 K = TypeVar("K")
 
 
@@ -161,10 +163,12 @@ class Ledger:
         *,
         trials: Mapping[PoolName, int] = NO_TRIALS,
         cost_shares: CostShares = NOT_SHARED,
+        budgets: Sequence[GroupBudget] = (),
     ) -> None:
         """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines.
 
-        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once.
+        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once. `budgets` are
+        the caps of groups of pipelines.
         """
         states = tuple(states)
         self._entries = {
@@ -175,6 +179,7 @@ class Ledger:
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._fleet_budget = fleet_budget_per_hour
+        self.budgets = tuple(budgets)
         self._trials = trials
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
         self._paid: dict[PipelineKey, list[tuple[tuple[PipelineKey, PlacementKey], float]]] = {}
@@ -201,25 +206,36 @@ class Ledger:
         """Return the placements of `pipeline` that the ledger has."""
         return self._of_pipeline.get(pipeline, ())
 
-    def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the highest spend of `pipeline` (None: of the fleet) while the changes happen, in USD per hour."""
-        spent = sum(share * entry.spend_per_hour(self.after[name]) for name, entry, share in self._of(pipeline))
-        return spent + self._unaccounted_of(pipeline)
+    def spend_per_hour(self, scope: Scope = None) -> float:
+        """Return the highest spend of `scope` while the changes happen, in USD per hour."""
+        spent = sum(share * entry.spend_per_hour(self.after[name]) for name, entry, share in self._of(scope))
+        return spent + self._unaccounted_of(scope)
 
-    def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
-        observed = sum(share * entry.observed_per_hour for _, entry, share in self._of(pipeline))
-        return observed + self._unaccounted_of(pipeline)
+    def observed_per_hour(self, scope: Scope = None) -> float:
+        """Return the present spend of `scope`, in USD per hour."""
+        observed = sum(share * entry.observed_per_hour for _, entry, share in self._of(scope))
+        return observed + self._unaccounted_of(scope)
 
-    def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the cost of `pipeline` (None: of the fleet) after all changes, in USD per hour."""
-        costs = sum(share * entry.price_per_hour * self.after[name] for name, entry, share in self._of(pipeline))
-        return costs + self._unaccounted_of(pipeline)
+    def cost_per_hour(self, scope: Scope = None) -> float:
+        """Return the cost of `scope` after all changes, in USD per hour."""
+        costs = sum(share * entry.price_per_hour * self.after[name] for name, entry, share in self._of(scope))
+        return costs + self._unaccounted_of(scope)
 
-    def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
-        """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
-        budget = self._fleet_budget if pipeline is None else self._budgets[pipeline]
+    def above_cap(self, per_hour: float, scope: Scope = None) -> bool:
+        """Whether `per_hour` is more than the cap of `scope` allows."""
+        if isinstance(scope, GroupBudget):
+            return per_hour > scope.per_hour + EPSILON
+        budget = self._fleet_budget if scope is None else self._budgets[scope]
         return budget is not None and per_hour > budget + EPSILON
+
+    def group(self, limit: Limit) -> GroupBudget | None:
+        """Return the budget of a group that `limit` names, None if it is another limit."""
+        named = (budget for budget in self.budgets if limit.kind is LimitKind.BUDGET and limit.name == budget.name)
+        return next(named, None)
+
+    def groups_of(self, *pipelines: PipelineKey) -> Sequence[GroupBudget]:
+        """Return the budgets of the groups that one of `pipelines` is in."""
+        return [budget for budget in self.budgets if not budget.pipelines.isdisjoint(pipelines)]
 
     def instances(self, pool: PoolName) -> int:
         """Return how many whole instances of `pool` the desired replicas need."""
@@ -250,9 +266,13 @@ class Ledger:
 
         Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
         """
+        above = {name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)}
+        for budget in self.budgets:
+            if self.above_cap(self.cost_per_hour(budget), budget):
+                above |= budget.pipelines & self._budgets.keys()
         return Shortage(
             fleet=self.above_cap(self.cost_per_hour()),
-            pipelines=frozenset(name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)),
+            pipelines=frozenset(above),
             pools=frozenset(name for name in self._ceilings if self.overfull(name)),
         )
 
@@ -268,6 +288,9 @@ class Ledger:
             for payer in self._payers[name]:
                 if self.above_cap(self.spend_per_hour(payer), payer):
                     return Limit(kind=LimitKind.BUDGET, name=None if payer == pipeline else payer)
+            for budget in self.groups_of(*self._payers[name]):
+                if self.above_cap(self.spend_per_hour(budget), budget):
+                    return Limit(kind=LimitKind.BUDGET, name=budget.name)
             if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
                 return Limit(kind=LimitKind.BUDGET, name=FLEET)
             if self.overfull(key[1]) or self.crowded(key[1]):
@@ -276,9 +299,17 @@ class Ledger:
         finally:
             self.after[name] -= 1
 
-    def payers(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[PipelineKey]:
-        """Return the pipelines that pay for the replicas of a placement of `pipeline`: several for a shared stage."""
-        return self._payers.get((pipeline, key), ())
+    def concerns(self, scope: Scope, pipeline: PipelineKey, key: PlacementKey) -> bool:
+        """Whether `scope` pays for the replicas of a placement of `pipeline`, or for a part of them."""
+        if scope is None:
+            return True
+        payers = self._payers.get((pipeline, key), ())
+        return scope in payers if isinstance(scope, str) else not scope.pipelines.isdisjoint(payers)
+
+    def caps_of(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[Scope]:
+        """Return what has a cap on the spend for a placement of `pipeline`."""
+        payers = self._payers[(pipeline, key)]
+        return [*payers, *self.groups_of(*payers), None]
 
     def on_trial(self, pool: PoolName) -> bool:
         """Whether `pool` is on trial and gets no further replica in this cycle."""
@@ -289,14 +320,19 @@ class Ledger:
         )
         return added >= self._trials[pool]
 
-    def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
-        return self._unaccounted_per_hour if pipeline is None else 0.0
+    def _unaccounted_of(self, scope: Scope) -> float:
+        return self._unaccounted_per_hour if scope is None else 0.0
 
-    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry, float]]:
-        """Yield the entries that `pipeline` (None: the fleet) pays for, with the share of the cost that it pays."""
-        if pipeline is None:
+    def _of(self, scope: Scope) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry, float]]:
+        """Yield the entries that `scope` pays for, with the share of the cost that it pays."""
+        if scope is None:
             return ((name, entry, 1.0) for name, entry in self._entries.items())
-        return ((name, self._entries[name], share) for name, share in self._paid.get(pipeline, ()))
+        pipelines = scope.pipelines if isinstance(scope, GroupBudget) else (scope,)
+        return (
+            (name, self._entries[name], share)
+            for payer in sorted(pipelines)
+            for name, share in self._paid.get(payer, ())
+        )
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
@@ -334,6 +370,7 @@ class Holdings:
         self._pools = pools
         self._totals = PoolTotals()
         self._per_hour = unaccounted_per_hour(pools.values())
+        self._paid_per_hour: dict[PipelineKey, float] = {}
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for assessment in assessments:
             self.hold(assessment, planned.get(assessment.key, {}))
@@ -359,6 +396,7 @@ class Holdings:
             if placement.pool in self._pools and was != now:
                 self._totals.move(placement.pool, size, was, now)
                 self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+        self._paid_per_hour[assessment.key] = paid_per_hour(assessment, after, self._pools) if after else 0.0
         self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:
@@ -368,3 +406,26 @@ class Holdings:
     def money_left(self, budget_per_hour: float | None) -> float | None:
         """Return the part of the fleet's budget that no pipeline holds, in USD per hour; None without a budget."""
         return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)
+
+    def budgets_left(self, budgets: Sequence[GroupBudget]) -> tuple[GroupBudget, ...]:
+        """Return `budgets` with the part that no pipeline holds."""
+        return tuple(
+            replace(
+                budget,
+                per_hour=max(0.0, budget.per_hour - sum(self._paid_per_hour.get(key, 0.0) for key in budget.pipelines)),
+            )
+            for budget in budgets
+        )
+
+
+def paid_per_hour(
+    assessment: Assessment, replicas: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
+) -> float:
+    """Return what a pipeline pays for `replicas`, in USD per hour: of shared stages its share."""
+    return sum(
+        assessment.cost_share(key[0])
+        * pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
+        * replicas.get(key, assessment.current[key] if key[0] in assessment.spec.borrowed else 0)
+        for key, placement in assessment.spec.placements().items()
+        if placement.pool in pools
+    )

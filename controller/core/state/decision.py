@@ -172,7 +172,8 @@ class PipelineDecision:
     unit, None where no limit is published. `admitted_meanwhile` is the limit until pending replicas are ready, None
     where there is none; `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next
     cycle. `floors` has the least replicas of stages whose plan is below what the measured latency has shown to be
-    needed. `shared` has the stages that serve other pipelines too.
+    needed. `shared` has the stages that serve other pipelines too. `budgets` has the ComputeBudgets of the pipeline,
+    by name, with what they allow now in USD per hour.
     """
 
     spec: PipelineSpec
@@ -193,6 +194,7 @@ class PipelineDecision:
     floors: Mapping[StageName, int] = field(default_factory=dict)
     shared: Mapping[StageName, SharedStage] = field(default_factory=dict)
     recommended: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    budgets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> PipelineKey:
@@ -221,6 +223,34 @@ class PoolDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShortPipeline:
+    """A pipeline that a ComputeBudget keeps from being served in full: the share (0–1) of its demand that is served."""
+
+    key: PipelineKey
+    served_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetDecision:
+    """The money of one ComputeBudget in USD per hour: what it allows now, what its pipelines spend, and their plans.
+
+    `pipelines` are those in the namespaces that it selects, and `short` the ones that get less because of it.
+    """
+
+    name: str
+    limit_per_hour: float
+    spend_per_hour: float
+    planned_per_hour: float
+    pipelines: tuple[PipelineKey, ...]
+    short: tuple[ShortPipeline, ...]
+
+    @property
+    def exceeded(self) -> bool:
+        """Return whether more is spent than is allowed."""
+        return self.spend_per_hour > self.limit_per_hour + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The decision for one snapshot under `policy`. A fleet without pipelines, or planned in turns, has no `plan`."""
 
@@ -229,3 +259,4 @@ class Decision:
     pipelines: tuple[PipelineDecision, ...]
     pools: tuple[PoolDecision, ...]
     plan: Plan | None
+    budgets: tuple[BudgetDecision, ...] = ()

@@ -43,15 +43,13 @@ class EventFloor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CronFloor:
-    """The demand is at least `demand` for `for_s` seconds from every time of a cron schedule, by the clocks of `zone`.
+class CronWindows:
+    """The times from every time of a cron schedule until `for_s` seconds later, by the clocks of `zone`.
 
-    `name` is the text of the schedule. `days` are those of the month, `weekdays` those of the week with Monday as day
-    0; None: all. Where both are set, a day needs only one of them.
+    `days` are those of the month, `weekdays` those of the week with Monday as day 0; None: all. Where both are set, a
+    day needs only one of them.
     """
 
-    name: str
-    demand: float
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     days: tuple[int, ...] | None
@@ -59,6 +57,15 @@ class CronFloor:
     weekdays: tuple[int, ...] | None
     for_s: float
     zone: TimeZone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronFloor:
+    """The demand is at least `demand` in each of `windows`. `name` is the text of their schedule."""
+
+    name: str
+    demand: float
+    windows: CronWindows
 
 
 DemandFloor = WeeklyFloor | EventFloor | CronFloor

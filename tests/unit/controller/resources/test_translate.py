@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
 
-from controller.core.state.schedule import CronFloor, EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
@@ -119,13 +119,15 @@ def test_known_demand_is_in_base_units_with_its_zone_as_offsets() -> None:
     assert expected == CronFloor(
         name="0 18 * * MON-FRI",
         demand=650.5,
-        minutes=(0,),
-        hours=(18,),
-        days=None,
-        months=tuple(range(1, 13)),
-        weekdays=(0, 1, 2, 3, 4),
-        for_s=9000.0,
-        zone=time_zone("Europe/Berlin"),
+        windows=CronWindows(
+            minutes=(0,),
+            hours=(18,),
+            days=None,
+            months=tuple(range(1, 13)),
+            weekdays=(0, 1, 2, 3, 4),
+            for_s=9000.0,
+            zone=time_zone("Europe/Berlin"),
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from controller.core.assess.schedule import highest_floor
-from controller.core.state.schedule import CronFloor, EventFloor, TimeZone, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, EventFloor, TimeZone, WeeklyFloor
 from controller.resources import cron
 from controller.resources.time_zones import time_zone
 
@@ -30,9 +30,7 @@ def hours(
 
 def events(schedule: str, *, for_s: float = 3600.0, zone: str = "UTC", demand: float = 400.0) -> CronFloor:
     times = cron.parse(schedule)
-    return CronFloor(
-        name=schedule,
-        demand=demand,
+    windows = CronWindows(
         minutes=times.minutes,
         hours=times.hours,
         days=times.days,
@@ -41,6 +39,7 @@ def events(schedule: str, *, for_s: float = 3600.0, zone: str = "UTC", demand: f
         for_s=for_s,
         zone=time_zone(zone),
     )
+    return CronFloor(name=schedule, demand=demand, windows=windows)
 
 
 def is_active(floor: WeeklyFloor | EventFloor | CronFloor, when: str, ahead_s: float = 0.0) -> bool:
