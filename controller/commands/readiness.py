@@ -85,7 +85,7 @@ def readiness(
     usage; 3 something blocks a launch.
     """
     from controller.commands.doctor import unfinished
-    from controller.commands.plan_request import ask, read_learned_files, specs_of
+    from controller.commands.plan_request import ask, budgets_of, read_learned_files, specs_of
     from controller.core.state.learned import with_learned
     from controller.core.state.shared import resolved
     from controller.readiness.rendering import html, markdown
@@ -106,7 +106,7 @@ def readiness(
     unplanned = _unplanned(missing, sources, declared)
     peaks: dict[PipelineKey, Peak] = {}
     if not unplanned:
-        request = ask(completed, pools, demands=loads, limits=limits)
+        request = ask(completed, pools, demands=loads, limits=limits, budgets=budgets_of(checked, completed.values()))
         if request.sweep is not None:
             raise click.UsageError("--demand: must be one number, the highest load, not a range")
         peaks = _peaks(request, sources)

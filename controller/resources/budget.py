@@ -10,6 +10,8 @@ from controller.resources.metadata import Condition, Metadata
 from controller.resources.schedule import MAX_FLOORS, CronEntry
 
 MAX_SHORT = 32
+NAME_LABEL = "kubernetes.io/metadata.name"
+"""The label that every namespace has: its name."""
 
 
 class LabelRequirement(Part):

@@ -19,7 +19,9 @@ def components_of(problem: Problem) -> Sequence[Problem]:
     component_of: dict[tuple[str, str], int] = {}  # of a pool or a budget: the number of the component's first pipeline
     members: dict[int, list[Pipeline]] = {}
     for number, pipeline in enumerate(problem.pipelines):
-        used = {("pool", placement.pool) for stage in pipeline.stages for placement in stage.placements}
+        used: set[tuple[str, str]] = {
+            ("pool", placement.pool) for stage in pipeline.stages for placement in stage.placements
+        }
         used |= {("budget", budget.name) for budget in problem.budgets if pipeline.key in budget.pipelines}
         met = sorted({component_of[limit] for limit in used if limit in component_of})
         first = met[0] if met else number

@@ -53,6 +53,11 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
                 value=None,
                 rule="must be given: it is the number of simulated nodes",
             )
+    for budget in scenario.budgets:
+        if budget.spec.periods and scenario.file.begins is None:
+            rule = "must be absent where the scenario has no begins: the run has no date and no time of day"
+            value = ", ".join(period.schedule for period in budget.spec.periods)
+            yield Refusal(resource=resource_name(budget), path=("spec", "periods"), value=value, rule=rule)
     specs = {resource_name(resource): pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
     keys = [spec.key for spec in specs.values()]

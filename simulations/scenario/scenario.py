@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
+from controller.resources.budget import ComputeBudget
 from controller.resources.fields import Duration, Moment, PositiveDuration, duration_s
 from controller.resources.manifests import Document, ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
@@ -27,6 +29,7 @@ from simulations.scenario.traces import Column, InvalidTrace, read_trace
 
 EVERYTHING = "*"
 Value = TypeVar("Value")
+AnyResource = SpeechPipeline | ComputePool | ComputeBudget
 MAX_NUMBER = 1_000_000
 MAX_WINDOWS = 100_000
 
@@ -478,7 +481,8 @@ class InvalidScenario(ValueError):
 class Scenario:
     """A valid scenario with the resources its manifests declare.
 
-    `documents` are these resources as written in the manifests, by KIND/[NAMESPACE/]NAME.
+    `documents` are these resources as written in the manifests, by KIND/[NAMESPACE/]NAME. `namespace_labels` has the
+    labels of the Namespaces in the manifests.
     """
 
     path: Path
@@ -486,6 +490,8 @@ class Scenario:
     pipelines: tuple[SpeechPipeline, ...]
     pools: tuple[ComputePool, ...]
     documents: Mapping[str, Mapping[str, Any]]
+    budgets: tuple[ComputeBudget, ...] = ()
+    namespace_labels: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     @property
     def manifests(self) -> tuple[Path, ...]:
@@ -515,7 +521,7 @@ class ResourceChange:
     at_s: float
     fault: int
     name: str
-    resource: SpeechPipeline | ComputePool
+    resource: AnyResource
 
 
 class PatchRefused(ValueError):
@@ -560,6 +566,7 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
         scenario,
         pipelines=tuple(_of_kind(SpeechPipeline, changed.get(resource_name(p), p)) for p in scenario.pipelines),
         pools=tuple(_of_kind(ComputePool, changed.get(resource_name(p), p)) for p in scenario.pools),
+        budgets=tuple(_of_kind(ComputeBudget, changed.get(resource_name(b), b)) for b in scenario.budgets),
         documents={**scenario.documents, **documents},
     )
 
@@ -602,13 +609,13 @@ def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
     return changes
 
 
-def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> SpeechPipeline | ComputePool:
+def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> AnyResource:
     resource, found = inspect_strictly(MODELS[name.partition("/")[0]], dict(document))
     if isinstance(resource, SpeechPipeline) and not found:
         found = [*_not_simulated(resource)]
     if found or isinstance(resource, Unusable):
         raise PatchRefused(name, tuple(found), fault)
-    assert isinstance(resource, SpeechPipeline | ComputePool)
+    assert isinstance(resource, SpeechPipeline | ComputePool | ComputeBudget)
     return resource
 
 
@@ -631,19 +638,19 @@ def _not_simulated(pipeline: SpeechPipeline) -> Iterator[Breach]:
                 yield Breach(path=(*at, "placements", j, "serviceTime"), rule=rule)
 
 
-Resource = TypeVar("Resource", SpeechPipeline, ComputePool)
+Resource = TypeVar("Resource", SpeechPipeline, ComputePool, ComputeBudget)
 
 
-def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Resource:
+def _of_kind(kind: type[Resource], resource: AnyResource) -> Resource:
     assert isinstance(resource, kind)
     return resource
 
 
-def resource_name(resource: SpeechPipeline | ComputePool) -> str:
+def resource_name(resource: AnyResource) -> str:
     """Return the name of a resource in scenario files, KIND/[NAMESPACE/]NAME."""
     if isinstance(resource, SpeechPipeline):
         return f"SpeechPipeline/{pipeline_key(resource)}"
-    return f"ComputePool/{resource.metadata.name}"
+    return f"{resource.kind}/{resource.metadata.name}"
 
 
 def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
@@ -678,7 +685,15 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
     if unknown:
         raise InvalidScenario(tuple(unknown))
     written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
-    scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
+    scenario = Scenario(
+        path=path,
+        file=file,
+        pipelines=resources.pipelines,
+        pools=resources.pools,
+        documents=written,
+        budgets=resources.budgets,
+        namespace_labels=resources.namespace_labels,
+    )
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:
@@ -710,8 +725,8 @@ def _manifest_documents(paths: Iterable[Path]) -> dict[str, Document]:
 
 def _document_name(document: Mapping[str, Any]) -> str:
     metadata = document["metadata"]
-    if document["kind"] == "ComputePool":
-        return f"ComputePool/{metadata['name']}"
+    if document["kind"] != "SpeechPipeline":
+        return f"{document['kind']}/{metadata['name']}"
     return f"SpeechPipeline/{metadata.get('namespace') or 'default'}/{metadata['name']}"
 
 

@@ -71,7 +71,8 @@ class PipelineRollout:
     `spend_per_hour` is the spend before the changes. `above_cap` says that this spend, or the spend of the fleet or of
     one of its ComputeBudgets, is above its cap. `recommended` has the replicas that a pipeline in mode Recommend would
     have after this cycle if it alone were in mode Auto, for the workloads that it would scale. Of a fleet planned in
-    turns, only pipelines that another autoscaler follows have it. `budgets` has the amount of each ComputeBudget of the pipeline, by name.
+    turns, only pipelines that another autoscaler follows have it. `budgets` has the amount of each ComputeBudget of the
+    pipeline, by name.
     """
 
     desired: Mapping[PlacementKey, int]

@@ -108,6 +108,7 @@ def a_reader(*pipelines: dict[str, Any], nodes: list[dict[str, Any]] | KubeError
         Silent(),
         pipelines=a_store(*pipelines),
         pools=a_store(*manifests("pools.yaml")),
+        budgets=a_store(),
         cluster=cast("Cluster", World(nodes=nodes or [a_node("node-0")])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -139,7 +140,7 @@ def test_a_node_that_is_gone_takes_its_pod_with_it_and_its_pool_has_failed() -> 
 def test_a_priority_counts_up_to_the_limit_of_its_namespace() -> None:
     (manifest,) = manifests("batch-transcription.yaml")
     manifest["spec"]["priority"] = 500
-    resources = Resources(a_store(manifest), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
+    resources = Resources(a_store(manifest), a_store(), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
     for _ in range(2):  # parsed, and then known
         ((spec, _resource),), _invalid = resources.pipelines()
         assert spec.priority == 20
@@ -157,6 +158,7 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
         source,
         pipelines=store,
         pools=a_store(*manifests("pools.yaml")),
+        budgets=a_store(),
         cluster=cast("Cluster", World(nodes=[])),
         interval_s=10.0,
         reporting_grace_s=60.0,

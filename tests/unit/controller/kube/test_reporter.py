@@ -104,6 +104,7 @@ class World:
             EventRecorder(gateway),
             pipelines=self.pipelines,
             pools=self.pools,
+            budgets=ResourceStore(),
             interval_s=10.0,
             pool_status=pool_status,
             clock=lambda: next(looks),
