@@ -114,7 +114,7 @@ def budget_spec(resource: ComputeBudget) -> BudgetSpec:
         ),
         per_hour=float(spec.per_hour),
         periods=tuple(
-            BudgetPeriod(per_hour=float(period.per_hour), windows=_windows(period)) for period in spec.periods
+            BudgetPeriod(per_hour=float(period.per_hour), windows=windows_of(period)) for period in spec.periods
         ),
     )
 
@@ -137,10 +137,10 @@ def _floor(entry: LeastDemand) -> DemandFloor:
 
 
 def _cron_floor(entry: ExpectedDemand) -> CronFloor:
-    return CronFloor(name=entry.schedule, demand=float(entry.at_least), windows=_windows(entry))
+    return CronFloor(name=entry.schedule, demand=float(entry.at_least), windows=windows_of(entry))
 
 
-def _windows(entry: CronEntry) -> CronWindows:
+def windows_of(entry: CronEntry) -> CronWindows:
     times = cron.parse(entry.schedule)
     return CronWindows(
         minutes=times.minutes,

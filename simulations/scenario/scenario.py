@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, PlainValidator, WithJsonSchema
@@ -489,9 +488,9 @@ class Scenario:
     file: ScenarioFile
     pipelines: tuple[SpeechPipeline, ...]
     pools: tuple[ComputePool, ...]
+    budgets: tuple[ComputeBudget, ...]
+    namespace_labels: Mapping[str, Mapping[str, str]]
     documents: Mapping[str, Mapping[str, Any]]
-    budgets: tuple[ComputeBudget, ...] = ()
-    namespace_labels: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     @property
     def manifests(self) -> tuple[Path, ...]:
