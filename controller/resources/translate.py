@@ -141,6 +141,7 @@ def _cron_floor(entry: ExpectedDemand) -> CronFloor:
 
 
 def windows_of(entry: CronEntry) -> CronWindows:
+    """Return the times of `entry`, which must be valid."""
     times = cron.parse(entry.schedule)
     return CronWindows(
         minutes=times.minutes,

@@ -47,7 +47,7 @@ def a_small_fleet(seed: int) -> Problem:
         composition=Composition.SUM,
         budgets=tuple(
             GroupBudget(
-                name=name, per_hour=rng.uniform(0.5, 6), pipelines=frozenset(rng.sample(keys, rng.choice((2, 3))))
+                name=name, per_hour=rng.uniform(2, 12), pipelines=frozenset(rng.sample(keys, rng.choice((2, 3))))
             )
             for name in ("a", "b")
         ),

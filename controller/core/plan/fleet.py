@@ -28,6 +28,9 @@ Comparing larger problems takes as long as solving them."""
 RELAXED = 1.5
 """The factor by which an SLA that no allocation meets is made longer in each of at most `RELAXATIONS` rounds."""
 RELAXATIONS = 10
+FIRST_RELAXATION = 0.05
+"""Where nothing sheds, the SLA is first made longer by this share, then by twice as much in each round: most of an
+overload needs little more time, and a much longer SLA would give up replicas that the budget allows."""
 
 _PLANS: BoundedCache[Plan] = BoundedCache(64)
 
@@ -165,14 +168,20 @@ def _relaxed(
     """
     whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
     advice, before = _context(group, policy)
-    for _ in range(RELAXATIONS):
+
+    def longer_s(pipeline: Pipeline, turn: int) -> float:
+        if pipeline.key not in unshed:
+            return RELAXED * pipeline.sla.latency_s
+        return whole_s[pipeline.key] * (1 + FIRST_RELAXATION * 2**turn)
+
+    for turn in range(RELAXATIONS):
         hopeless = {own.key for own in plan.pipelines if _needs_longer_sla(own, unshed)}
         if not hopeless:
             break
         problem = replace(
             problem,
             pipelines=tuple(
-                replace(own, sla=replace(own.sla, latency_s=max(RELAXED * own.sla.latency_s, whole_s[own.key])))
+                replace(own, sla=replace(own.sla, latency_s=max(longer_s(own, turn), whole_s[own.key])))
                 if own.key in hopeless
                 else own
                 for own in problem.pipelines

@@ -131,8 +131,9 @@ def test_an_operator_of_some_namespaces_lists_and_watches_pipelines_there_only(
             watches.resync()
             watches.start()
             assert died.wait(10)
-    everywhere = [("speechpipelines", None), ("computepools", None)]
-    assert listed == [*everywhere, ("speechpipelines", "speech"), ("speechpipelines", "batch"), ("computepools", None)]
+    of_the_cluster = [("computepools", None), ("computebudgets", None)]
+    here = [("speechpipelines", "speech"), ("speechpipelines", "batch")]
+    assert listed == [("speechpipelines", None), *of_the_cluster, *here, *of_the_cluster]
     assert watched == [(True, ()), (False, ("speech", "batch"))]
 
 

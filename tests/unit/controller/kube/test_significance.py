@@ -160,3 +160,18 @@ def test_a_recommendation_that_an_autoscaler_may_follow_is_written_every_minute(
 def test_without_a_recommendation_a_conflict_is_not_written_again() -> None:
     status = after(lambda status: status["conditions"].append(FOLLOWED))
     assert not worth_writing(status, copy.deepcopy(status), 600.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "written_s_ago", "renewed"), [("400", 299.0, False), ("400", 301.0, True), (None, 301.0, False)]
+)
+def test_a_limit_on_the_load_is_renewed_before_it_lapses(
+    limit: str | None, written_s_ago: float, renewed: bool
+) -> None:
+    def shed(status: dict[str, Any]) -> None:
+        if limit is not None:
+            status.update(admissible=limit, admissibleUntil="2026-01-01T00:10:00Z")
+
+    old = after(shed)
+    later = {**old, **({} if limit is None else {"admissibleUntil": "2026-01-01T00:15:00Z"})}
+    assert worth_writing(old, later, written_s_ago) is renewed

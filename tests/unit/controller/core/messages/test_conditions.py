@@ -43,6 +43,7 @@ def test_all_is_well(planner: Planner) -> None:
         "ScalesAccepted": "True",
         "Conflict": "False",
         "MeasurementsPlausible": "True",
+        "Shedding": "False",
     }
 
 
