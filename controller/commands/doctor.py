@@ -168,14 +168,15 @@ def _of_cluster(
 ) -> tuple[list["PipelineSpec"], dict["PoolName", "PoolSpec"], list["Check"]]:
     from controller.adoption.check import Check
     from controller.adoption.inventory import Unread, known, name_of
-    from controller.kube.gateway import PIPELINES, POOLS
+    from controller.kube.gateway import BUDGETS, PIPELINES, POOLS
+    from controller.resources.budget import ComputeBudget
     from controller.resources.parsing import InvalidResource, parse
     from controller.resources.pipeline import SpeechPipeline
     from controller.resources.pool import ComputePool
     from controller.resources.translate import pipeline_spec, pool_spec
     from optimizer.model import InvalidProblem
 
-    listed = {kind: survey.all_of(kind) for kind in ((PIPELINES, POOLS) if with_pipelines else (POOLS,))}
+    listed = {kind: survey.all_of(kind) for kind in ((PIPELINES, POOLS, BUDGETS) if with_pipelines else (POOLS,))}
     checks = [
         Check(name="manifest", subject=kind.plural, ok=None, message=f"not read: {found.reason}")
         for kind, found in listed.items()
@@ -187,6 +188,8 @@ def _of_cluster(
             try:
                 if kind is PIPELINES:
                     specs.append(pipeline_spec(parse(SpeechPipeline, each)))
+                elif kind is BUDGETS:
+                    parse(ComputeBudget, each)
                 else:
                     pool = pool_spec(parse(ComputePool, each))
                     pools[pool.name] = pool

@@ -112,8 +112,8 @@ ALERTS = (
         severity="warning",
         summary="the pipelines of ComputeBudget {{ $labels.budget }} cost more than it allows",
         description=(
-            f"The replicas of the pipelines of ComputeBudget {{{{ $labels.budget }}}} cost {_MONEY} USD per hour, which "
-            "is above its limit, and not because replicas drain. No change by Sluice exceeds a budget."
+            f"The replicas of the pipelines of ComputeBudget {{{{ $labels.budget }}}} cost {_MONEY} USD per hour, "
+            "which is above its limit, and not because replicas drain. No change by Sluice exceeds a budget."
         ),
     ),
     Alert(

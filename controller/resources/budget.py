@@ -6,7 +6,7 @@ from pydantic import Field
 
 from controller.resources.base import Constraint, ListMap, Part, constraint
 from controller.resources.fields import DROP_NULLS, DecimalString, LabelKey, LabelValue, Number, Text
-from controller.resources.metadata import Condition, Metadata
+from controller.resources.metadata import Condition, Metadata, label_keys
 from controller.resources.schedule import MAX_FLOORS, CronEntry
 
 MAX_SHORT = 32
@@ -37,7 +37,9 @@ class LabelRequirement(Part):
 class NamespaceSelector(Part):
     """Which namespaces, by their labels. All requirements must be met; an empty selector selects all namespaces."""
 
-    match_labels: Annotated[dict[LabelKey, LabelValue], Field(max_length=16), DROP_NULLS] = Field(default_factory=dict)
+    constraints: ClassVar[tuple[Constraint, ...]] = (label_keys("match_labels", "matchLabels"),)
+
+    match_labels: Annotated[dict[str, LabelValue], Field(max_length=16), DROP_NULLS] = Field(default_factory=dict)
     """Labels with their values, such as kubernetes.io/metadata.name, which is the name of the namespace."""
     match_expressions: Annotated[list[LabelRequirement], Field(max_length=16)] = Field(default_factory=list)
     """Requirements on labels."""

@@ -191,7 +191,7 @@ class PipelineStatus(Part):
     next_bottleneck: Annotated[str, Field(max_length=63)] | None = None
     """The stage where the next dollar would save most latency."""
     limited_by: Annotated[str, Field(max_length=128)] | None = None
-    """The binding constraint: Budget, Pool/<name>, Bounds/<stage> or Sla."""
+    """The binding constraint: Budget, Budget/<ComputeBudget>, Pool/<name>, Bounds/<stage> or Sla."""
     cost_per_hour: Number | None = None
     """USD per hour of the plan's replicas; of shared ones, this pipeline's share."""
     billed_per_hour: Number | None = None

@@ -1,15 +1,12 @@
 """The ComputePool resource: a group of nodes of one kind, with its price and capacity."""
 
-import re
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
+from controller.resources.base import Constraint, ListMap, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
-    LABEL_KEY_PATTERN,
     DecimalString,
     LabelValue,
     Number,
@@ -17,7 +14,7 @@ from controller.resources.fields import (
     Text,
     duration_s,
 )
-from controller.resources.metadata import Condition, Metadata, Timestamp
+from controller.resources.metadata import Condition, Metadata, Timestamp, label_keys
 
 
 class Price(Part):
@@ -61,23 +58,10 @@ class Unavailable(Part):
     """Time for which plans avoid the pool; afterwards one replica is tried."""
 
 
-def _bad_label_keys(spec: Any) -> Iterator[Breach]:
-    for key in spec.node_selector:
-        if not re.fullmatch(LABEL_KEY_PATTERN, key):
-            yield Breach(path=("nodeSelector", key), rule="must be a label key such as sluice.dev/pool")
-
-
 class PoolSpec(Part):
     """The desired state: the nodes of the pool, their price and capacity."""
 
-    constraints: ClassVar[tuple[Constraint, ...]] = (
-        Constraint(
-            find=_bad_label_keys,
-            cel=f"self.nodeSelector.all(key, key.matches('{LABEL_KEY_PATTERN}'))",
-            rule="keys must be label keys such as sluice.dev/pool",
-            field="nodeSelector",
-        ),
-    )
+    constraints: ClassVar[tuple[Constraint, ...]] = (label_keys("node_selector", "nodeSelector"),)
 
     device: Literal["CPU", "Inferentia", "Trainium", "GPU"]
     """The kind of device."""

@@ -17,7 +17,7 @@ GOOD_FILES = (*CONTRACT, HERE / "everything.yaml", *sorted(EXAMPLES.glob("*.yaml
 
 REMOVED: Any = object()
 
-PIPELINE, POOL = (document.data for document in load_documents(HERE / "everything.yaml"))
+PIPELINE, POOL, BUDGET = (document.data for document in load_documents(HERE / "everything.yaml"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ def good() -> list[tuple[str, dict[str, Any]]]:
     files = [(path.stem, document.data) for path in GOOD_FILES for document in load_documents(path)]
     named = [(f"{stem}-{data['metadata']['name']}", data) for stem, data in files]
     variants = [(name, changed(PIPELINE, changes)) for name, changes in GOOD_CHANGES.items()]
-    return named + variants + [(name, changed(POOL, changes)) for name, changes in GOOD_POOL_CHANGES.items()]
+    variants += [(name, changed(POOL, changes)) for name, changes in GOOD_POOL_CHANGES.items()]
+    return named + variants + [(name, changed(BUDGET, changes)) for name, changes in GOOD_BUDGET_CHANGES.items()]
 
 
 def _bad(  # one line per mistake below
@@ -89,6 +90,7 @@ def _bad(  # one line per mistake below
 _HOURS = "spec.demand.atLeast[0]"
 _EVENT = "spec.demand.atLeast[1]"
 _EXPECTED = "spec.demand.expected[0]"
+_SELECTS = "spec.namespaceSelector.matchExpressions"
 
 GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "nothing optional in the spec": {"spec.mode": REMOVED, "spec.priority": REMOVED, "spec.scaling": REMOVED},
@@ -136,6 +138,12 @@ GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
     "as many as there are nodes": {"spec.capacity": REMOVED, "spec.unavailable": REMOVED},
     "free hardware": {"spec.price.perHour": "0"},
     "longest label": {'spec.nodeSelector["example.com/a_b.c-d"]': "x" * 63},
+}
+
+GOOD_BUDGET_CHANGES: dict[str, dict[str, Any]] = {
+    "all namespaces": {"spec.namespaceSelector": {}, "spec.periods": REMOVED},
+    "nothing to spend together": {"spec.perHour": "0"},
+    "any value of a label": {f"{_SELECTS}[0]": {"key": "team", "operator": "DoesNotExist"}},
 }
 
 _V = "spec.stages[0]"
@@ -270,6 +278,61 @@ BAD: tuple[Bad, ...] = (
         "did you mean Europe/Berlin?",
         on_server=None,
     ),
+    # Budgets
+    _bad("no selector", {"spec.namespaceSelector": REMOVED}, "spec.namespaceSelector", "required", base=BUDGET),
+    _bad("no amount", {"spec.perHour": REMOVED}, "spec.perHour", "required", base=BUDGET),
+    _bad("an amount as a number", {"spec.perHour": 60}, "spec.perHour", "put it in quotes", base=BUDGET),
+    _bad("a negative amount", {"spec.perHour": "-1"}, "spec.perHour", "at least 0", base=BUDGET),
+    _bad(
+        "one of no values",
+        {f"{_SELECTS}[0].values": REMOVED},
+        f"{_SELECTS}[0].values",
+        "needed with In and NotIn",
+        base=BUDGET,
+    ),
+    _bad(
+        "values of what exists",
+        {f"{_SELECTS}[1].values": ["a"]},
+        f"{_SELECTS}[1].values",
+        "not allowed with Exists",
+        base=BUDGET,
+    ),
+    _bad(
+        "a comparison of labels", {f"{_SELECTS}[0].operator": "Gt"}, f"{_SELECTS}[0].operator", "must be", base=BUDGET
+    ),
+    _bad(
+        "a period of five hundred minutes an hour",
+        {"spec.periods[0].schedule": "500 * * * *"},
+        "spec.periods[0].schedule",
+        "minute 500: must be",
+        base=BUDGET,
+    ),
+    _bad(
+        "no amount of a period",
+        {"spec.periods[0].perHour": REMOVED},
+        "spec.periods[0].perHour",
+        "required",
+        base=BUDGET,
+    ),
+    _bad(
+        "a selector that is no label key",
+        {'spec.namespaceSelector.matchLabels["a b"]': "c"},
+        "spec.namespaceSelector.matchLabels[a b]",
+        "must be a label key",
+        base=BUDGET,
+        on_server="spec.namespaceSelector.matchLabels",
+    ),
+    # Cold starts
+    _bad(
+        "a cold start of what is never cold",
+        {"spec.scaling.idleAfter": REMOVED, "spec.scaling.coldStart": "Wait"},
+        "spec.scaling.coldStart",
+        "allowed only with idleAfter",
+    ),
+    _bad(
+        "an unknown cold start", {"spec.scaling.coldStart": "Queue"}, "spec.scaling.coldStart", "must be Wait or Refuse"
+    ),
+    _bad("an unknown admission", {"spec.demand.admission": "Some"}, "spec.demand.admission", "must be Shed"),
     # Types
     _bad("money as a number", {"spec.budget.perHour": 20}, "spec.budget.perHour", "put it in quotes"),
     _bad("ratio as a float", {f"{_V}.passRatio": 0.45}, f"{_V}.passRatio", "put it in quotes"),
@@ -571,7 +634,7 @@ _REPLACEMENTS: tuple[Any, ...] = (REMOVED, None, True, 0, -1, 10**12, 0.5, "", "
 
 def mutations() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a name and the data of every resource that one replacement anywhere in the two full ones makes."""
-    for base in (PIPELINE, POOL):
+    for base in (PIPELINE, POOL, BUDGET):
         for path in _paths(base, ()):
             for value in _REPLACEMENTS:
                 text = "".join(f"[{part}]" if isinstance(part, int) else f'["{part}"]' for part in path)
