@@ -172,7 +172,7 @@ def _relaxed(
     def longer_s(pipeline: Pipeline, turn: int) -> float:
         if pipeline.key not in unshed:
             return RELAXED * pipeline.sla.latency_s
-        return whole_s[pipeline.key] * (1 + FIRST_RELAXATION * 2**turn)
+        return whole_s[pipeline.key] * (1 + FIRST_RELAXATION * 2.0**turn)
 
     for turn in range(RELAXATIONS):
         hopeless = {own.key for own in plan.pipelines if _needs_longer_sla(own, unshed)}
