@@ -288,6 +288,8 @@ class Fleet:
         return min(own_budget(pipeline), self.budgets.most(pipeline.key, self.budgets.per_hour))
 
     def _affordable(self, answers: Answers) -> bool:
+        if not self.budgets.names:
+            return True
         left = self.budgets.left({key: answer.cost_per_hour for key, answer in answers.items()})
         return bool(np.all(left >= -TOLERANCE))
 

@@ -183,6 +183,8 @@ class _State:
 
     def left_of_groups(self, *keys: PipelineKey) -> Array:
         """Return the money that all pipelines except `keys` leave of each group's budget, in USD per hour."""
+        if not self.fleet.budgets.names:
+            return self.fleet.budgets.per_hour
         return self.fleet.budgets.left(
             {key: answer.cost_per_hour for key, answer in self.answers.items() if key not in keys}
         )
