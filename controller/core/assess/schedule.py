@@ -31,8 +31,10 @@ def _is_active(floor: DemandFloor, from_s: float, until_s: float) -> bool:
 
 def _hours(floor: WeeklyFloor, from_s: float, until_s: float) -> Iterator[tuple[float, float]]:
     """Yield start and end of the hours of `floor` on all days that may overlap `from_s` to `until_s`."""
-    # Local time differs from UTC by less than a day, and hours end on the next day at the latest.
-    for day in range(int(from_s // _DAY_S) - 2, int(until_s // _DAY_S) + 2):
+    offsets_s = [offset_s for _, _, offset_s in _offsets(floor.zone)]
+    first_s, last_s = from_s + min(offsets_s), until_s + max(offsets_s)
+    # Hours end on the next day at the latest.
+    for day in range(int(first_s // _DAY_S) - 1, int(last_s // _DAY_S) + 1):
         if (day + _FIRST_DAY) % 7 in floor.days:
             midnight_s = day * _DAY_S
             ends_next_day = floor.until_s <= floor.from_s

@@ -104,9 +104,9 @@ def test_a_what_if_changes_a_budget(tmp_path: Path) -> None:
 
 
 def test_a_simulated_fleet_spends_no_more_than_its_budget(tmp_path: Path) -> None:
-    scenario = a_scenario(tmp_path, pools=POOLS + BUDGET, properties=f"begins: {BEGINS}", load=((0, 60.0),))
+    scenario = a_scenario(tmp_path, pools=POOLS + BUDGET, properties=f"begins: {BEGINS}", load=((0, 200.0),))
     cluster = SimulatedCluster(scenario, seed=1, interval_s=15.0)
-    for _ in range(6):
+    while cluster.now_s < 60.0:
         decision = decide(cluster.snapshot(), Policy())
         cluster.apply(decision)
         cluster.advance(cluster.now_s + 15.0)
