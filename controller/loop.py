@@ -148,7 +148,7 @@ class ControlLoop:
             self._reporter.record_events(observation, acting, writes)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
-        invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)
+        invalid = sum(map(len, (observation.invalid_pipelines, observation.invalid_pools, observation.invalid_budgets)))
         self._telemetry.read(observation.unanswered)
         self._telemetry.succeeded(
             observation.snapshot,

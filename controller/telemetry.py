@@ -24,6 +24,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from controller.core.act.admission import LAPSE_S
 from controller.core.assess.availability import unavailable
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause
@@ -80,8 +81,23 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ),
     ("fleet_spend_usd_per_hour", "Cost of all replicas, those that no cycle can change included, USD per hour", []),
     ("fleet_budget_usd_per_hour", "Budget of all pipelines together in USD per hour; no series without one", []),
+    ("budget_limit_usd_per_hour", "What a ComputeBudget allows now in USD per hour", ["budget"]),
+    ("budget_spend_usd_per_hour", "Cost of the existing replicas of its pipelines in USD per hour", ["budget"]),
+    ("budget_planned_usd_per_hour", "Cost of the plans of its pipelines in USD per hour", ["budget"]),
+    ("budget_pipelines", "Pipelines that have the ComputeBudget together", ["budget"]),
+    ("budget_short_pipelines", "Pipelines that are served in part because of the ComputeBudget", ["budget"]),
+    (
+        "budget_excused",
+        "1 while spend above the ComputeBudget is excused because replicas drain, else 0",
+        ["budget"],
+    ),
     ("pipeline_served_ratio", "Largest share of the demand that can be served within the SLA, 0 to 1", _PIPELINE),
     ("pipeline_admissible", "Demand to admit, in the pipeline's unit; no series while there is no limit", _PIPELINE),
+    (
+        "pipeline_admissible_expiry_timestamp_seconds",
+        "Time after which the demand to admit is no longer a limit; no series while there is none",
+        _PIPELINE,
+    ),
     ("metrics_source", "1 for the source that the pipeline's metrics come from", [*_PIPELINE, "source"]),
     ("demand_unseen_seconds", "Time for which the pipeline's demand has not been observed, 0 if it is", _PIPELINE),
     ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
@@ -379,6 +395,8 @@ class _Gauges:
             self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
         self.set("pipeline_admissible", labels, decision.admissible)
+        if decision.admissible is not None:
+            self.set("pipeline_admissible_expiry_timestamp_seconds", labels, now_s + LAPSE_S)
         self.set("metrics_source", [*labels, decision.metrics.tier.value], 1)
         self.set("demand_unseen_seconds", labels, decision.metrics.lost_for_s or 0.0)
         self.set("demand_safety_factor", labels, decision.metrics.margin)
@@ -411,6 +429,14 @@ class _Gauges:
         spend = sum(pipeline.spend_per_hour for pipeline in decision.pipelines)
         self.set("fleet_spend_usd_per_hour", [], spend + unaccounted_per_hour(snapshot.pools.values()))
         self.set("fleet_budget_usd_per_hour", [], decision.policy.budget_per_hour)
+        excused = {own.key for own in decision.pipelines if own.memory.excess_excused_until_s is not None}
+        for budget in decision.budgets:
+            self.set("budget_limit_usd_per_hour", [budget.name], budget.limit_per_hour)
+            self.set("budget_spend_usd_per_hour", [budget.name], budget.spend_per_hour)
+            self.set("budget_planned_usd_per_hour", [budget.name], budget.planned_per_hour)
+            self.set("budget_pipelines", [budget.name], len(budget.pipelines))
+            self.set("budget_short_pipelines", [budget.name], len(budget.short))
+            self.set("budget_excused", [budget.name], not excused.isdisjoint(budget.pipelines))
 
     def add_readings(self, snapshot: Snapshot) -> None:
         """Add how many readings were numbers, and how many were absent for each reason."""

@@ -8,7 +8,7 @@ Lower bound, packing, shadow prices and advice are for people only. `optimizer.r
 an `Allocation`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import fsum
@@ -27,7 +27,6 @@ from optimizer.overload.overload import Share, share_out
 from optimizer.overload.tightening import TRIES, Tightening
 from optimizer.plan import (
     Limit,
-    LimitKind,
     PipelinePlan,
     PlacementPlan,
     PlacementStep,
@@ -55,12 +54,14 @@ class Component:
 
     Costs in `plan` are those of the replicas' shares of instances, also for `Basis.INSTANCES`. `least_per_hour` is a
     proven lower bound of what these pipelines pay for whole instances, in USD per hour, None where none was proven.
+    `tightened` says that the fleet was searched with smaller budgets than the real ones.
     """
 
     fleet: Fleet
     shares: Mapping[PipelineKey, Share]
     plan: Plan
     least_per_hour: float | None = None
+    tightened: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +144,8 @@ def _of_whole_instances(
         if not found.relaxed and not any(stage.sharing for p in problem.pipelines for stage in p.stages):
             components = tuple(_packed(component, problem, replayed) for component in found.components)
             found = Allocation(plan=joined(problem, [own.plan for own in components]), components=components)
+        if tightening.budgets:
+            found = replace(found, components=tuple(replace(own, tightened=True) for own in found.components))
         shares = {plan.key: plan.cost_per_hour for plan in found.plan.pipelines}
         plan = _billed(problem, found.plan, tightening.withdrawn)
         costs = {own.key: own.cost_per_hour for own in plan.pipelines}
@@ -176,6 +179,7 @@ def _packed(component: Component, problem: Problem, replayed: bool) -> Component
         fleet.problem,
         pipelines=tuple(caps[pipeline.key] for pipeline in fleet.problem.pipelines),
         budget_per_hour=problem.budget_per_hour,
+        budgets=tuple(each for each in problem.budgets if each.name in fleet.budgets.names),
     )
     answers = {key: share.answer for key, share in before.items() if share.answer is not None}
     if not answers:
@@ -198,17 +202,16 @@ def _packed(component: Component, problem: Problem, replayed: bool) -> Component
     return component
 
 
-def _billed(problem: Problem, plan: Plan, withdrawn: Collection[PipelineKey]) -> Plan:
+def _billed(problem: Problem, plan: Plan, withdrawn: Mapping[PipelineKey, Limit]) -> Plan:
     """Return `plan` with the costs of the pipelines on their own bases, and the bill at the prices of the nodes.
 
-    What limits pipelines that are `withdrawn` is a budget.
+    `withdrawn` has what limits the pipelines that were withdrawn.
     """
     costs = planned_costs_per_hour(problem, plan.pipelines)
-    budget = Limit(kind=LimitKind.BUDGET)
     return replace(
         plan,
         pipelines=tuple(
-            replace(own, cost_per_hour=costs[own.key], limited_by=budget if own.key in withdrawn else own.limited_by)
+            replace(own, cost_per_hour=costs[own.key], limited_by=withdrawn.get(own.key, own.limited_by))
             for own in plan.pipelines
         ),
         cost_per_hour=fsum(costs.values()),

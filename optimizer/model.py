@@ -402,14 +402,29 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBudget:
+    """A budget for several pipelines: those of `pipelines` in the problem cost at most `per_hour` USD together.
+
+    A pipeline may be in several groups.
+    """
+
+    name: str
+    per_hour: float
+    pipelines: frozenset[PipelineKey]
+
+    def __post_init__(self) -> None:
+        _require_at_least_0(f"budget {self.name}.per_hour", self.per_hour)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """The whole problem: all pipelines that share the pools, and the limits that they share.
 
-    `budget_per_hour` is for all pipelines together, in USD (None: no limit). `switching_cost_per_hour` is charged for
-    each replica by which an allocation differs from `Placement.current`, so that plans of equal cost do not alternate.
-    The search counts this charge; the reported cost does not. `search_effort` limits the search in partial choices
-    instead of seconds, so that the plan is the same on any machine. With None the search takes as many as a proof
-    needs, up to a fixed bound.
+    `budget_per_hour` is for all pipelines together, in USD (None: no limit), `budgets` for groups of them.
+    `switching_cost_per_hour` is charged for each replica by which an allocation differs from `Placement.current`, so
+    that plans of equal cost do not alternate. The search counts this charge; the reported cost does not.
+    `search_effort` limits the search in partial choices instead of seconds, so that the plan is the same on any
+    machine. With None the search takes as many as a proof needs, up to a fixed bound.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -418,6 +433,7 @@ class Problem:
     composition: Composition = Composition.SUM
     switching_cost_per_hour: float = 0.0
     search_effort: int | None = None
+    budgets: tuple[GroupBudget, ...] = ()
 
     def __post_init__(self) -> None:
         _require_at_least_0("budget_per_hour", self.budget_per_hour)
@@ -427,6 +443,8 @@ class Problem:
         )
         keys = [pipeline.key for pipeline in self.pipelines]
         require(len(set(keys)) == len(keys), "pipelines", keys, "keys must be unique")
+        names = [budget.name for budget in self.budgets]
+        require(len(set(names)) == len(names), "budgets", names, "names must be unique")
         for pipeline, stage, placement in self.placements():
             require(
                 placement.pool in self.pools,

@@ -93,7 +93,7 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     from controller.adoption.cluster_checks import check_crd, check_pipeline, check_pools
     from controller.adoption.metric_checks import check_metrics
     from controller.adoption.rights import check_rights, operator_rights
-    from controller.kube.reader import user_queries
+    from controller.kube.metrics_reader import user_queries
     from controller.resources.schema import CRDS
     from profiler.samples import DEFAULT_LABELS
     from profiler.sources.presets import PresetFiles
@@ -189,14 +189,15 @@ def _of_cluster(
 ) -> tuple[list["PipelineSpec"], dict["PoolName", "PoolSpec"], list["Check"]]:
     from controller.adoption.check import Check
     from controller.adoption.inventory import Unread, known, name_of
-    from controller.kube.gateway import PIPELINES, POOLS
+    from controller.kube.gateway import BUDGETS, PIPELINES, POOLS
+    from controller.resources.budget import ComputeBudget
     from controller.resources.parsing import InvalidResource, parse
     from controller.resources.pipeline import SpeechPipeline
     from controller.resources.pool import ComputePool
     from controller.resources.translate import pipeline_spec, pool_spec
     from optimizer.model import InvalidProblem
 
-    listed = {kind: survey.all_of(kind) for kind in ((PIPELINES, POOLS) if with_pipelines else (POOLS,))}
+    listed = {kind: survey.all_of(kind) for kind in ((PIPELINES, POOLS, BUDGETS) if with_pipelines else (POOLS,))}
     checks = [
         Check(name="manifest", subject=kind.plural, ok=None, message=f"not read: {found.reason}")
         for kind, found in listed.items()
@@ -208,6 +209,8 @@ def _of_cluster(
             try:
                 if kind is PIPELINES:
                     specs.append(pipeline_spec(parse(SpeechPipeline, each)))
+                elif kind is BUDGETS:
+                    parse(ComputeBudget, each)
                 else:
                     pool = pool_spec(parse(ComputePool, each))
                     pools[pool.name] = pool
@@ -263,7 +266,7 @@ def _measured_targets(
     targets: Mapping[tuple[str, "Target"], "FoundTarget"],
     labels: "SeriesLabels",
 ) -> list["PlacementTarget"]:
-    from controller.kube.reader import metrics_target
+    from controller.kube.metrics_reader import metrics_target
     from controller.kube.workloads import metrics_endpoints, reporting_pods
 
     measured = []
@@ -286,7 +289,7 @@ def _metrics(
 ) -> "Metrics":
     """Return what `prometheus` answers about all pipelines."""
     from controller.adoption.metric_checks import Metrics, further_queries
-    from controller.kube.reader import user_queries
+    from controller.kube.metrics_reader import user_queries
     from profiler.sources.base import ReadRequest
     from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource

@@ -204,7 +204,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             raise click.UsageError(f"cannot listen on {settings.listen_address}:{settings.port}: {error}") from None
         parts.enter_context(server)
         _LOG.info("metrics and probes at %s", server.url)
-        pipelines, pools = ResourceStore(), ResourceStore()
+        pipelines, pools, budgets = ResourceStore(), ResourceStore(), ResourceStore()
         cluster = parts.enter_context(
             Cluster(
                 gateway,
@@ -218,6 +218,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             metric_source(settings, parts),
             pipelines=pipelines,
             pools=pools,
+            budgets=budgets,
             cluster=cluster,
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
@@ -234,8 +235,9 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 gateway,
                 pipelines=pipelines,
                 pools=pools,
+                budgets=budgets,
                 beat=lambda: health.beat("watches", _WATCH_DEAD_S),
-                died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
+                died=lambda: stop.because("the watches of Sluice's resources ended unexpectedly"),
                 namespaces=settings.namespaces,
             )
         )
@@ -260,6 +262,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             events,
             pipelines=pipelines,
             pools=pools,
+            budgets=budgets,
             interval_s=settings.interval_s,
             kept=kept,
             pool_status=settings.writes_pool_status,

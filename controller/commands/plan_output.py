@@ -18,7 +18,7 @@ from controller.core.messages.phrases import (
     share_words,
     step_words,
 )
-from controller.core.state.schedule import DemandFloor
+from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
@@ -175,7 +175,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
         page.say(line, indent=1)
     for floor in _floors_above(spec, demand):
         page.say(
-            f"demand.atLeast {floor.name} is not in this plan: at least {demand_words(spec, floor.demand)} while it is "
+            f"{declared_as(floor)} is not in this plan: at least {demand_words(spec, floor.demand)} while it is "
             f"active; --demand {answer.key}={floor.demand:.12g} plans them",
             indent=1,
         )
@@ -203,7 +203,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
 
 
 def _floors_above(spec: PipelineSpec, demand: float) -> list[DemandFloor]:
-    """Return the entries of `demand.atLeast` above the planned load, which the operator follows at their times."""
+    """Return the demand known in advance that is above the planned load: the operator follows it at its times."""
     return [floor for floor in spec.at_least if floor.demand > demand]
 
 

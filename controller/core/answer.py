@@ -1,6 +1,6 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
@@ -10,6 +10,7 @@ from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
+    BudgetDecision,
     DemandUse,
     Hold,
     HoldReason,
@@ -19,12 +20,13 @@ from controller.core.state.decision import (
     PoolDecision,
     ReplicaChange,
     SharedStage,
+    ShortPipeline,
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode, PlacementKey, Target
-from optimizer.model import PoolName, StageName
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.model import GroupBudget, PoolName, StageName
+from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
 from profiler.samples import MetricsTier, Scrapes
 
 
@@ -36,7 +38,6 @@ def pipeline_decision(
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
     by_plan = admitted_by_plan(assessment, reported)
-    floor = assessment.demand.floor
     meanwhile = (
         None
         if awaits_turn
@@ -50,7 +51,7 @@ def pipeline_decision(
             planned=assessment.demand.demand,
             before=assessment.state.memory.planned_demand,
             no_arrivals_at=assessment.demand.no_arrivals_at,
-            at_least=floor.name if floor is not None and assessment.demand.from_floor else None,
+            known=assessment.demand.floor if assessment.demand.from_floor else None,
         ),
         profile=assessment.profile,
         plan=reported,
@@ -79,6 +80,7 @@ def pipeline_decision(
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
         mismatches=tuple(_mismatches(assessment)),
+        budgets=rollout.budgets,
     )
 
 
@@ -228,4 +230,26 @@ def pool_decision(
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),
         memory=memory,
+    )
+
+
+def budget_decisions(
+    assessments: Sequence[Assessment], fleet: FleetPlan, rollout: Rollout, budgets: Sequence[GroupBudget]
+) -> tuple[BudgetDecision, ...]:
+    """Return the money of every ComputeBudget, and the pipelines that get less because of it."""
+    reported = {each.key: fleet.unreachable.get(each.key, fleet.plans[each.key]) for each in assessments}
+    return tuple(
+        BudgetDecision(
+            name=budget.name,
+            limit_per_hour=budget.per_hour,
+            spend_per_hour=rollout.budget_spend_per_hour[budget.name],
+            planned_per_hour=sum(fleet.plans[key].cost_per_hour for key in sorted(budget.pipelines)),
+            pipelines=tuple(sorted(budget.pipelines)),
+            short=tuple(
+                ShortPipeline(key=key, served_fraction=reported[key].served_fraction)
+                for key in sorted(budget.pipelines)
+                if reported[key].limited_by == Limit(kind=LimitKind.BUDGET, name=budget.name)
+            ),
+        )
+        for budget in budgets
     )

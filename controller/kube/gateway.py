@@ -118,6 +118,8 @@ class Resource:
 
 PIPELINES = Resource(api_version="sluice.dev/v1alpha1", plural="speechpipelines")
 POOLS = Resource(api_version="sluice.dev/v1alpha1", plural="computepools", namespaced=False)
+BUDGETS = Resource(api_version="sluice.dev/v1alpha1", plural="computebudgets", namespaced=False)
+NAMESPACES = Resource(api_version="v1", plural="namespaces", namespaced=False)
 PODS = Resource(api_version="v1", plural="pods")
 NODES = Resource(api_version="v1", plural="nodes", namespaced=False)
 DEPLOYMENTS = Resource(api_version="apps/v1", plural="deployments")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.adoption.amounts import requests_of
+from controller.core.state.spec import LabelSelector, Requirement
 from controller.kube.gateway import Json
 
 _METADATA = ("name", "creationTimestamp", "deletionTimestamp")
@@ -21,41 +22,6 @@ _CONTAINERS = ("initContainerStatuses", "containerStatuses")
 _TERMINATED = ("reason", "exitCode", "startedAt", "finishedAt")
 REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
 """Labels of a pod with the revision of its workload: of a StatefulSet, of a Deployment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """One of the `matchExpressions` of a label selector."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `labels` meet the requirement; one with an unknown operator is never met."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelSelector:
-    """A label selector: a pod must have all of `labels` and meet all `requirements`."""
-
-    labels: Mapping[str, str]
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the selector matches a pod with `labels`."""
-        return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

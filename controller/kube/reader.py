@@ -8,10 +8,8 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from controller.core.codec import InvalidRecord
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
     NO_ANSWER,
@@ -24,35 +22,45 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
 from controller.core.state.snapshot import (
+    BudgetState,
     LaunchFailure,
     PipelineState,
-    Planned,
     PoolState,
     Snapshot,
     TargetMissing,
     TargetState,
 )
 from controller.core.state.spec import (
+    BudgetSpec,
     Mode,
     PipelineSpec,
     PlacementKey,
-    PlacementSpec,
     PoolSpec,
     StageSpec,
     Target,
     with_basis,
 )
+from controller.kube.carried_state import CarriedState
 from controller.kube.cluster import Cluster, View
-from controller.kube.durable import memory_from, planned_from, resumed, written_at_s
-from controller.kube.gateway import PODS, Failed, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.gateway import (
+    NAMESPACES,
+    PODS,
+    Failed,
+    Gateway,
+    Json,
+    KubeError,
+    NotFound,
+    Refused,
+    Scale,
+    Unavailable,
+)
 from controller.kube.karpenter import FailedCreation, Karpenter, refusal
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Workload
-from controller.kube.observed_windows import ObservedWindows
+from controller.kube.metrics_reader import MetricsReader, metrics_target
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
@@ -69,15 +77,15 @@ from controller.kube.workloads import (
     placed_pods,
     ready_nodes,
     reporting_pods,
-    seconds,
     shared_nodes,
     target_state,
     zones,
 )
+from controller.resources.budget import ComputeBudget
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.translate import pipeline_spec, pool_spec
+from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
 from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
 from profiler.samples import (
     DEFAULT_LABELS,
@@ -91,12 +99,11 @@ from profiler.samples import (
     Reading,
     SeriesLabels,
 )
-from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
+from profiler.sources.base import MetricSource, QueryKind, ReadAnswer
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
 _UNLIMITED = PriorityLimits()
-_METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +128,8 @@ class Observation:
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
     unanswered: Mapping[QueryKind, float] = field(default_factory=dict)
+    budgets: Mapping[str, KeptResource] = field(default_factory=dict)
+    invalid_budgets: tuple[InvalidObject, ...] = ()
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -145,11 +154,13 @@ class Resources:
         self,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         namespaces: tuple[str, ...],
         priorities: PriorityLimits = _UNLIMITED,
     ) -> None:
         self._pipelines = pipelines
         self._pools = pools
+        self._budgets = budgets
         self._priorities = priorities
         self._namespaces = frozenset(namespaces)
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
@@ -184,14 +195,15 @@ class Resources:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CarriedOver:
-    """What the last cycle passed on to this one, by the UID of the resource."""
-
-    pipelines: Mapping[str, PipelineMemory] = field(default_factory=dict)
-    pools: Mapping[str, PoolMemory] = field(default_factory=dict)
-    planned: Mapping[str, Planned | None] = field(default_factory=dict)
+    def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the ComputeBudgets with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        for resource in self._budgets.snapshot().values():
+            try:
+                usable.append((budget_spec(parse(ComputeBudget, resource.whole())), resource))
+            except InvalidResource as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +239,7 @@ class Reader:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         cluster: Cluster,
         interval_s: float,
         reporting_grace_s: float,
@@ -240,22 +253,18 @@ class Reader:
         `labels` are those of the series of pods, for stages that name no others.
         """
         self._gateway = gateway
-        self._source = source
-        self._resources = Resources(pipelines, pools, namespaces, priorities)
+        self._metrics = MetricsReader(source, interval_s=interval_s, labels=labels)
+        self._resources = Resources(pipelines, pools, budgets, namespaces, priorities)
         self._cluster = cluster
-        self._interval_s = interval_s
         self._grace_s = reporting_grace_s
-        self._labels = labels
-        self._windows = ObservedWindows()
         self._clock = clock
-        self._kept: KeptMemory | None = None
-        self._carried_over = _CarriedOver()
+        self._carried = CarriedState(interval_s)
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
         self._karpenter = Karpenter(gateway, namespaces)
-        self._problems: tuple[str, ...] = ()
         self.ownership = Ownership(gateway, namespaces)
         self._last_nodes: Sequence[Json] = ()
+        self._last_namespaces: dict[str, frozenset[str]] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
     def close(self) -> None:
@@ -264,7 +273,7 @@ class Reader:
 
     def resume_from(self, kept: KeptMemory) -> None:
         """Resume pipelines from what `kept` has, where it is newer than their status. Before the first cycle."""
-        self._kept = kept
+        self._carried.resume_from(kept)
 
     def observe(self) -> Observation:
         """Return the present state of resources, cluster and metrics.
@@ -275,14 +284,14 @@ class Reader:
             KubeError: the nodes may be outdated, or the Lease cannot be read in the first cycle.
         """
         now_s = self._clock()
-        if self._kept is not None:
-            self._kept.load()
+        self._carried.load()
         pools, invalid_pools = self._resources.pools()
         valid, broken = self._resources.pipelines()
+        budgets, invalid_budgets = self._resources.budgets()
         by_name = {spec.name: spec for spec, _ in pools}
         based = [(with_basis(spec, by_name), resource) for spec, resource in valid]
         declared, invalid_pipelines = self._with_shared_stages(based, broken)
-        pipelines = [(self._windows.applied(spec), resource) for spec, resource in declared]
+        pipelines = [(self._metrics.with_windows(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -305,9 +314,7 @@ class Reader:
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
-        answer = self._source.read(self._request(specs, workloads))
-        self._windows.observe(specs, {key: samples.scrapes for key, samples in answer.placements.items()})
-        self._log_new(answer.problems)
+        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads))
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
@@ -329,6 +336,7 @@ class Reader:
                 )
                 for spec, resource in pools
             },
+            budgets=self._budget_states([spec for spec, _ in budgets]),
         )
         return Observation(
             snapshot=snapshot,
@@ -337,7 +345,27 @@ class Reader:
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
             unanswered=answer.unanswered,
+            budgets={spec.name: resource for spec, resource in budgets},
+            invalid_budgets=invalid_budgets,
         )
+
+    def _budget_states(self, specs: Sequence[BudgetSpec]) -> tuple[BudgetState, ...]:
+        """Return each ComputeBudget with its namespaces; if they cannot be read, with the last known ones.
+
+        The API server selects them: of thousands of namespaces only those are sent.
+        """
+        states = []
+        for spec in specs:
+            unread = ""
+            try:
+                found = self._gateway.list_all(NAMESPACES, None, str(spec.selector) or None).items
+                self._last_namespaces[spec.uid] = frozenset(each["metadata"]["name"] for each in found)
+            except KubeError as error:
+                unread = str(error)
+            known = self._last_namespaces.get(spec.uid, frozenset())
+            states.append(BudgetState(spec=spec, namespaces=known, unread=unread))
+        self._last_namespaces = {state.spec.uid: state.namespaces for state in states}
+        return tuple(states)
 
     def _with_shared_stages(
         self, pipelines: list[tuple[PipelineSpec, KeptResource]], invalid: tuple[InvalidObject, ...]
@@ -368,30 +396,12 @@ class Reader:
 
     def remember(self, observation: Observation, decision: Decision) -> None:
         """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
-        self._carried_over = _CarriedOver(
-            pipelines={observation.pipelines[each.key].uid: each.memory for each in decision.pipelines},
-            pools={observation.pools[pool.name].uid: pool.memory for pool in decision.pools},
-            planned={each.spec.uid: each.planned for each in decision.pipelines},
-        )
-
-    def _log_new(self, problems: tuple[str, ...]) -> None:
-        """Log the problems that the last cycle did not have."""
-        for problem in problems:
-            if problem not in self._problems:
-                _LOG.warning("metrics: %s", problem)
-        self._problems = problems
+        self._carried.remember(decision, observation.pools)
 
     def _seniority(self, resource: KeptResource) -> Seniority:
         """Return the age of a pipeline, and the workloads that it owned in the last cycle or before a restart."""
-        whole = resource.whole()
-        memory = self._carried_over.pipelines.get(resource.uid)
-        if memory is None:
-            with suppress(InvalidRecord):  # reported when the memory is read for the Snapshot
-                memory = memory_from(self._stored(resource))
-        return Seniority(
-            owned=frozenset() if memory is None else memory.owned,
-            created=whole["metadata"].get("creationTimestamp") or "",
-        )
+        created = resource.whole()["metadata"].get("creationTimestamp") or ""
+        return Seniority(owned=self._carried.owned(resource), created=created)
 
     def _workloads(
         self,
@@ -463,10 +473,10 @@ class Reader:
             requests=scale.requests if isinstance(scale, Workload) else {},
         )
 
-    def _request(
+    def _metrics_targets(
         self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
-    ) -> ReadRequest:
-        placements = tuple(
+    ) -> tuple[PlacementTarget, ...]:
+        return tuple(
             metrics_target(
                 spec,
                 stage,
@@ -474,20 +484,12 @@ class Reader:
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
                 long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
-                labels=self._labels,
+                labels=self._metrics.labels,
             )
             for spec in specs
             for stage in spec.stages
             if _reads(stage, specs)
             for placement in stage.placements
-        )
-        queries = {spec.key: user_queries(spec) for spec in specs}
-        return ReadRequest(
-            placements=placements,
-            scalars={name: query for own in queries.values() for name, query in own.items()},
-            deadline_s=_METRICS_SHARE * self._interval_s,
-            scalar_owners={name: key for key, own in queries.items() for name in own},
-            scalar_kinds={name: _query_kind(name) for own in queries.values() for name in own},
         )
 
     def _pipeline_state(
@@ -511,40 +513,14 @@ class Reader:
                 for rule in stage.rules
                 if rule.query is not None
             },
-            memory=self._memory(spec, resource, now_s),
+            memory=self._carried.memory(spec, resource, now_s),
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
             followers=self.ownership.followers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
-            planned=self._planned(spec, resource),
+            planned=self._carried.planned(spec, resource),
         )
-
-    def _stored(self, resource: KeptResource) -> Json | None:
-        """Return the memory document that an earlier process left, the newer one of status and Lease."""
-        in_status: Json | None = resource.status().get("memory")
-        kept = None if self._kept is None else self._kept.document(resource.uid)
-        return kept if kept is not None and written_at_s(kept) >= written_at_s(in_status) else in_status
-
-    def _planned(self, spec: PipelineSpec, resource: KeptResource) -> Planned | None:
-        if spec.uid in self._carried_over.planned:
-            return self._carried_over.planned[spec.uid]
-        try:
-            return planned_from(self._stored(resource))
-        except InvalidRecord as error:
-            _LOG.warning("%s: planned anew: %s", spec.key, error)
-            return None
-
-    def _memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
-        if (known := self._carried_over.pipelines.get(spec.uid)) is not None:
-            return known
-        try:
-            stored = memory_from(self._stored(resource))
-        except InvalidRecord as error:
-            _LOG.warning("%s: starting without memory: %s", spec.key, error)
-            return PipelineMemory()
-        window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
-        return resumed(stored, now_s, window_s, self._interval_s)
 
     def _with_refusals(
         self,
@@ -564,7 +540,7 @@ class Reader:
                 workload = workloads[spec.key, key]
                 if isinstance(workload.state, TargetMissing) or not workload.state.uncreated or workload.state.refusal:
                     continue
-                since_s = self._memory(spec, resources[spec.uid], now_s).uncreated_since_s.get(key)
+                since_s = self._carried.memory(spec, resources[spec.uid], now_s).uncreated_since_s.get(key)
                 if since_s is None:
                     continue
                 if spec.namespace not in events:
@@ -610,73 +586,17 @@ class Reader:
         failures: Mapping[str, LaunchFailure],
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
-        memory = self._carried_over.pools.get(spec.uid)
         return PoolState(
             spec=spec,
             ready_instances=len(ready),
             leaving_instances=sum(map(is_leaving, ready)),
             zones=zones(ready),
-            memory=_stored_pool_memory(resource) if memory is None else memory,
+            memory=self._carried.pool_memory(resource),
             unread=unread,
             unaccounted=unaccounted,
             node_pool=None if spec.node_pool is None else self._karpenter.state(spec.node_pool, nodes, failures),
             shared_nodes=shared,
         )
-
-
-def metrics_target(
-    spec: PipelineSpec,
-    stage: StageSpec,
-    placement: PlacementSpec,
-    *,
-    pods: frozenset[str],
-    endpoints: Mapping[str, PodEndpoint],
-    long_ready: frozenset[str] = frozenset(),
-    labels: SeriesLabels = DEFAULT_LABELS,
-) -> PlacementTarget:
-    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
-
-    `long_ready` are those of `pods` that have had to report for `SILENT_S`. `labels` are those of the series of pods,
-    unless the stage names others.
-    """
-    return PlacementTarget(
-        pipeline=spec.key,
-        stage=stage.name,
-        pool=placement.pool,
-        namespace=spec.namespace,
-        pods=pods,
-        preset=stage.preset,
-        window_s=stage.metrics_window_s,
-        concurrency=placement.prior.concurrency,
-        batch_limit=placement.prior.batch_sizes[-1],
-        overrides=stage.metric_overrides,
-        endpoints=endpoints,
-        model=stage.metrics_model,
-        answer=stage.metrics_answer,
-        long_ready=long_ready,
-        labels=stage.metrics_labels or labels,
-    )
-
-
-def user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
-    """Return the queries in a pipeline's spec, by the id of their result."""
-    queries: dict[Hashable, str] = {(spec.key, "demand"): spec.queries.demand}
-    if spec.queries.latency is not None:
-        queries[(spec.key, "sla")] = spec.queries.latency
-    for stage in spec.stages:
-        queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
-    return queries
-
-
-def _query_kind(name: Hashable) -> QueryKind:
-    """Return the kind of the user's query with the id `name`, which `user_queries` made."""
-    match name:
-        case (_, "demand"):
-            return QueryKind.DEMAND
-        case (_, "sla"):
-            return QueryKind.LATENCY
-        case _:
-            return QueryKind.RULES
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:
@@ -728,19 +648,3 @@ def _parsed(resource: Json) -> PipelineSpec | str:
         return pipeline_spec(parse(SpeechPipeline, {key: part for key, part in resource.items() if key != "status"}))
     except (InvalidResource, InvalidProblem) as error:
         return str(error)
-
-
-def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
-    """Return the memory that `controller.kube.status` wrote into a pool's status; empty when it is not valid."""
-    status = resource.status()
-    try:
-        until = status.get("unavailableUntil")
-        backoff = status.get("backoffSeconds")
-        return PoolMemory(
-            unavailable_until_s=None if until is None else seconds(until),
-            backoff_s=None if backoff is None else float(backoff),
-            reason=str(status.get("reason", "")),
-        )
-    except (ValueError, TypeError) as error:
-        _LOG.warning("pool %s: starting without memory: %s", resource.name, error)
-        return PoolMemory()

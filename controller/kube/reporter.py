@@ -18,12 +18,13 @@ from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.events import events
 from controller.core.messages.problems import NO_LEASE, NO_ROOM, failed_scaling, unwritten_status
 from controller.core.messages.reasons import ConditionType, EventReason
-from controller.core.state.decision import Decision, HoldReason, PipelineDecision, PoolDecision
+from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.durable import PlannedTexts, kept_document, written_at_s
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
+    BUDGETS,
     PIPELINES,
     POOLS,
     Conflict,
@@ -40,7 +41,7 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
-from controller.kube.status import invalid_status, pipeline_status, pool_status
+from controller.kube.status import budget_status, invalid_status, pipeline_status, pool_status
 from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
@@ -51,7 +52,11 @@ INVALID_SHARE = 0.5
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 _PARALLEL = 8
-_VERDICT = {PIPELINES: ConditionType.READY, POOLS: ConditionType.AVAILABLE}
+_VERDICT = {
+    PIPELINES: ConditionType.READY,
+    POOLS: ConditionType.AVAILABLE,
+    BUDGETS: ConditionType.WITHIN_BUDGET,
+}
 
 
 class _Outcome(Enum):
@@ -70,7 +75,7 @@ class _Outcome(Enum):
 
 
 class Reporter:
-    """Writes the statuses and Events of SpeechPipelines and ComputePools."""
+    """Writes the statuses and Events of SpeechPipelines, ComputePools and ComputeBudgets."""
 
     def __init__(
         self,
@@ -79,20 +84,21 @@ class Reporter:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         interval_s: float,
         kept: KeptMemory | None = None,
         pool_status: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pipelines` and `pools` get every written object at once, before the watches deliver it.
+        """`pipelines`, `pools` and `budgets` get every written object at once, before the watches deliver it.
 
         `interval_s` is the time between cycles; `kept` has the memory of pipelines whose status cannot be written, and
-        without it these are not scaled; without `pool_status`, ComputePools are only read; `clock` returns monotonic
-        seconds.
+        without it these are not scaled; without `pool_status`, ComputePools and ComputeBudgets are only read; `clock`
+        returns monotonic seconds.
         """
         self._gateway = gateway
         self._events = events
-        self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._stores = {PIPELINES: pipelines, POOLS: pools, BUDGETS: budgets}
         self._interval_s = interval_s
         self._kept = kept
         self._pool_status = pool_status
@@ -111,21 +117,21 @@ class Reporter:
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
     ) -> frozenset[PipelineKey]:
-        """Write the statuses of pools and usable pipelines, and return the pipelines that may be acted on.
+        """Write the statuses of pools, budgets and usable pipelines, and return the pipelines that may be acted on.
 
         A pipeline is left out if it no longer exists, or the server does not answer. If the server refuses the status
         of a pipeline whose replicas change, or asks to wait with it, the pipeline is left out unless its memory is kept
-        in the Lease. Statuses
-        of pipelines without replica changes are written for `STATUS_SHARE` of the interval. First come those in `news`,
-        whose decision differs from the last one. Pipelines that must wait for a later cycle are left out too.
+        in the Lease. Statuses of pipelines without replica changes are written for `STATUS_SHARE` of the interval.
+        First come those in `news`, whose decision differs from the last one. Pipelines that must wait for a later cycle
+        are left out too.
         """
         self._away.clear()
         self._begin(observation)
-        pools = decision.pools if self._pool_status else ()
-        failed = [pool for pool in pools if self._refusals.last_failure(observation.pools[pool.name].uid)]
-        self._report_pools(observation, decision, [pool for pool in pools if pool not in failed])
+        statuses = list(_shared_statuses(observation, decision)) if self._pool_status else []
+        failed = [each for each in statuses if self._refusals.last_failure(each[1].uid)]
+        self._report_shared([each for each in statuses if each not in failed], decision.now_s)
         writable = self._report_pipelines(observation, decision, news)
-        self._report_pools(observation, decision, failed)
+        self._report_shared(failed, decision.now_s)
         return writable
 
     def unwritten(self, observation: Observation) -> frozenset[PipelineKey]:
@@ -133,12 +139,10 @@ class Reporter:
         refused = self._refusals.why
         return frozenset(key for key, resource in observation.pipelines.items() if refused(resource.uid) is not None)
 
-    def _report_pools(self, observation: Observation, decision: Decision, pools: Iterable[PoolDecision]) -> None:
-        for pool in pools:
-            resource = observation.pools[pool.name]
+    def _report_shared(self, statuses: Iterable[tuple[Resource, KeptResource, Json]], now_s: float) -> None:
+        for kind, resource, status in statuses:
             old = resource.status()
-            status = pool_status(observation.snapshot.pools[pool.name], pool, old, decision.now_s)
-            if self._write(POOLS, resource, old, status, decision.now_s) is _Outcome.WRITTEN:
+            if self._write(kind, resource, old, status, now_s) is _Outcome.WRITTEN:
                 self._record_verdict(resource, old, status)
 
     def record_events(
@@ -180,7 +184,12 @@ class Reporter:
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
         invalid_pools = observation.invalid_pools if self._pool_status else ()
-        kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, invalid_pools))
+        invalid_budgets = observation.invalid_budgets if self._pool_status else ()
+        kinds = (
+            (PIPELINES, observation.invalid_pipelines),
+            (POOLS, invalid_pools),
+            (BUDGETS, invalid_budgets),
+        )
         news = (
             (kind, found.resource, old, status)
             for kind, invalid in kinds
@@ -325,8 +334,9 @@ class Reporter:
 
     def _begin(self, observation: Observation) -> None:
         """Begin a cycle: forget the resources that are gone."""
-        invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
-        everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
+        unusable = (*observation.invalid_pipelines, *observation.invalid_pools, *observation.invalid_budgets)
+        usable = (observation.pipelines, observation.pools, observation.budgets)
+        everything = (*(one for kind in usable for one in kind.values()), *(found.resource for found in unusable))
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
@@ -336,6 +346,18 @@ class Reporter:
 
 def _without_answer(error: Unavailable) -> _Outcome:
     return _Outcome.AWAY if isinstance(error, Silent | NotLeading) else _Outcome.BUSY
+
+
+def _shared_statuses(observation: Observation, decision: Decision) -> Iterator[tuple[Resource, KeptResource, Json]]:
+    """Yield the statuses of the pools and the budgets that pipelines share."""
+    snapshot, now_s = observation.snapshot, decision.now_s
+    for pool in decision.pools:
+        resource = observation.pools[pool.name]
+        yield POOLS, resource, pool_status(snapshot.pools[pool.name], pool, resource.status(), now_s)
+    states = {state.spec.name: state for state in snapshot.budgets}
+    for budget in decision.budgets:
+        resource = observation.budgets[budget.name]
+        yield BUDGETS, resource, budget_status(states[budget.name], budget, resource.status(), now_s)
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:

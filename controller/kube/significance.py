@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
+from controller.core.act.admission import LAPSE_S
 from controller.core.codec import InvalidRecord
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.kube.durable import memory_from
@@ -20,7 +21,8 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     """Return whether the status `new` should replace `old`, which was written `written_s_ago` seconds ago.
 
-    A changed decision is written at once, and so is any status if the stored memory is invalid. Other changes are
+    A changed decision is written at once, and so is any status if the stored memory is invalid. A limit on the load is
+    renewed when half of its time is over. Other changes are
     written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
     """
     try:
@@ -28,6 +30,8 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     except InvalidRecord:
         return True
     if _decided(old) != _decided(new):
+        return True
+    if "admissibleUntil" in new and written_s_ago >= LAPSE_S / 2:
         return True
     return written_s_ago >= REFRESH_S and (_followed(new) or _moved(_condensed(old), _condensed(new)))
 
@@ -53,6 +57,7 @@ def _decided(status: Json) -> object:
         [(c["type"], c["status"], c["reason"], c.get("observedGeneration")) for c in status.get("conditions", [])],
         (status.get("metrics") or {}).get("source"),
         *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
+        *(status.get(field) for field in ("limitPerHour", "pipelines", "shortCount")),
         *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
         [
             (

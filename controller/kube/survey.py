@@ -12,6 +12,7 @@ from controller.core.state.spec import Target
 from controller.kube.gateway import (
     AUTOSCALERS,
     DEPLOYMENTS,
+    NAMESPACES,
     NODE_POOLS,
     NODES,
     PODS,
@@ -24,7 +25,6 @@ from controller.kube.gateway import (
     Resource,
 )
 
-NAMESPACES = Resource(api_version="v1", plural="namespaces", namespaced=False)
 _SERVICES = Resource(api_version="v1", plural="services")
 _QUOTAS = Resource(api_version="v1", plural="resourcequotas")
 _LIMIT_RANGES = Resource(api_version="v1", plural="limitranges")

@@ -103,6 +103,21 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="SluiceComputeBudgetExceeded",
+        expr=(
+            f"{gauge('budget_spend_usd_per_hour', by='budget')}"
+            f" > {gauge('budget_limit_usd_per_hour', by='budget')} + 1e-6"
+            f" and {gauge('budget_excused', by='budget')} == 0"
+        ),
+        wait="5m",
+        severity="warning",
+        summary="the pipelines of ComputeBudget {{ $labels.budget }} cost more than it allows",
+        description=(
+            f"The replicas of the pipelines of ComputeBudget {{{{ $labels.budget }}}} cost {_MONEY} USD per hour, "
+            "which is above its limit, and not because replicas drain. No change by Sluice exceeds a budget."
+        ),
+    ),
+    Alert(
         name="SluiceMetricsLost",
         expr=f"{gauge('demand_unseen_seconds', by=PIPELINE)} > {UNSEEN_S}",
         wait="1m",

@@ -57,6 +57,7 @@ PATTERN_RULES = {
     END_PATTERN: 'must be a time of day in quotes from "00:00" to "24:00"',
     MOMENT_PATTERN: "must be an RFC 3339 time in this century, in whole seconds, such as 2026-12-24T18:00:00Z",
     ZONE_PATTERN: "must be an IANA time zone such as Europe/Berlin",
+    LABEL_KEY_PATTERN: "must be a label key such as sluice.dev/pool",
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
@@ -139,6 +140,7 @@ Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)
 Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 Kind = Annotated[str, Field(pattern=KIND_PATTERN, max_length=63)]
 ApiVersion = Annotated[str, Field(pattern=API_VERSION_PATTERN, max_length=317)]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN, max_length=317)]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 DROP_NULLS = BeforeValidator(_without_nulls)
 """For maps: removes entries that are null, as the API server does."""

@@ -10,7 +10,6 @@ from controller.resources.base import Breach, Constraint, ListMap, Part, constra
 from controller.resources.fields import (
     DROP_NULLS,
     INSTANCE_TYPE_PATTERN,
-    LABEL_KEY_PATTERN,
     DecimalString,
     LabelValue,
     Number,
@@ -19,7 +18,7 @@ from controller.resources.fields import (
     Text,
     duration_s,
 )
-from controller.resources.metadata import Condition, Metadata, Timestamp
+from controller.resources.metadata import Condition, Metadata, Timestamp, label_keys
 
 
 def _bad_instance_types(price: Any) -> Iterator[Breach]:
@@ -87,12 +86,6 @@ class Unavailable(Part):
     """Time for which plans avoid the pool; afterwards one replica is tried."""
 
 
-def _bad_label_keys(spec: Any) -> Iterator[Breach]:
-    for key in spec.node_selector:
-        if not re.fullmatch(LABEL_KEY_PATTERN, key):
-            yield Breach(path=("nodeSelector", key), rule="must be a label key such as sluice.dev/pool")
-
-
 class PoolSpec(Part):
     """The desired state: the nodes of the pool, their price and capacity."""
 
@@ -105,12 +98,7 @@ class PoolSpec(Part):
             rule="must say what bounds the pool: instances, nodePool or readyNodes: true; the smallest bound counts",
             field="capacity",
         ),
-        Constraint(
-            find=_bad_label_keys,
-            cel=f"self.nodeSelector.all(key, key.matches('{LABEL_KEY_PATTERN}'))",
-            rule="keys must be label keys such as sluice.dev/pool",
-            field="nodeSelector",
-        ),
+        label_keys("node_selector", "nodeSelector"),
     )
 
     device: Literal["CPU", "Inferentia", "Trainium", "GPU"]

@@ -5,18 +5,23 @@ Names that thousands of pipelines share are interned to save memory.
 
 from sys import intern
 
-from controller.core.state.schedule import DemandFloor, EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
     UNDECLARED_STARTUP_S,
+    BudgetPeriod,
+    BudgetSpec,
+    ColdStart,
     Declared,
     DemandUnit,
+    LabelSelector,
     Mode,
     PipelineQueries,
     PipelineSpec,
     PlacementSpec,
     PoolSpec,
+    Requirement,
     Rule,
     RuleMetric,
     Scaling,
@@ -24,12 +29,14 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
+from controller.resources import cron
+from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
-from controller.resources.schedule import LeastDemand
+from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
 from controller.resources.stage import MetricLabels, Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
@@ -70,9 +77,11 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             down=_step_policy(spec.scaling.scale_down),
             drain_s=duration_s(spec.scaling.scale_down.drain),
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
+            cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
-        at_least=tuple(map(_floor, spec.demand.at_least)),
+        at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
+        sheds=spec.demand.admission == "Shed",
         declared_basis=None if spec.budget.basis is None else model.Basis(spec.budget.basis),
     )
 
@@ -97,6 +106,27 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
     )
 
 
+def budget_spec(resource: ComputeBudget) -> BudgetSpec:
+    """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
+    spec, selector = resource.spec, resource.spec.namespace_selector
+    return BudgetSpec(
+        name=resource.metadata.name,
+        uid=resource.metadata.uid,
+        generation=resource.metadata.generation,
+        selector=LabelSelector(
+            labels=selector.match_labels,
+            requirements=tuple(
+                Requirement(key=one.key, operator=one.operator, values=frozenset(one.values))
+                for one in selector.match_expressions
+            ),
+        ),
+        per_hour=float(spec.per_hour),
+        periods=tuple(
+            BudgetPeriod(per_hour=float(period.per_hour), windows=windows_of(period)) for period in spec.periods
+        ),
+    )
+
+
 def _floor(entry: LeastDemand) -> DemandFloor:
     name, demand = entry.name, float(entry.demand)
     if entry.start is not None:
@@ -110,6 +140,24 @@ def _floor(entry: LeastDemand) -> DemandFloor:
         from_s=clock_s(entry.from_),
         until_s=clock_s(entry.until),
         days=tuple(_DAYS.index(day) for day in entry.days or _DAYS),
+        zone=time_zone(entry.time_zone or "UTC"),
+    )
+
+
+def _cron_floor(entry: ExpectedDemand) -> CronFloor:
+    return CronFloor(name=entry.schedule, demand=float(entry.at_least), windows=windows_of(entry))
+
+
+def windows_of(entry: CronEntry) -> CronWindows:
+    """Return the times of `entry`, which must be valid."""
+    times = cron.parse(entry.schedule)
+    return CronWindows(
+        minutes=times.minutes,
+        hours=times.hours,
+        days=times.days,
+        months=times.months,
+        weekdays=times.weekdays,
+        for_s=duration_s(entry.for_),
         zone=time_zone(entry.time_zone or "UTC"),
     )
 

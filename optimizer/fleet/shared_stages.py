@@ -163,6 +163,13 @@ def without(problem: Problem, pipelines: Sequence[Pipeline], plans: Sequence[Pip
             name: replace(pool, instances=max(0, pool.instances - used(name))) for name, pool in problem.pools.items()
         },
         budget_per_hour=None if budget is None else max(0.0, budget - sum(plan.cost_per_hour for plan in plans)),
+        budgets=tuple(
+            replace(
+                group,
+                per_hour=max(0.0, group.per_hour - sum(p.cost_per_hour for p in plans if p.key in group.pipelines)),
+            )
+            for group in problem.budgets
+        ),
     )
 
 

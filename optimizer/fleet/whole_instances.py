@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.fleet.budgets import Budgets
 from optimizer.fleet.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.fleet.packing import Measure, Packable, PackingSearch, State, Totals
 from optimizer.model import Basis, Pipeline, PipelineKey, Problem
@@ -99,6 +100,8 @@ def _measure(fleet: Fleet, pipelines: Sequence[Pipeline], packables: Sequence[Pa
     columns = np.arange(len(supply.pools))
     whole = np.array([pipeline.basis is Basis.INSTANCES for pipeline in pipelines])
     caps = np.array([own_budget(pipeline) for pipeline in pipelines])
+    budgets = Budgets(problem)
+    members = budgets.members(pipelines)
     fleet_cap = np.inf if problem.budget_per_hour is None else problem.budget_per_hour
     last: list[tuple[State, Counts, Array]] = []  # what the pipelines of a state use and pay by shares
 
@@ -122,6 +125,7 @@ def _measure(fleet: Fleet, pipelines: Sequence[Pipeline], packables: Sequence[Pa
             costs[:, p] = (unit_prices * own.use).sum(axis=1) if whole[p] else own.cost_per_hour
         paid = costs.sum(axis=1)
         excess = np.maximum(costs - caps, 0.0).sum(axis=1) + np.maximum(paid - fleet_cap, 0.0)
+        excess += np.maximum(costs @ members - budgets.per_hour, 0.0).sum(axis=1)
         switching = totals.objective_per_hour - totals.cost_per_hour
         return excess.round(9), paid + switching
 

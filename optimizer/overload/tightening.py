@@ -5,19 +5,20 @@ empty rest of instances, it is made again with a smaller budget, as often as nee
 a few halvings while demand is left out, so that the plan serves about as much as the real budget allows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from optimizer.fleet.fleet import own_budget
-from optimizer.model import Pipeline, PipelineKey, Problem
+from optimizer.model import GroupBudget, Pipeline, PipelineKey, Problem
+from optimizer.plan import Limit, LimitKind
 
 TRIES = 8
 """The most plans made with different budgets before pipelines above their budget get nothing."""
 
 TOLERANCE = 1e-9
 
-Payer = PipelineKey | None
-"""A pipeline with its own budget, or None for the budget of all pipelines together."""
+Payer = PipelineKey | GroupBudget | None
+"""A pipeline with its own budget, a group of them with a common one, or None for the budget of all together."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,14 +26,14 @@ class Tightening:
     """The budgets to search with, in USD per hour, at first those of `problem`.
 
     `low` and `high` are the highest budget with which the real one was kept, and the lowest with which it was not.
-    `withdrawn` are pipelines that get no replicas: no smaller budget kept the real one.
+    `withdrawn` are pipelines that get no replicas, because no smaller budget kept the real one, with this budget.
     """
 
     problem: Problem
     budgets: dict[Payer, float] = field(default_factory=dict)
     low: dict[Payer, float] = field(default_factory=dict)
     high: dict[Payer, float] = field(default_factory=dict)
-    withdrawn: set[PipelineKey] = field(default_factory=set)
+    withdrawn: dict[PipelineKey, Limit] = field(default_factory=dict)
 
     def tightened(self) -> Problem:
         """Return the problem with the budgets to search with."""
@@ -41,6 +42,9 @@ class Tightening:
         return replace(
             self.problem,
             budget_per_hour=self.budgets.get(None, self.problem.budget_per_hour),
+            budgets=tuple(
+                replace(each, per_hour=self.budgets.get(each, each.per_hour)) for each in self.problem.budgets
+            ),
             pipelines=tuple(map(self._tightened, self.problem.pipelines)),
         )
 
@@ -60,14 +64,15 @@ class Tightening:
         paid: dict[Payer, tuple[float, float]] = {
             pipeline.key: (costs_per_hour[pipeline.key], own_budget(pipeline)) for pipeline in self.problem.pipelines
         }
+        paid |= {budget: (_paid(budget, costs_per_hour), budget.per_hour) for budget in self.problem.budgets}
         if self.problem.budget_per_hour is not None:
-            paid[None] = sum(costs_per_hour.values()), self.problem.budget_per_hour
+            paid[None] = _paid(None, costs_per_hour), self.problem.budget_per_hour
         return {payer: cap / cost for payer, (cost, cap) in paid.items() if cost > cap + TOLERANCE}
 
     def lower(self, excesses: Mapping[Payer, float], shares_per_hour: Mapping[PipelineKey, float]) -> None:
         """Lower the budgets of payers with `excesses`; `shares_per_hour` is what their plans cost by shares."""
         for payer, part in excesses.items():
-            cost = sum(shares_per_hour.values()) if payer is None else shares_per_hour[payer]
+            cost = _paid(payer, shares_per_hour)
             self.high[payer] = min(cost, self.budgets.get(payer, cost))
             kept = self.low.get(payer)
             self.budgets[payer] = part * self.high[payer] if kept is None else (kept + self.high[payer]) / 2
@@ -76,7 +81,7 @@ class Tightening:
         """Raise the budgets that were lowered and keep one of `short` from being served; return whether any was."""
         raised = False
         for payer, budget in self.budgets.items():
-            if payer is None or payer in short:
+            if payer is None or (payer in short if isinstance(payer, str) else payer.pipelines & short):
                 self.low[payer] = budget
                 if short and self.high[payer] - budget > 0.01 * self.high[payer]:
                     self.budgets[payer] = (budget + self.high[payer]) / 2
@@ -84,9 +89,27 @@ class Tightening:
         return raised
 
     def withdraw(self, excesses: Mapping[Payer, float], costs_per_hour: Mapping[PipelineKey, float]) -> None:
-        """Give nothing to the payers with `excesses`; for the budget of all, to the least important with a cost."""
-        self.withdrawn.update(payer for payer in excesses if payer is not None)
-        if None in excesses and len(excesses) == 1:
-            paying = [pipeline for pipeline in self.problem.pipelines if costs_per_hour[pipeline.key] > 0]
+        """Give nothing to the pipelines with `excesses`; without any, to the least important that pay.
+
+        These are one of each group with an excess, or, where no group has one, one of all.
+        """
+        groups = [payer for payer in excesses if isinstance(payer, GroupBudget)]
+        own = [payer for payer in excesses if payer is not None and not isinstance(payer, GroupBudget)]
+        self.withdrawn.update(dict.fromkeys(own, Limit(kind=LimitKind.BUDGET)))
+        shared: Sequence[GroupBudget | None] = groups or [None]
+        for group in () if own else shared:
+            paying = [
+                pipeline
+                for pipeline in self.problem.pipelines
+                if costs_per_hour[pipeline.key] > 0 and (group is None or pipeline.key in group.pipelines)
+            ]
             least = min(paying, key=lambda pipeline: (pipeline.priority, pipeline.key))
-            self.withdrawn.add(least.key)
+            name = None if group is None else group.name
+            self.withdrawn.setdefault(least.key, Limit(kind=LimitKind.BUDGET, name=name))
+
+
+def _paid(payer: Payer, costs_per_hour: Mapping[PipelineKey, float]) -> float:
+    """Return what `payer` pays where pipelines cost `costs_per_hour`, in USD per hour."""
+    if isinstance(payer, str):
+        return costs_per_hour[payer]
+    return sum(cost for key, cost in costs_per_hour.items() if payer is None or key in payer.pipelines)

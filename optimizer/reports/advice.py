@@ -27,13 +27,15 @@ def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:
     fleet, shares = component.fleet, component.shares
     left = fleet.supply.limits - np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     money = fleet_budget(fleet.problem) - component.plan.cost_per_hour
+    groups = fleet.budgets.left({plan.key: plan.cost_per_hour for plan in component.plan.pipelines})
     advice = {}
     for pipeline, plan in zip(fleet.problem.pipelines, component.plan.pipelines, strict=True):
         if not plan.feasible:
             own = shares[pipeline.key].answer
             capacity = left if own is None else left + own.use
             beside = [other for other in component.plan.pipelines if other.key != pipeline.key]
-            advice[pipeline.key] = advise(fleet, pipeline, capacity, money + plan.cost_per_hour, beside=beside)
+            at_most = min(money, fleet.budgets.most(pipeline.key, groups)) + plan.cost_per_hour
+            advice[pipeline.key] = advise(fleet, pipeline, capacity, at_most, beside=beside)
     return advice
 
 

@@ -57,9 +57,9 @@ def _lower_bound_per_hour(allocation: Allocation) -> float | None:
     is for those targets: a cheaper plan that would pass its replay is not excluded. Where pipelines share stages, it is
     the sum of the least costs of each of them alone with its share of the price of these stages.
 
-    Where the costs count whole instances, it is the cost of the plan if all combinations of rows were tried
-    (`optimizer.fleet.whole_instances`). Otherwise it counts the replicas' shares of instances, at the lowest price of a
-    node: what is paid is never below that, but the gap then includes the empty rest of the instances.
+    Where the costs count whole instances, it is the cost of the plan if all combinations of rows that keep the budgets
+    were tried (`optimizer.fleet.whole_instances`). Otherwise it counts the replicas' shares of instances, at the lowest
+    price of a node: what is paid is never below that, but the gap then includes the empty rest of the instances.
     """
     if allocation.relaxed:
         if not allocation.plan.feasible:
@@ -74,7 +74,10 @@ def _lower_bound_per_hour(allocation: Allocation) -> float | None:
             return None
         bound = component.least_per_hour
         if bound is None:
-            bound = component.fleet.lower_bound_per_hour(answers)
+            fleet = component.fleet
+            if component.tightened:  # what its search proved holds for smaller budgets only
+                fleet = Fleet(fleet.problem, fleet.supply, pool_prices=fleet.pool_prices, targets=fleet.targets)
+            bound = fleet.lower_bound_per_hour(answers)
         if bound is None:
             return None
         bounds.append(bound)
@@ -84,13 +87,18 @@ def _lower_bound_per_hour(allocation: Allocation) -> float | None:
 def _by_least_shares(problem: Problem) -> Problem:
     """Return the problem in which replicas cost their shares of instances at the lowest price of a node.
 
-    Whole instances that each pipeline would pay for alone may cost more together than those that they share.
+    Whole instances that each pipeline would pay for alone may cost more together than those that they share. Budgets
+    are left out: those of the search may be smaller than the real ones.
     """
     if not problem.counts_instances:
         return problem
     return replace(
         problem,
-        pipelines=tuple(replace(pipeline, basis=Basis.REPLICAS) for pipeline in problem.pipelines),
+        pipelines=tuple(
+            replace(pipeline, basis=Basis.REPLICAS, budget_per_hour=None) for pipeline in problem.pipelines
+        ),
+        budget_per_hour=None,
+        budgets=(),
         pools={name: replace(pool, price_per_hour=pool.least_price_per_hour) for name, pool in problem.pools.items()},
     )
 

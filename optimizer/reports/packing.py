@@ -53,6 +53,8 @@ def packing_for(allocation: Allocation) -> Packing | None:
 
 def _of_component(component: Component) -> Packing | None:
     fleet, shares = component.fleet, component.shares
+    if fleet.problem.budgets:  # a packing may shift cost into a group that has none left
+        return None
     packables = []
     for pipeline in by_priority(fleet.problem.pipelines):
         share = shares[pipeline.key]

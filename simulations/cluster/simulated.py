@@ -176,6 +176,7 @@ class SimulatedCluster:
                 )
                 for name, spec in self._resources.pools.items()
             },
+            budgets=self._resources.budgets(),
             replicas=self._replica_readings(metrics),
             ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._resources.pipelines.values()))),
         )

@@ -24,6 +24,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.spec import with_basis
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations.cluster.simulated import SimulatedCluster
@@ -311,6 +312,7 @@ def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[s
             if isinstance(change.resource, SpeechPipeline)
             else pool_spec(change.resource)
             for change in resource_changes(scenario)
+            if isinstance(change.resource, SpeechPipeline | ComputePool)
         ),
         loads={pipeline.key: loads[pipeline.key] for pipeline in pipelines},
         duration_s=scenario.file.clock.duration_s,

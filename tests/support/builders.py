@@ -292,7 +292,8 @@ def a_snapshot(
 
 def applied(snapshot: Snapshot, decision: Decision, *, ready: bool = True, after_s: float = 15.0) -> Snapshot:
     """Return the world after `decision`: replicas as asked for, all ready at once unless `ready` is false."""
-    return Snapshot(
+    return replace(
+        snapshot,
         now_s=snapshot.now_s + after_s,
         pipelines=tuple(
             _applied(state, decided, ready=ready)

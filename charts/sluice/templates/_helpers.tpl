@@ -85,7 +85,7 @@ true
 
 {{/*
 The rules of the ClusterRole in files/rbac.yaml for kinds of one scope: Cluster, Namespaced or All. An operator of some
-namespaces writes the status of ComputePools only if it is told to.
+namespaces writes the status of ComputePools and ComputeBudgets only if it is told to.
 */}}
 {{- define "sluice.rules" -}}
 {{- $root := .root -}}
@@ -96,8 +96,8 @@ namespaces writes the status of ComputePools only if it is told to.
 {{- range $rule := $document.rules -}}
 {{- $resources := list -}}
 {{- range $resource := $rule.resources -}}
-{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "computepools" "computepools/status" "nodepools" "nodeclaims")) -}}
-{{- $written := or (ne $resource "computepools/status") (include "sluice.writesPools" $root) -}}
+{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "namespaces" "computepools" "computepools/status" "computebudgets" "computebudgets/status" "nodepools" "nodeclaims")) -}}
+{{- $written := or (not (has $resource (list "computepools/status" "computebudgets/status"))) (include "sluice.writesPools" $root) -}}
 {{- if and (has $scope (list "All" $own)) $written -}}
 {{- $resources = append $resources $resource -}}
 {{- end -}}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
+from controller.core.assess.budgets import group_budgets
 from controller.core.assess.optimizer_input import stages_sla_s
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
@@ -17,7 +18,7 @@ from controller.core.state.snapshot import PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, StageKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Basis, Composition, Pipeline, PipelineKey, PoolName, StageName
-from optimizer.plan import LimitKind, PipelinePlan
+from optimizer.plan import PipelinePlan
 from profiler.stages import LatencySource
 
 
@@ -80,8 +81,8 @@ def _aim(
     rules = _highest(assessment.rules.floors(), assessment.learning.floors)
     idle = assessment.idle
     planned = _planned(assessment, plan)
-    hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    unreachable = hopeless or assessment.key in fleet.unreachable
+    hopeless = plan.sla_unreachable
+    unreachable = hopeless or fleet.unreachable.get(assessment.key, plan).sla_unreachable
     # A plan without a stage whose only pool does not exist is no plan for the other stages.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (hopeless and not pressed):
@@ -489,7 +490,13 @@ def find_aims(
     The tolerance is for cost alone: a pipeline that is above a cap, or uses a pool with too few instances, follows its
     plan even for a smaller saving.
     """
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, cost_shares=fleet.cost_shares)
+    ledger = Ledger(
+        snapshot.pipelines,
+        snapshot.pools,
+        policy.budget_per_hour,
+        cost_shares=fleet.cost_shares,
+        budgets=group_budgets(snapshot),
+    )
     shortage = ledger.shortage()
     pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
     follows, shared_planned = _following(assessments, fleet, ledger, policy, pressed)

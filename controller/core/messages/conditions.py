@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from controller.core.messages import details
 from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import count_of, reading_words, timestamp
+from controller.core.messages.phrases import count_of, money, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
@@ -14,12 +14,14 @@ from controller.core.messages.sentences import (
     latency_of_sla,
     metrics_words,
     scrape_faults,
+    shedding_words,
+    short_words,
     silent_rule,
     spend_of_budget,
 )
 from controller.core.messages.summary import READY, health
 from controller.core.state.carry_over import PoolMemory
-from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
 from profiler.samples import Absence
 
@@ -52,6 +54,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _measurements_plausible(decision),
         _placements_match(decision),
         _scrapes_healthy(decision),
+        _shedding(decision),
     )
 
 
@@ -116,6 +119,18 @@ def _available(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
         return _condition(ConditionType.AVAILABLE, "False", ConditionReason.CANNOT_DELIVER.value, message)
     message = f"retried with one replica since {until}, after a failure: {memory.reason}"
     return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.ON_TRIAL.value, message)
+
+
+def budget_condition(decision: BudgetDecision, unread: str) -> ConditionValue:
+    """Return the condition of a ComputeBudget; `unread` says why its namespaces cannot be listed."""
+    spent = f"{money(decision.spend_per_hour)} of {money(decision.limit_per_hour)} is spent"
+    message = "; ".join(filter(None, [spent, short_words(decision)]))
+    if unread:
+        message = f"cannot list namespaces; using the last known ones: {unread}"
+        return _condition(ConditionType.WITHIN_BUDGET, "Unknown", ConditionReason.NAMESPACES_UNREADABLE.value, message)
+    if decision.exceeded:
+        return _condition(ConditionType.WITHIN_BUDGET, "False", ConditionReason.ABOVE_BUDGET.value, message)
+    return _condition(ConditionType.WITHIN_BUDGET, "True", ConditionReason.WITHIN_BUDGET.value, message)
 
 
 def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: str) -> ConditionValue:
@@ -219,3 +234,15 @@ def _scrapes_healthy(decision: PipelineDecision) -> ConditionValue:
     reason = next((reason for reason, holds in faults if holds), ConditionReason.SCRAPED_ONCE)
     message = "; ".join(scrape_faults(decision.scrapes))
     return _condition(ConditionType.SCRAPES_HEALTHY, str(reason is ConditionReason.SCRAPED_ONCE), reason.value, message)
+
+
+def _shedding(decision: PipelineDecision) -> ConditionValue:
+    if any(hold.reason is HoldReason.IDLE for hold in decision.holds) and decision.admissible is not None:
+        reason = ConditionReason.SCALED_TO_ZERO
+    elif decision.admissible is not None:
+        starting = decision.admissible == decision.admitted_meanwhile
+        reason = ConditionReason.REPLICAS_STARTING if starting else ConditionReason.OVERLOADED
+    else:
+        reason = ConditionReason.NO_LIMIT if decision.spec.sheds else ConditionReason.NOTHING_SHEDS
+    shedding = decision.admissible is not None
+    return _condition(ConditionType.SHEDDING, str(shedding), reason.value, shedding_words(decision))

@@ -26,6 +26,7 @@ class ConditionType(Enum):
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
     PLACEMENTS_MATCH = "PlacementsMatch"
     SCRAPES_HEALTHY = "ScrapesHealthy"
+    SHEDDING = "Shedding"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
     NODES_EXCLUSIVE = "NodesExclusive"
@@ -57,6 +58,11 @@ class ConditionReason(Enum):
     POD_LABELS_MISSING = "PodLabelsMissing"
     PODS_SILENT = "PodsSilent"
     PODS_SCRAPED_TWICE = "PodsScrapedTwice"
+    OVERLOADED = "Overloaded"
+    REPLICAS_STARTING = "ReplicasStarting"
+    SCALED_TO_ZERO = "ScaledToZero"
+    NO_LIMIT = "NoLimit"
+    NOTHING_SHEDS = "NothingSheds"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -68,6 +74,7 @@ class ConditionReason(Enum):
     NODE_POOL_UNLIMITED = NodePoolProblem.UNLIMITED.value
     ALL_OWN = "AllOwn"
     NODES_SHARED = "NodesShared"
+    NAMESPACES_UNREADABLE = "NamespacesUnreadable"
 
 
 class EventReason(Enum):
@@ -107,6 +114,8 @@ class EventReason(Enum):
     PLACEMENTS_MATCH = "PlacementsMatch"
     SCRAPES_FAULTY = "ScrapesFaulty"
     SCRAPES_HEALTHY = "ScrapesHealthy"
+    SHEDDING = "Shedding"
+    SHEDDING_ENDED = "SheddingEnded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,4 +146,5 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
         bad=EventReason.PLACEMENTS_MISMATCHED, good=EventReason.PLACEMENTS_MATCH
     ),
     ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
+    ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
 }

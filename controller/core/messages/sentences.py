@@ -9,11 +9,22 @@ from controller.core.messages.phrases import (
     duration,
     first_names,
     latency_words,
+    limit_words,
     money,
     number,
     reading_words,
+    share_words,
 )
-from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
+from controller.core.state.decision import (
+    BudgetDecision,
+    ChangeReason,
+    Hold,
+    HoldReason,
+    PipelineDecision,
+    ReplicaChange,
+    RuleState,
+)
+from controller.core.state.schedule import declared_as
 from controller.core.state.spec import PlacementKey
 from optimizer.model import LATENCY_FACTORS, Basis
 from optimizer.plan import PipelinePlan
@@ -22,6 +33,8 @@ from profiler.estimate import FACTOR_BOUNDS
 from profiler.samples import SILENT_S, Absence, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
+_NAMED = 5
+"""The most pipelines that are named in one text."""
 _AT_LIMIT = 0.01
 """A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
@@ -145,11 +158,37 @@ def _source_words(decision: PipelineDecision) -> str:
 
 
 def scheduled_words(decision: PipelineDecision) -> str | None:
-    """Return the text about the entry of `demand.atLeast` that determines the planned demand, None where none does."""
-    planned, name = decision.demand.planned, decision.demand.at_least
-    if name is None or planned is None:
+    """Return the text about the demand known in advance that determines the planned demand, None where none does."""
+    planned, known = decision.demand.planned, decision.demand.known
+    if known is None or planned is None:
         return None
-    return f"planned for {demand_words(decision.spec, planned)}: demand.atLeast {name}"
+    return f"planned for {demand_words(decision.spec, planned)}: {declared_as(known)}"
+
+
+def shedding_words(decision: PipelineDecision) -> str:
+    """Return the text about the load that the ingress sheds, or about the load that it should and does not."""
+    spec, plan, planned = decision.spec, decision.plan, decision.demand.planned
+    short = plan is not None and not plan.feasible
+    limit = None if plan is None else plan.limited_by
+    why = f"limited by {limit_words(limit, spec.budget_per_hour, decision.budgets)}"
+    if decision.admissible is None:
+        if spec.sheds or not short or planned is None:
+            return ""
+        return f"demand.admission is None: planned for all of {demand_words(spec, planned)}; {why}"
+    if decision.admissible == decision.admitted_meanwhile:
+        why = "until pending replicas are ready"
+    of = "" if planned is None else f" of the planned {demand_words(spec, planned)}"
+    return f"the ingress admits {demand_words(spec, decision.admissible)}{of}: {why}"
+
+
+def short_words(decision: BudgetDecision) -> str:
+    """Return the text about the pipelines that a ComputeBudget keeps from being served in full; empty without any."""
+    if not decision.short:
+        return ""
+    named = ", ".join(f"{short.key} {share_words(short.served_fraction)}" for short in decision.short[:_NAMED])
+    more = len(decision.short) - _NAMED
+    rest = f" and {count_of(more, 'other')}" if more > 0 else ""
+    return f"{money(decision.limit_per_hour)} is not enough to serve all load within the SLA: served are {named}{rest}"
 
 
 def silent_rule(rule: RuleState) -> str:

@@ -28,7 +28,7 @@ from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
 from optimizer.billing import costs_per_hour, plan_charges
-from optimizer.model import Basis, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, ServiceLaw
+from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, ServiceLaw
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 
 AT_ONCE = 250
@@ -46,7 +46,11 @@ _MEASURED = ("service", "saturation_rps", "current")
 
 
 def plan_in_turns(
-    assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    now_s: float,
+    budgets: Sequence[GroupBudget] = (),
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
@@ -68,7 +72,7 @@ def plan_in_turns(
         if (own := assessment.state.planned) is not None and _current(own.pipeline).keys() == assessment.current.keys()
     }
     turn = _with_partners(choose(assessments, pipelines, planned, pools), groups)
-    holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
+    holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools, budgets)
 
     def take(pipeline: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(pipeline, pools)
@@ -94,9 +98,9 @@ def plan_in_turns(
             holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
-        chosen = _with_givers(short, assessments, planned)
+        chosen = _with_givers(short, assessments, planned, budgets)
         partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
-        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy)
+        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(pipeline, plan)
     standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
@@ -132,7 +136,10 @@ def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey,
 
 
 def _planned_apart(
-    pipelines: Sequence[Pipeline], holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
+    pipelines: Sequence[Pipeline],
+    holdings: Holdings,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
 ) -> Sequence[PipelinePlan]:
     """Return the plans of `pipelines` with what all others leave."""
     names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
@@ -144,6 +151,7 @@ def _planned_apart(
             for name in sorted(names)
         },
         budget_per_hour=holdings.money_left(policy.budget_per_hour),
+        budgets=holdings.budgets_left([pipeline.key for pipeline in pipelines]),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -172,12 +180,17 @@ def _beside(
 
 
 def _with_givers(
-    short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
+    short: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    planned: Mapping[PipelineKey, Planned],
+    budgets: Sequence[GroupBudget],
 ) -> Sequence[Assessment]:
     """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it."""
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
-    money = any(limit.kind is LimitKind.BUDGET for limit in limits)
+    money = any(limit.kind is LimitKind.BUDGET and limit.name is None for limit in limits)
+    groups = {limit.name for limit in limits if limit.kind is LimitKind.BUDGET}
+    sharing = frozenset(key for group in budgets if group.name in groups for key in group.pipelines)
     takers = sorted(short, key=lambda assessment: (-assessment.spec.priority, assessment.key))[: TOGETHER // 2]
     taking = {assessment.key for assessment in takers}
     givers = [
@@ -185,7 +198,10 @@ def _with_givers(
         for assessment in assessments
         if assessment.acting
         and assessment.key not in taking
-        and any(count and (money or pool in names) for (_, pool), count in assessment.current.items())
+        and any(
+            count and (money or assessment.key in sharing or pool in names)
+            for (_, pool), count in assessment.current.items()
+        )
     ]
     givers.sort(key=lambda assessment: (assessment.spec.priority, assessment.key))
     return [*takers, *givers[: TOGETHER - len(takers)]]

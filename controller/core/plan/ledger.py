@@ -1,7 +1,7 @@
 """Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeVar
@@ -11,9 +11,9 @@ from controller.core.assess.optimizer_input import billed_pool
 from controller.core.assess.shared import CostShares
 from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
-from controller.core.state.spec import PipelineSpec, PlacementKey
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.billing import Occupancy, occupancy
-from optimizer.model import Basis, PipelineKey, Pool, PoolName, share_instances, whole_instances
+from optimizer.model import Basis, GroupBudget, PipelineKey, Pool, PoolName, share_instances, whole_instances
 from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
@@ -21,6 +21,8 @@ EPSILON = 1e-9
 FLEET = "fleet"
 """Name of the limit that is the budget of all pipelines together."""
 
+Scope = PipelineKey | GroupBudget | None
+"""What a cap is for: a pipeline, a group of them, or None for the fleet."""
 K = TypeVar("K")
 
 
@@ -181,10 +183,12 @@ class Ledger:
         *,
         trials: Mapping[PoolName, int] = NO_TRIALS,
         cost_shares: CostShares = NOT_SHARED,
+        budgets: Sequence[GroupBudget] = (),
     ) -> None:
         """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines.
 
-        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once.
+        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once. `budgets` are
+        the caps of groups of pipelines.
         """
         states = tuple(states)
         self.pools = pools
@@ -201,8 +205,9 @@ class Ledger:
         self._observed = PoolTotals()
         for name, entry in self._entries.items() if self._whole else ():
             self._observed.move(name[1][1], entry.per_instance, 0, entry.observed)
-        self._spread: dict[PipelineKey | None, float] = {}
+        self._spread: dict[Scope, float] = {}
         self._fleet_budget = fleet_budget_per_hour
+        self.budgets = tuple(budgets)
         self._trials = trials
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
         self._paid: dict[PipelineKey, list[tuple[tuple[PipelineKey, PlacementKey], float]]] = {}
@@ -229,23 +234,23 @@ class Ledger:
         """Return the placements of `pipeline` that the ledger has."""
         return self._of_pipeline.get(pipeline, ())
 
-    def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the highest spend of `pipeline` (None: of the fleet) while the changes happen, in USD per hour."""
-        spent = self._priced(pipeline, lambda name, entry: entry.occupied(self.after[name]), self.after.occupied)
-        return spent + self._spread_per_hour(pipeline) + self._unaccounted_of(pipeline)
+    def spend_per_hour(self, scope: Scope = None) -> float:
+        """Return the highest spend of `scope` while the changes happen, in USD per hour."""
+        spent = self._priced(scope, lambda name, entry: entry.occupied(self.after[name]), self.after.occupied)
+        return spent + self._spread_per_hour(scope) + self._unaccounted_of(scope)
 
-    def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
+    def observed_per_hour(self, scope: Scope = None) -> float:
+        """Return the present spend of `scope`, in USD per hour."""
         observed = sum(
-            share * (self._running[name] if self._counts_instances(pipeline, name) else entry.observed_per_hour)
-            for name, entry, share in self._of(pipeline)
+            share * (self._running[name] if payer in self._whole else entry.observed_per_hour)
+            for payer, name, entry, share in self._of(scope)
         )
-        return observed + self._unaccounted_of(pipeline)
+        return observed + self._unaccounted_of(scope)
 
-    def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the cost of `pipeline` (None: of the fleet) after all changes, in USD per hour."""
-        costs = self._priced(pipeline, lambda name, _: self.after[name], self.after.totals)
-        return costs + self._unaccounted_of(pipeline)
+    def cost_per_hour(self, scope: Scope = None) -> float:
+        """Return the cost of `scope` after all changes, in USD per hour."""
+        costs = self._priced(scope, lambda name, _: self.after[name], self.after.totals)
+        return costs + self._unaccounted_of(scope)
 
     def cost_with(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> float:
         """Return the cost of `pipeline` with `replicas` of its placements beside the others, in USD per hour."""
@@ -255,10 +260,21 @@ class Ledger:
         self.after.update(before)
         return cost
 
-    def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
-        """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
-        budget = self._fleet_budget if pipeline is None else self._budgets[pipeline]
+    def above_cap(self, per_hour: float, scope: Scope = None) -> bool:
+        """Whether `per_hour` is more than the cap of `scope` allows."""
+        if isinstance(scope, GroupBudget):
+            return per_hour > scope.per_hour + EPSILON
+        budget = self._fleet_budget if scope is None else self._budgets[scope]
         return budget is not None and per_hour > budget + EPSILON
+
+    def group(self, limit: Limit) -> GroupBudget | None:
+        """Return the budget of a group that `limit` names, None if it is another limit."""
+        named = (budget for budget in self.budgets if limit.kind is LimitKind.BUDGET and limit.name == budget.name)
+        return next(named, None)
+
+    def groups_of(self, *pipelines: PipelineKey) -> Sequence[GroupBudget]:
+        """Return the budgets of the groups that one of `pipelines` is in."""
+        return [budget for budget in self.budgets if not budget.pipelines.isdisjoint(pipelines)]
 
     def instances(self, pool: PoolName) -> int:
         """Return how many whole instances of `pool` the desired replicas need."""
@@ -289,9 +305,13 @@ class Ledger:
 
         Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
         """
+        above = {name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)}
+        for budget in self.budgets:
+            if self.above_cap(self.cost_per_hour(budget), budget):
+                above |= budget.pipelines & self._budgets.keys()
         return Shortage(
             fleet=self.above_cap(self.cost_per_hour()),
-            pipelines=frozenset(name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)),
+            pipelines=frozenset(above),
             pools=frozenset(name for name in self._ceilings if self.overfull(name)),
         )
 
@@ -307,6 +327,9 @@ class Ledger:
             for payer in self._payers[name]:
                 if self.above_cap(self.spend_per_hour(payer), payer):
                     return Limit(kind=LimitKind.BUDGET, name=None if payer == pipeline else payer)
+            for budget in self.groups_of(*self._payers[name]):
+                if self.above_cap(self.spend_per_hour(budget), budget):
+                    return Limit(kind=LimitKind.BUDGET, name=budget.name)
             if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
                 return Limit(kind=LimitKind.BUDGET, name=FLEET)
             if self.overfull(key[1]) or self.crowded(key[1]):
@@ -315,9 +338,17 @@ class Ledger:
         finally:
             self.after[name] -= 1
 
-    def payers(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[PipelineKey]:
-        """Return the pipelines that pay for the replicas of a placement of `pipeline`: several for a shared stage."""
-        return self._payers.get((pipeline, key), ())
+    def concerns(self, scope: Scope, pipeline: PipelineKey, key: PlacementKey) -> bool:
+        """Whether `scope` pays for the replicas of a placement of `pipeline`, or for a part of them."""
+        if scope is None:
+            return True
+        payers = self._payers.get((pipeline, key), ())
+        return scope in payers if isinstance(scope, str) else not scope.pipelines.isdisjoint(payers)
+
+    def caps_of(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[Scope]:
+        """Return what has a cap on the spend for a placement of `pipeline`."""
+        payers = self._payers[(pipeline, key)]
+        return [*payers, *self.groups_of(*payers), None]
 
     def on_trial(self, pool: PoolName) -> bool:
         """Whether `pool` is on trial and gets no further replica in this cycle."""
@@ -328,22 +359,18 @@ class Ledger:
         )
         return added >= self._trials[pool]
 
-    def _counts_instances(self, pipeline: PipelineKey | None, name: tuple[PipelineKey, PlacementKey]) -> bool:
-        """Whether `pipeline` pays for whole instances; for the fleet, the pipeline that owns the placement `name`."""
-        return bool(self._whole) and (name[0] if pipeline is None else pipeline) in self._whole
-
     def _priced(
         self,
-        pipeline: PipelineKey | None,
+        scope: Scope,
         count: Callable[[tuple[PipelineKey, PlacementKey], Entry], int],
         totals: PoolTotals,
     ) -> float:
-        """Return what `pipeline` pays for `count` replicas of each placement; `totals` has the replicas of all."""
+        """Return what `scope` pays for `count` replicas of each placement; `totals` has the replicas of all."""
         there: dict[PoolName, tuple[Occupancy, float]] = {}
 
-        def charge(name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
+        def charge(payer: PipelineKey, name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
             pool, replicas = name[1][1], count(name, entry)
-            if not self._counts_instances(pipeline, name):
+            if payer not in self._whole:
                 return replicas * entry.price_per_hour
             if pool not in there:
                 occupied = totals.occupancy(pool, self._billed[pool].held)
@@ -351,7 +378,7 @@ class Ledger:
             occupied, price = there[pool]
             return price * float(occupied.weight(entry.per_instance, replicas))
 
-        return sum(share * charge(name, entry) for name, entry, share in self._of(pipeline))
+        return sum(share * charge(payer, name, entry) for payer, name, entry, share in self._of(scope))
 
     def _running_costs(
         self, states: Iterable[PipelineState], pools: Mapping[PoolName, PoolState]
@@ -370,24 +397,32 @@ class Ledger:
         )
         return instance_costs_per_hour(placed, self._billed, pools)
 
-    def _spread_per_hour(self, pipeline: PipelineKey | None) -> float:
+    def _spread_per_hour(self, scope: Scope) -> float:
         """Return by how much running replicas cost more than plans count, because nodes are not filled as planned."""
         if not self._whole:
             return 0.0
-        if pipeline not in self._spread:
-            counted = self._priced(pipeline, lambda _, entry: entry.observed, self._observed)
-            observed = self.observed_per_hour(pipeline) - self._unaccounted_of(pipeline)
-            self._spread[pipeline] = max(0.0, observed - counted)
-        return self._spread[pipeline]
+        if scope not in self._spread:
+            counted = self._priced(scope, lambda _, entry: entry.observed, self._observed)
+            observed = self.observed_per_hour(scope) - self._unaccounted_of(scope)
+            self._spread[scope] = max(0.0, observed - counted)
+        return self._spread[scope]
 
-    def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
-        return self._unaccounted_per_hour if pipeline is None else 0.0
+    def _unaccounted_of(self, scope: Scope) -> float:
+        return self._unaccounted_per_hour if scope is None else 0.0
 
-    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry, float]]:
-        """Yield the entries that `pipeline` (None: the fleet) pays for, with the share of the cost that it pays."""
-        if pipeline is None:
-            return ((name, entry, 1.0) for name, entry in self._entries.items())
-        return ((name, self._entries[name], share) for name, share in self._paid.get(pipeline, ()))
+    def _of(self, scope: Scope) -> Iterator[tuple[PipelineKey, tuple[PipelineKey, PlacementKey], Entry, float]]:
+        """Yield the entries that `scope` pays for, each with who pays on its own basis, and the share that it pays.
+
+        The fleet pays for each entry once, on the basis of the pipeline that owns it.
+        """
+        if scope is None:
+            return ((name[0], name, entry, 1.0) for name, entry in self._entries.items())
+        pipelines = scope.pipelines if isinstance(scope, GroupBudget) else (scope,)
+        return (
+            (payer, name, self._entries[name], share)
+            for payer in sorted(pipelines)
+            for name, share in self._paid.get(payer, ())
+        )
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
@@ -410,6 +445,34 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
     return priced
 
 
+class Payments:
+    """What several pipelines pay together, each on its own basis, while their replicas change."""
+
+    def __init__(self) -> None:
+        self._per_hour = 0.0  # of those that pay for shares of instances
+        self._units: dict[PoolName, tuple[float, float]] = {}  # instances of the others: in parts, and rounded up
+
+    def move(
+        self, pool: PoolSpec, per_instance: int, before: int, after: int, *, basis: Basis, share: float = 1.0
+    ) -> None:
+        """Replace `before` replicas of a placement on `pool`, of whose cost `share` (0–1) is paid, by `after`."""
+        exact = share * (after - before) / per_instance
+        if basis is Basis.REPLICAS:
+            self._per_hour += exact * pool.price_per_hour
+            return
+        rounded = share * (-(-after // per_instance) - -(-before // per_instance))
+        parts, whole = self._units.get(pool.name, (0.0, 0.0))
+        self._units[pool.name] = parts + exact, whole + rounded
+
+    def per_hour(self, totals: PoolTotals, billed: Mapping[PoolName, Pool]) -> float:
+        """Return what is paid in USD per hour; `totals` has the replicas of all pipelines, `billed` the prices."""
+        paid = self._per_hour
+        for name, (parts, whole) in self._units.items():
+            occupied = totals.occupancy(name, billed[name].held)
+            paid += occupied.unit_price_per_hour(billed[name]) * (parts if occupied.shared else whole)
+        return paid
+
+
 class Holdings:
     """The instances and the money that each pipeline holds, to plan one pipeline alone with what is left.
 
@@ -421,23 +484,34 @@ class Holdings:
         assessments: Sequence[Assessment],
         planned: Mapping[PipelineKey, Mapping[PlacementKey, int]],
         pools: Mapping[PoolName, PoolState],
+        budgets: Sequence[GroupBudget] = (),
     ) -> None:
+        """`budgets` are the caps of groups of pipelines."""
         self._pools = pools
+        whole = any(assessment.spec.basis is Basis.INSTANCES for assessment in assessments)
+        self._billed = {name: billed_pool(pool, 0) for name, pool in pools.items()} if whole else {}
         self._totals = PoolTotals()
-        self._whole = PoolTotals()  # of the pipelines that pay for whole instances
-        self._per_hour = unaccounted_per_hour(pools.values())  # without these
+        self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
+        self._fleet = Payments()
+        self._groups = [(budget, Payments()) for budget in budgets]
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for assessment in assessments:
             self.hold(assessment, planned.get(assessment.key, {}))
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
     def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
-        """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held."""
+        """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held.
+
+        Replicas of shared stages that belong to others are paid for with the pipeline's share.
+        """
         wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
         borrowed = assessment.spec.borrowed
         self._count(
             assessment,
-            {key: max(count, wanted.get(key, 0)) for key, count in assessment.held.items() if key[0] not in borrowed},
+            {
+                key: assessment.current[key] if key[0] in borrowed else max(count, wanted.get(key, 0))
+                for key, count in assessment.held.items()
+            },
         )
 
     def release(self, assessment: Assessment) -> None:
@@ -446,14 +520,19 @@ class Holdings:
 
     def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
         before = self._held.get(assessment.key, {})
+        groups = [paid for budget, paid in self._groups if assessment.key in budget.pipelines]
+        basis = assessment.spec.basis
         for key, placement in assessment.spec.placements().items():
-            size, was, now = placement.prior.per_instance, before.get(key, 0), after.get(key, 0)
-            if placement.pool in self._pools and was != now:
-                self._totals.move(placement.pool, size, was, now)
-                if assessment.spec.basis is Basis.INSTANCES:
-                    self._whole.move(placement.pool, size, was, now)
-                else:
-                    self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+            pool, size = placement.pool, placement.prior.per_instance
+            was, now = before.get(key, 0), after.get(key, 0)
+            if pool not in self._pools or was == now:
+                continue
+            spec = self._pools[pool].spec
+            if key[0] not in assessment.spec.borrowed:
+                self._totals.move(pool, size, was, now)
+                self._fleet.move(spec, size, was, now, basis=basis)
+            for paid in groups:
+                paid.move(spec, size, was, now, basis=basis, share=assessment.cost_share(key[0]))
         self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:
@@ -468,9 +547,13 @@ class Holdings:
         """Return the part of the fleet's budget that no pipeline holds, in USD per hour; None without a budget."""
         if budget_per_hour is None:
             return None
-        held = self._per_hour
-        for name in self._whole.pools():
-            pool = billed_pool(self._pools[name], 0)
-            price = self._totals.occupancy(name, pool.held).unit_price_per_hour(pool)
-            held += price * float(self._whole.occupancy(name, ()).units)
-        return max(0.0, budget_per_hour - held)
+        held = self._fleet.per_hour(self._totals, self._billed)
+        return max(0.0, budget_per_hour - self._unaccounted_per_hour - held)
+
+    def budgets_left(self, pipelines: Collection[PipelineKey]) -> tuple[GroupBudget, ...]:
+        """Return the budgets of the groups of `pipelines`, with the part that no pipeline holds."""
+        return tuple(
+            replace(budget, per_hour=max(0.0, budget.per_hour - paid.per_hour(self._totals, self._billed)))
+            for budget, paid in self._groups
+            if not budget.pipelines.isdisjoint(pipelines)
+        )

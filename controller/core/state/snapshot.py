@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import BudgetSpec, PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
@@ -355,9 +355,22 @@ def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """A ComputeBudget with the namespaces that it selects now: the last known ones if they cannot be read.
+
+    `unread` says why they cannot be read, and is empty where they can.
+    """
+
+    spec: BudgetSpec
+    namespaces: frozenset[str]
+    unread: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All pipelines and pools at `now_s` (seconds since the epoch, or virtual)."""
+    """All pipelines, pools and ComputeBudgets at `now_s` (seconds since the epoch, or virtual)."""
 
     now_s: float
     pipelines: tuple[PipelineState, ...]
     pools: Mapping[PoolName, PoolState]
+    budgets: tuple[BudgetState, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from controller.core.state.schedule import DemandFloor
+from controller.core.state.schedule import CronWindows, DemandFloor
 from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import Answer, Quantity, SeriesLabels
 
@@ -39,6 +39,13 @@ class DemandUnit(Enum):
 
     STREAMS = "Streams"
     REQUESTS = "Requests"
+
+
+class ColdStart(Enum):
+    """What happens to load for which no replica is ready yet, because the pipeline was scaled to zero."""
+
+    WAIT = "Wait"
+    REFUSE = "Refuse"
 
 
 class RuleMetric(Enum):
@@ -171,7 +178,8 @@ class StepPolicy:
 class Scaling:
     """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions.
 
-    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never.
+    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never. `cold_start` says what happens
+    to its load while a stage has no ready replica, None: the user does not say.
     """
 
     tolerance: float
@@ -179,6 +187,7 @@ class Scaling:
     down: StepPolicy
     drain_s: float
     idle_after_s: float | None = None
+    cold_start: ColdStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,8 +204,9 @@ class PipelineQueries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
-    items per second. `at_least` is the demand that is known in advance. `declared_basis` is `budget.basis`; without one
-    `with_basis` chooses it, and the replicas' shares count where it has not.
+    items per second. `at_least` is the demand that is known in advance. `sheds` says that the ingress keeps the load
+    within `status.admissible`. `declared_basis` is `budget.basis`; without one `with_basis` chooses it, and the
+    replicas' shares count where it has not.
     """
 
     key: PipelineKey
@@ -215,6 +225,7 @@ class PipelineSpec:
     scaling: Scaling
     stages: tuple[StageSpec, ...]
     at_least: tuple[DemandFloor, ...] = ()
+    sheds: bool = True
     declared_basis: Basis | None = None
 
     @property
@@ -239,6 +250,75 @@ class PipelineSpec:
     def items_per_unit_s(self) -> float:
         """Return the items per second at the entry that one unit of demand offers."""
         return 1.0 if self.chunk_s is None else 1.0 / self.chunk_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPeriod:
+    """A time in which a ComputeBudget is `per_hour` USD instead of its usual amount."""
+
+    per_hour: float
+    windows: CronWindows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One of the `matchExpressions` of a label selector. Its text is as in a query to the API server."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return f"{self.key} {self.operator.lower()} ({','.join(sorted(self.values))})"
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Return whether `labels` meet the requirement; one with an unknown operator is never met."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSelector:
+    """A label selector: an object must have all of `labels` and meet all `requirements`."""
+
+    labels: Mapping[str, str]
+    requirements: tuple[Requirement, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join([*(f"{key}={value}" for key, value in self.labels.items()), *map(str, self.requirements)])
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the selector matches an object with `labels`."""
+        return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpec:
+    """A declared ComputeBudget: a cap on what the pipelines in the namespaces of `selector` cost together.
+
+    It is `per_hour` USD, or that of the periods that are open.
+    """
+
+    name: str
+    uid: str
+    generation: int
+    selector: LabelSelector
+    per_hour: float
+    periods: tuple[BudgetPeriod, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

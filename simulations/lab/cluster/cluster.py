@@ -239,13 +239,13 @@ def _is_established(extensions: client.ApiextensionsV1Api, name: str) -> bool:
 
 def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any]) -> None:
     group, _, version = document["apiVersion"].partition("/")
-    plural = next((crd.plural for crd in CRDS if crd.kind == document["kind"]), None)
-    if plural is None:
+    kind = next((crd for crd in CRDS if crd.kind == document["kind"]), None)
+    if kind is None:
         return  # an object of another API, such as a Deployment: the lab creates its own workloads
     namespace = document["metadata"].get("namespace")
-    if document["kind"] == "ComputePool":
-        custom.create_cluster_custom_object(group, version, plural, dict(document), _request_timeout=_TIMEOUT_S)
+    if not kind.namespaced:
+        custom.create_cluster_custom_object(group, version, kind.plural, dict(document), _request_timeout=_TIMEOUT_S)
     else:
         custom.create_namespaced_custom_object(
-            group, version, namespace or "default", plural, dict(document), _request_timeout=_TIMEOUT_S
+            group, version, namespace or "default", kind.plural, dict(document), _request_timeout=_TIMEOUT_S
         )

@@ -57,17 +57,17 @@ def admit(admin: client.ApiClient) -> Admit:
             return False
         return True
 
-    plurals = {crd.kind: crd.plural for crd in CRDS}
-    until(lambda: all(served(plural) for plural in plurals.values()))
+    kinds = {crd.kind: crd for crd in CRDS}
+    until(lambda: all(served(crd.plural) for crd in CRDS))
 
     def ask(data: dict[str, Any]) -> Refusal | None:
         arguments = {"body": data, "field_validation": "Strict", "dry_run": "All"}
-        plural = plurals[data["kind"]]
+        kind = kinds[data["kind"]]
         try:
-            if plural == "computepools":
-                objects.create_cluster_custom_object(GROUP, VERSION, plural, **arguments)
+            if kind.namespaced:
+                objects.create_namespaced_custom_object(GROUP, VERSION, "default", kind.plural, **arguments)
             else:
-                objects.create_namespaced_custom_object(GROUP, VERSION, "default", plural, **arguments)
+                objects.create_cluster_custom_object(GROUP, VERSION, kind.plural, **arguments)
         except client.ApiException as error:
             status = json.loads(error.body)
             causes = status.get("details", {}).get("causes", [])

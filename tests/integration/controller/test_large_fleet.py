@@ -52,12 +52,15 @@ class Operator:
             SyntheticMetrics(tails=False),
             pipelines=pipelines,
             pools=pools,
+            budgets=ResourceStore(),
             cluster=cluster,
             interval_s=15.0,
             reporting_grace_s=0.0,
             namespaces=fleet.namespaces,
         )
-        reporter = Reporter(gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools, interval_s=15.0)
+        reporter = Reporter(
+            gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools, budgets=ResourceStore(), interval_s=15.0
+        )
         parts.enter_context(closing(reader))
         parts.enter_context(closing(reporter))
         self.loop = ControlLoop(

@@ -80,6 +80,7 @@ class World:
             self.metrics,
             pipelines=pipelines,
             pools=pools,
+            budgets=ResourceStore(),
             cluster=cluster,
             interval_s=15.0,
             reporting_grace_s=0.0,
@@ -90,7 +91,12 @@ class World:
             reader=reader,
             actuator=Actuator(self._gateway, written=cluster.written),
             reporter=Reporter(
-                self._gateway, EventRecorder(self._gateway), pipelines=pipelines, pools=pools, interval_s=15.0
+                self._gateway,
+                EventRecorder(self._gateway),
+                pipelines=pipelines,
+                pools=pools,
+                budgets=ResourceStore(),
+                interval_s=15.0,
             ),
             resync=resync,
             policy=Policy(interval_s=15.0),

@@ -31,6 +31,12 @@ pytestmark = [
 RBAC = Path(__file__).parents[3] / "controller" / "kube" / "rbac.yaml"
 STATUSES = Where(path=".*/speechpipelines/.*/status", methods=("PATCH",))
 SYSTEM = "sluice-system"
+A_BUDGET = {
+    "apiVersion": "sluice.dev/v1alpha1",
+    "kind": "ComputeBudget",
+    "metadata": {"name": "everybody"},
+    "spec": {"namespaceSelector": {}, "perHour": "1000"},
+}
 _COLLECTION = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[^/]+)"
     r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>[^/]+))?)?"
@@ -84,6 +90,7 @@ def scope(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         for kind in (KEDA, *karpenter_kinds()):
             extensions.create_custom_resource_definition(kind)
         stateful = _stateful_set(world)
+        world.objects.create_cluster_custom_object("sluice.dev", "v1alpha1", "computebudgets", A_BUDGET)
         world.begin()
         elastic = {"spec": {"capacity": {"nodePool": "scarce"}}}  # its pods are pending later, so Events are read
         world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)
@@ -121,6 +128,10 @@ def _work(world: World, operator: Operator, stateful: dict[str, object]) -> None
     until(
         lambda: world.apps.read_namespaced_stateful_set("set-plenty", NAMESPACE).spec.replicas == 1,
         what="the StatefulSet to be scaled",
+    )
+    listed = ("", "namespaces", "list")
+    until(
+        lambda: listed in {right[:3] for right in _used(operator)}, what="namespaces to be listed for a ComputeBudget"
     )
     world.cordon("scarce")
     world.lose_a_pod("spare-scarce")
@@ -179,5 +190,5 @@ def test_every_right_is_used_and_no_other_is_needed(scope: Scope) -> None:
         anywhere if (anywhere := right._replace(namespace=None)) in everywhere else right
         for right in _used(scope.operator)
     }
-    # A pool's status can be read as a pipeline's can, where a write of it conflicts.
-    assert used | {Right("sluice.dev", "computepools", "get")} == scope.rights
+    # A pool's status and a budget's can be read as a pipeline's can, where a write of it conflicts.
+    assert used | {Right("sluice.dev", kind, "get") for kind in ("computepools", "computebudgets")} == scope.rights

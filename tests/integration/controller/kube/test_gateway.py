@@ -164,8 +164,10 @@ def test_an_object_of_no_namespace_is_no_target(
     [
         ("sluice.dev/v1alpha1", "speechpipelines", {"get", "list", "watch"}),
         ("sluice.dev/v1alpha1", "computepools", {"get", "list", "watch"}),
+        ("sluice.dev/v1alpha1", "computebudgets", {"get", "list", "watch"}),
         ("sluice.dev/v1alpha1", "speechpipelines/status", {"patch"}),
         ("sluice.dev/v1alpha1", "computepools/status", {"patch"}),
+        ("sluice.dev/v1alpha1", "computebudgets/status", {"patch"}),
         ("apps/v1", "deployments/scale", {"get", "patch"}),
         ("apps/v1", "statefulsets/scale", {"get", "patch"}),
         ("apps/v1", "deployments", {"list", "watch"}),
@@ -176,7 +178,7 @@ def test_an_object_of_no_namespace_is_no_target(
         ("v1", "events", {"create"}),
         ("v1", "secrets", set()),
         ("v1", "configmaps", set()),
-        ("v1", "namespaces", set()),
+        ("v1", "namespaces", {"list"}),
         ("apiextensions.k8s.io/v1", "customresourcedefinitions", set()),
     ],
 )

@@ -33,8 +33,9 @@ from controller.kube.gateway import (
 )
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
+from controller.kube.metrics_reader import _query_kind, metrics_target
 from controller.kube.priorities import PriorityLimits
-from controller.kube.reader import Reader, Resources, _query_kind, metrics_target
+from controller.kube.reader import Reader, Resources
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples, SeriesLabels
@@ -125,6 +126,7 @@ def a_reader(*pipelines: dict[str, Any], nodes: list[dict[str, Any]] | KubeError
         Silent(),
         pipelines=a_store(*pipelines),
         pools=a_store(*manifests("pools.yaml")),
+        budgets=a_store(),
         cluster=cast("Cluster", World(nodes=nodes or [a_node("node-0")])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -177,7 +179,7 @@ def test_nodes_are_known_by_type_and_pods_where_a_budget_counts_whole_nodes(basi
 def test_a_priority_counts_up_to_the_limit_of_its_namespace() -> None:
     (manifest,) = manifests("batch-transcription.yaml")
     manifest["spec"]["priority"] = 500
-    resources = Resources(a_store(manifest), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
+    resources = Resources(a_store(manifest), a_store(), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
     for _ in range(2):  # parsed, and then known
         ((spec, _resource),), _invalid = resources.pipelines()
         assert spec.priority == 20
@@ -195,6 +197,7 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
         source,
         pipelines=store,
         pools=a_store(*manifests("pools.yaml")),
+        budgets=a_store(),
         cluster=cast("Cluster", World(nodes=[])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -334,7 +337,7 @@ def borrowing(stage: str = "decode-audio", to: str = "live") -> dict[str, Any]:
 def test_a_shared_stage_has_the_workload_and_the_samples_of_its_owner_which_are_read_once() -> None:
     reader = a_reader(a_pipeline("live"), borrowing())
     observation = reader.observe()
-    (request,) = cast("Silent", reader._source).requests
+    (request,) = cast("Silent", reader._metrics._source).requests
     reader.close()
     states = {state.spec.name: state for state in observation.snapshot.pipelines}
     shared = states["borrower"].targets[StageName("own"), AUDIO[1]]
@@ -406,6 +409,7 @@ def test_an_elastic_pool_fails_by_the_events_of_its_claims_and_they_are_read_onl
             Silent(),
             pipelines=a_store(*manifests("batch-transcription.yaml")),
             pools=a_store(elastic, *others),
+            budgets=a_store(),
             cluster=cast("Cluster", world),
             interval_s=10.0,
             reporting_grace_s=60.0,
@@ -438,6 +442,7 @@ def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> 
         Silent(),
         pipelines=a_store(*manifests("batch-transcription.yaml")),
         pools=a_store(cpu, second, third),
+        budgets=a_store(),
         cluster=cast("Cluster", World(nodes=[node])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -475,6 +480,7 @@ def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -
             Silent(),
             pipelines=a_store(a_pipeline("batch-transcription") | {"status": status}),
             pools=a_store(*manifests("pools.yaml")),
+            budgets=a_store(),
             cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, replicas=3)),
             interval_s=10.0,
             reporting_grace_s=60.0,

@@ -123,6 +123,7 @@ class World:
             EventRecorder(gateway),
             pipelines=self.pipelines,
             pools=self.pools,
+            budgets=ResourceStore(),
             interval_s=10.0,
             kept=self.kept if lease else None,
             pool_status=pool_status,

@@ -167,3 +167,18 @@ def test_without_a_recommendation_a_conflict_is_not_written_again() -> None:
 def test_a_plan_that_was_made_again_alone_is_not_written() -> None:
     before, now = (after(lambda s, text=text: s["memory"].update(planned=text)) for text in ("one", "another"))  # type: ignore[misc]
     assert not worth_writing(before, now, 3600.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "written_s_ago", "renewed"), [("400", 299.0, False), ("400", 301.0, True), (None, 301.0, False)]
+)
+def test_a_limit_on_the_load_is_renewed_before_it_lapses(
+    limit: str | None, written_s_ago: float, renewed: bool
+) -> None:
+    def shed(status: dict[str, Any]) -> None:
+        if limit is not None:
+            status.update(admissible=limit, admissibleUntil="2026-01-01T00:10:00Z")
+
+    old = after(shed)
+    later = {**old, **({} if limit is None else {"admissibleUntil": "2026-01-01T00:15:00Z"})}
+    assert worth_writing(old, later, written_s_ago) is renewed

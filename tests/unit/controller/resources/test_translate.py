@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
 
-from controller.core.state.schedule import EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
@@ -111,16 +111,29 @@ def test_the_answer_is_the_whole_one_unless_it_is_given() -> None:
 
 
 def test_known_demand_is_in_base_units_with_its_zone_as_offsets() -> None:
-    hours, event = spec().at_least
+    hours, event, expected = spec().at_least
     assert isinstance(hours, WeeklyFloor)
     assert (hours.name, hours.demand, hours.from_s, hours.until_s) == ("business-hours", 400.0, 28800.0, 64800.0)
     assert (hours.days, hours.zone) == ((0, 4), time_zone("Europe/Berlin"))
     assert event == EventFloor(name="concert", demand=1000.5, start_s=1798135200.0, end_s=1798151400.0)
+    assert expected == CronFloor(
+        name="0 18 * * MON-FRI",
+        demand=650.5,
+        windows=CronWindows(
+            minutes=(0,),
+            hours=(18,),
+            days=None,
+            months=tuple(range(1, 13)),
+            weekdays=(0, 1, 2, 3, 4),
+            for_s=9000.0,
+            zone=time_zone("Europe/Berlin"),
+        ),
+    )
 
 
 def test_hours_are_those_of_every_day_in_utc_by_default() -> None:
     entry = "spec.demand.atLeast[0]"
-    (hours, _) = spec({f"{entry}.days": REMOVED, f"{entry}.timeZone": REMOVED}).at_least
+    (hours, _, _) = spec({f"{entry}.days": REMOVED, f"{entry}.timeZone": REMOVED}).at_least
     assert isinstance(hours, WeeklyFloor)
     assert (hours.days, hours.zone.name, hours.zone.changes) == ((0, 1, 2, 3, 4, 5, 6), "UTC", ())
 

@@ -46,6 +46,7 @@ def test_all_is_well(planner: Planner) -> None:
         "MeasurementsPlausible": "True",
         "PlacementsMatch": "True",
         "ScrapesHealthy": "True",
+        "Shedding": "False",
     }
 
 

@@ -14,6 +14,7 @@ from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, rene
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
+    budget_condition,
     conditions,
     pool_conditions,
     unusable_condition,
@@ -23,6 +24,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType, Eve
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import (
+    BudgetDecision,
     ChangeReason,
     Hold,
     HoldReason,
@@ -56,6 +58,10 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     assert decision.plan is not None
     yield decision
     yield replace(decision, plan=replace(decision.plan, feasible=False))
+    yield replace(decision, admissible=5.0)
+    yield replace(decision, admissible=5.0, admitted_meanwhile=5.0)
+    yield replace(decision, admissible=0.0, holds=(Hold(reason=HoldReason.IDLE),))
+    yield replace(decision, spec=replace(decision.spec, sheds=False))
     yield from (replace(decision, holds=(Hold(reason=reason),)) for reason in HoldReason)
     for reason in AbsenceReason:
         yield replace(decision, profile=replace(decision.profile, latency_s=Absence(reason=reason)))
@@ -95,6 +101,16 @@ def of_pools() -> Iterator[ConditionValue]:
     yield unusable_condition(ConditionType.AVAILABLE, ConditionReason.INVALID_SPEC, "spec")
 
 
+def of_budgets() -> Iterator[ConditionValue]:
+    budget = BudgetDecision(
+        name="team", limit_per_hour=1.0, spend_per_hour=1.0, planned_per_hour=1.0, pipelines=(), short=()
+    )
+    yield budget_condition(budget, "")
+    yield budget_condition(budget, "403")
+    yield budget_condition(replace(budget, spend_per_hour=2.0), "")
+    yield unusable_condition(ConditionType.WITHIN_BUDGET, ConditionReason.INVALID_SPEC, "spec")
+
+
 def unusable_pipelines() -> Iterator[ConditionValue]:
     for reason in (
         ConditionReason.INVALID_SPEC,
@@ -119,7 +135,7 @@ def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineD
         for variant in (growing, *variants(decision))
         for condition in conditions(variant)
     }
-    emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *unusable_pipelines())}
+    emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *of_budgets(), *unusable_pipelines())}
     assert emitted == {
         (each.type, each.reason, status)
         for each in listed_reasons()
@@ -141,7 +157,7 @@ def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision
     emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
     assert (WriteOutcome.APPLIED.value, "Normal") in emitted
     emitted.add((EventReason.STATUS_REFUSED.value, "Warning"))  # of the reporter
-    for condition in (*of_pools(), *unusable_pipelines()):
+    for condition in (*of_pools(), *of_budgets(), *unusable_pipelines()):
         emitted.add((condition.reason, "Normal" if condition.status == "True" else "Warning"))
     assert emitted == {(each.reason, each.state) for each in listed()[None]}
 
@@ -181,8 +197,9 @@ def test_a_table_that_is_out_of_date_is_renewed() -> None:
 def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
     status: Any = structural_schema(crd.model)["properties"]["status"]
     text = status["properties"]["conditions"]["description"]
-    pool = crd.kind == "ComputePool"
-    types = {each.value for each in ConditionType if (each in OF_POOLS) is pool}
+    others = {"ComputePool": OF_POOLS, "ComputeBudget": {ConditionType.WITHIN_BUDGET}}
+    elsewhere = {each for of_kind in others.values() for each in of_kind}
+    types = {each.value for each in others.get(crd.kind, set(ConditionType) - elsewhere)}
     assert types <= set(re.findall(r"\w+", text))
 
 
