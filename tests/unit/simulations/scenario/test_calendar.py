@@ -92,7 +92,7 @@ def test_without_a_begin_expected_demand_and_periods_are_refused(tmp_path: Path)
 def test_a_budget_of_the_manifests_caps_the_pipelines_in_its_namespaces_by_the_calendar(tmp_path: Path) -> None:
     scenario = a_scenario(tmp_path, pools=POOLS + BUDGET, properties=f"begins: {BEGINS}")
     (state,) = Resources(scenario).budgets()
-    assert (state.spec.name, state.namespaces) == ("team", {"speech"})
+    assert (state.spec.name, state.namespaces) == ("team", frozenset({"speech"}))
     assert [budget_per_hour(state.spec, at_s) for at_s in (3599.0, 3600.0, 7200.0)] == [3.0, 1.0, 3.0]
 
 
