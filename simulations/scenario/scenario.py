@@ -775,11 +775,8 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
     """Yield references to unknown resources, and loads that do not fit the pipeline's unit."""
     pipelines = {pipeline_key(pipeline): pipeline for pipeline in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
-    resources = {
-        *map(resource_name, scenario.pipelines),
-        *map(resource_name, scenario.pools),
-        *map(resource_name, scenario.budgets),
-    }
+    declared: tuple[AnyResource, ...] = (*scenario.pipelines, *scenario.pools, *scenario.budgets)
+    resources = {resource_name(resource) for resource in declared}
     stages = {name for key, p in pipelines.items() for s in p.spec.stages for name in (s.name, f"{key}/{s.name}")}
     for index, load in enumerate(scenario.file.load):
         at = ("load", index)

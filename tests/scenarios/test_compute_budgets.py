@@ -185,3 +185,14 @@ def test_no_change_takes_the_spend_of_a_budget_above_it(
     for budget in budgets:
         spent = sum(state.desired(*ASR) for state in snapshot.pipelines if state.spec.namespace in budget.namespaces)
         assert spent <= budget.spec.per_hour
+
+
+def test_a_fleet_that_is_planned_in_turns_plans_within_the_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.core.cycle.AT_ONCE", 1)
+    states = tuple(a_pipeline(team, f"p{number}") for number, team in enumerate(("red", "red", "blue")))
+    _, decision = settled(a_fleet(*states, budgets=(a_budget(7.0, "red"),)))
+    assert decision.plan is None
+    budget = of(decision)
+    assert 5.0 < budget.planned_per_hour <= 7.0
+    assert budget.spend_per_hour <= 7.0
+    assert {short.key for short in budget.short} <= {"red/p0", "red/p1"} != set()

@@ -169,6 +169,7 @@ def _relaxed(
     """
     whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
     advice, before = _context(group, policy)
+    within = plan
 
     def longer_s(pipeline: Pipeline, turn: int) -> float:
         if pipeline.key not in unshed:
@@ -189,7 +190,36 @@ def _relaxed(
             ),
         )
         plan = _allocated(problem, False, before)
+    problem, plan = _not_below(problem, plan, within, unshed, before)
     return problem, _allocated(problem, advice, before) if advice else plan
+
+
+def _not_below(
+    problem: Problem,
+    plan: Plan,
+    within: Plan,
+    unshed: Collection[PipelineKey],
+    before: Mapping[PipelineKey, float],
+) -> tuple[Problem, Plan]:
+    """Return the problem and its plan with at least the replicas of `within` for pipelines where nothing sheds.
+
+    `within` is the plan within the SLA. A longer SLA needs fewer replicas, but those are affordable, and keep latencies
+    short. Where they would take something from what is served, `plan` stays.
+    """
+    kept = replace(
+        problem,
+        pipelines=tuple(
+            keeping(own, within.of(own.key).replicas())
+            if own.key in unshed and not within.of(own.key).feasible
+            else own
+            for own in problem.pipelines
+        ),
+    )
+    if kept == problem:
+        return problem, plan
+    found = _allocated(kept, False, before)
+    as_much = all(found.of(own.key).served_fraction >= own.served_fraction for own in plan.pipelines)
+    return (kept, found) if as_much else (problem, plan)
 
 
 def _context(group: Sequence[Assessment], policy: Policy) -> tuple[bool, Mapping[PipelineKey, float]]:

@@ -243,6 +243,24 @@ def test_where_nothing_sheds_no_limit_is_published_and_plans_are_for_all_of_the_
     assert of(600.0, sheds=False).unconstrained[key] == 8
 
 
+def test_where_nothing_sheds_slow_hardware_carries_what_fast_hardware_cannot_within_the_budget() -> None:
+    """Only the GPU meets the SLA, and the budget buys too little of it; the CPU carries all of the load, too slowly."""
+    fast = a_placement("gpu", service_s=0.05, bounds=(0, 60))
+    slow = a_placement("cpu", service_s=0.12, bounds=(0, 60))
+    spec = a_spec(a_stage("asr", fast, slow), sla_s=0.2, budget=8.0)
+    fleet = pools(a_pool("gpu", price=1.0, instances=60, ready=60), a_pool("cpu", price=0.3, instances=60, ready=60))
+    rates = {placement.pool: 1 / placement.prior.service.fixed_s for placement in (fast, slow)}
+
+    def carried(*, sheds: bool) -> float:
+        state = a_state(replace(spec, sheds=sheds), demand=190.0, replicas=dict.fromkeys(spec.placement_keys(), 1))
+        decision = decide(a_snapshot(state, fleet=fleet), Policy(advice=False)).pipelines[0]
+        assert decision.plan is not None
+        assert not decision.plan.feasible
+        return sum(count * rates[key[1]] for key, count in decision.unconstrained.items())
+
+    assert carried(sheds=True) < 190.0 < carried(sheds=False)
+
+
 def test_shedding_is_a_condition_and_an_event_at_its_begin_and_its_end(planner: Planner) -> None:
     decision = decided(planner, {ENCODER: a_target(6, ready=2)})
     condition = next(each for each in conditions(decision) if each.type == "Shedding")
