@@ -1,7 +1,7 @@
 """Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeVar
@@ -165,6 +165,21 @@ class Shortage:
         return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """What a ledger knows of the `pipelines` that pay for whole instances; empty without any.
+
+    `pools` have the prices of the nodes in use, `running_per_hour` what the running replicas of each placement pay for
+    their nodes, and `observed` the totals of these. `spread_per_hour` is a cache of `Ledger._spread_per_hour`.
+    """
+
+    pipelines: frozenset[PipelineKey] = frozenset()
+    pools: Mapping[PoolName, Pool] = field(default_factory=dict)
+    running_per_hour: Mapping[tuple[PipelineKey, PlacementKey], float] = field(default_factory=dict)
+    observed: PoolTotals = field(default_factory=PoolTotals)
+    spread_per_hour: dict[PipelineKey | None, float] = field(default_factory=dict)
+
+
 class Ledger:
     """The spend and the instances of the fleet during one cycle, each pipeline's on the basis of its budget.
 
@@ -195,13 +210,7 @@ class Ledger:
         self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
-        self._whole = {state.spec.key for state in states if state.spec.basis is Basis.INSTANCES}
-        self._billed = {name: billed_pool(pool, 0) for name, pool in pools.items()} if self._whole else {}
-        self._running = self._running_costs(states, pools) if self._whole else {}
-        self._observed = PoolTotals()
-        for name, entry in self._entries.items() if self._whole else ():
-            self._observed.move(name[1][1], entry.per_instance, 0, entry.observed)
-        self._spread: dict[PipelineKey | None, float] = {}
+        self._whole = self._whole_instances(states)
         self._fleet_budget = fleet_budget_per_hour
         self._trials = trials
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
@@ -237,7 +246,12 @@ class Ledger:
     def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
         """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
         observed = sum(
-            share * (self._running[name] if self._counts_instances(pipeline, name) else entry.observed_per_hour)
+            share
+            * (
+                self._whole.running_per_hour[name]
+                if self._counts_instances(pipeline, name)
+                else entry.observed_per_hour
+            )
             for name, entry, share in self._of(pipeline)
         )
         return observed + self._unaccounted_of(pipeline)
@@ -330,7 +344,7 @@ class Ledger:
 
     def _counts_instances(self, pipeline: PipelineKey | None, name: tuple[PipelineKey, PlacementKey]) -> bool:
         """Whether `pipeline` pays for whole instances; for the fleet, the pipeline that owns the placement `name`."""
-        return bool(self._whole) and (name[0] if pipeline is None else pipeline) in self._whole
+        return (name[0] if pipeline is None else pipeline) in self._whole.pipelines
 
     def _priced(
         self,
@@ -346,17 +360,22 @@ class Ledger:
             if not self._counts_instances(pipeline, name):
                 return replicas * entry.price_per_hour
             if pool not in there:
-                occupied = totals.occupancy(pool, self._billed[pool].held)
-                there[pool] = occupied, occupied.unit_price_per_hour(self._billed[pool])
+                occupied = totals.occupancy(pool, self._whole.pools[pool].held)
+                there[pool] = occupied, occupied.unit_price_per_hour(self._whole.pools[pool])
             occupied, price = there[pool]
             return price * float(occupied.weight(entry.per_instance, replicas))
 
         return sum(share * charge(name, entry) for name, entry, share in self._of(pipeline))
 
-    def _running_costs(
-        self, states: Iterable[PipelineState], pools: Mapping[PoolName, PoolState]
-    ) -> Mapping[tuple[PipelineKey, PlacementKey], float]:
-        """Return what the replicas of each placement pay now for the nodes that they are on or wait for."""
+    def _whole_instances(self, states: Iterable[PipelineState]) -> _Whole:
+        """Return what is known of the pipelines that pay for whole instances."""
+        paying = frozenset(state.spec.key for state in states if state.spec.basis is Basis.INSTANCES)
+        if not paying:
+            return _Whole()
+        observed = PoolTotals()
+        for name, entry in self._entries.items():
+            observed.move(name[1][1], entry.per_instance, 0, entry.observed)
+        billed = {name: billed_pool(pool, 0) for name, pool in self.pools.items()}
         nodes = {(state.spec.key, key): target.nodes for state in states for key, target in state.found()}
         placed = (
             Placed(
@@ -368,17 +387,19 @@ class Ledger:
             )
             for name, entry in self._entries.items()
         )
-        return instance_costs_per_hour(placed, self._billed, pools)
+        running = instance_costs_per_hour(placed, billed, self.pools)
+        return _Whole(pipelines=paying, pools=billed, running_per_hour=running, observed=observed)
 
     def _spread_per_hour(self, pipeline: PipelineKey | None) -> float:
         """Return by how much running replicas cost more than plans count, because nodes are not filled as planned."""
-        if not self._whole:
+        if not self._whole.pipelines:
             return 0.0
-        if pipeline not in self._spread:
-            counted = self._priced(pipeline, lambda _, entry: entry.observed, self._observed)
+        spread = self._whole.spread_per_hour
+        if pipeline not in spread:
+            counted = self._priced(pipeline, lambda _, entry: entry.observed, self._whole.observed)
             observed = self.observed_per_hour(pipeline) - self._unaccounted_of(pipeline)
-            self._spread[pipeline] = max(0.0, observed - counted)
-        return self._spread[pipeline]
+            spread[pipeline] = max(0.0, observed - counted)
+        return spread[pipeline]
 
     def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
         return self._unaccounted_per_hour if pipeline is None else 0.0
