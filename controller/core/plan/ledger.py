@@ -1,7 +1,7 @@
 """Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeVar
@@ -167,6 +167,21 @@ class Shortage:
         return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """What a ledger knows of the `pipelines` that pay for whole instances; empty without any.
+
+    `pools` have the prices of the nodes in use, `running_per_hour` what the running replicas of each placement pay for
+    their nodes, and `observed` the totals of these. `spread_per_hour` is a cache of `Ledger._spread_per_hour`.
+    """
+
+    pipelines: frozenset[PipelineKey] = frozenset()
+    pools: Mapping[PoolName, Pool] = field(default_factory=dict)
+    running_per_hour: Mapping[tuple[PipelineKey, PlacementKey], float] = field(default_factory=dict)
+    observed: PoolTotals = field(default_factory=PoolTotals)
+    spread_per_hour: dict[Scope, float] = field(default_factory=dict)
+
+
 class Ledger:
     """The spend and the instances of the fleet during one cycle, each pipeline's on the basis of its budget.
 
@@ -199,13 +214,7 @@ class Ledger:
         self._ceilings = {name for name, pool in pools.items() if pool.firm}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
-        self._whole = {state.spec.key for state in states if state.spec.basis is Basis.INSTANCES}
-        self._billed = {name: billed_pool(pool, 0) for name, pool in pools.items()} if self._whole else {}
-        self._running = self._running_costs(states, pools) if self._whole else {}
-        self._observed = PoolTotals()
-        for name, entry in self._entries.items() if self._whole else ():
-            self._observed.move(name[1][1], entry.per_instance, 0, entry.observed)
-        self._spread: dict[Scope, float] = {}
+        self._whole = self._whole_instances(states)
         self._fleet_budget = fleet_budget_per_hour
         self.budgets = tuple(budgets)
         self._trials = trials
@@ -242,7 +251,7 @@ class Ledger:
     def observed_per_hour(self, scope: Scope = None) -> float:
         """Return the present spend of `scope`, in USD per hour."""
         observed = sum(
-            share * (self._running[name] if payer in self._whole else entry.observed_per_hour)
+            share * (self._whole.running_per_hour[name] if payer in self._whole.pipelines else entry.observed_per_hour)
             for payer, name, entry, share in self._of(scope)
         )
         return observed + self._unaccounted_of(scope)
@@ -370,20 +379,25 @@ class Ledger:
 
         def charge(payer: PipelineKey, name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
             pool, replicas = name[1][1], count(name, entry)
-            if payer not in self._whole:
+            if payer not in self._whole.pipelines:
                 return replicas * entry.price_per_hour
             if pool not in there:
-                occupied = totals.occupancy(pool, self._billed[pool].held)
-                there[pool] = occupied, occupied.unit_price_per_hour(self._billed[pool])
+                occupied = totals.occupancy(pool, self._whole.pools[pool].held)
+                there[pool] = occupied, occupied.unit_price_per_hour(self._whole.pools[pool])
             occupied, price = there[pool]
             return price * float(occupied.weight(entry.per_instance, replicas))
 
         return sum(share * charge(payer, name, entry) for payer, name, entry, share in self._of(scope))
 
-    def _running_costs(
-        self, states: Iterable[PipelineState], pools: Mapping[PoolName, PoolState]
-    ) -> Mapping[tuple[PipelineKey, PlacementKey], float]:
-        """Return what the replicas of each placement pay now for the nodes that they are on or wait for."""
+    def _whole_instances(self, states: Iterable[PipelineState]) -> _Whole:
+        """Return what is known of the pipelines that pay for whole instances."""
+        paying = frozenset(state.spec.key for state in states if state.spec.basis is Basis.INSTANCES)
+        if not paying:
+            return _Whole()
+        observed = PoolTotals()
+        for name, entry in self._entries.items():
+            observed.move(name[1][1], entry.per_instance, 0, entry.observed)
+        billed = {name: billed_pool(pool, 0) for name, pool in self.pools.items()}
         nodes = {(state.spec.key, key): target.nodes for state in states for key, target in state.found()}
         placed = (
             Placed(
@@ -395,17 +409,19 @@ class Ledger:
             )
             for name, entry in self._entries.items()
         )
-        return instance_costs_per_hour(placed, self._billed, pools)
+        running = instance_costs_per_hour(placed, billed, self.pools)
+        return _Whole(pipelines=paying, pools=billed, running_per_hour=running, observed=observed)
 
     def _spread_per_hour(self, scope: Scope) -> float:
         """Return by how much running replicas cost more than plans count, because nodes are not filled as planned."""
-        if not self._whole:
+        if not self._whole.pipelines:
             return 0.0
-        if scope not in self._spread:
-            counted = self._priced(scope, lambda _, entry: entry.observed, self._observed)
+        spread = self._whole.spread_per_hour
+        if scope not in spread:
+            counted = self._priced(scope, lambda _, entry: entry.observed, self._whole.observed)
             observed = self.observed_per_hour(scope) - self._unaccounted_of(scope)
-            self._spread[scope] = max(0.0, observed - counted)
-        return self._spread[scope]
+            spread[scope] = max(0.0, observed - counted)
+        return spread[scope]
 
     def _unaccounted_of(self, scope: Scope) -> float:
         return self._unaccounted_per_hour if scope is None else 0.0
