@@ -908,6 +908,78 @@ def _refused(world: World) -> bool:
     return False
 
 
+def no_capacity(world: World, judge: Judge) -> None:
+    """Nodes of `scarce` are made by Karpenter. One on its way is waited for; then the provider has no capacity.
+
+    Karpenter's objects and Events are put on the server as it writes them. `spare` needs twice the nodes that exist.
+    """
+    extensions = client.ApiextensionsV1Api(world.core.api_client)
+    for kind in karpenter_kinds():
+        with contextlib.suppress(client.ApiException):  # it exists from an earlier row
+            extensions.create_custom_resource_definition(kind)
+    world.begin()
+    elastic = {"spec": {"capacity": {"nodePool": "scarce", "instances": None}}}
+    world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)
+    node_pool = {"metadata": {"name": "scarce"}, "spec": {"limits": {"nodes": "4"}}}
+    until(lambda: _created(world, "NodePool", node_pool), what="the kinds to be served")
+    labels = {"karpenter.sh/nodepool": "scarce"}
+    launched = [{"type": "Launched", "status": "True", "lastTransitionTime": _now()}]
+    claim = {"metadata": {"name": "scarce-a", "labels": labels}, "status": {"conditions": launched}}
+    until(lambda: _created(world, "NodeClaim", claim), what="a NodeClaim")
+    try:
+        operator = world.operator()
+        settle(world, operator)
+        limit = lambda: world.pool_status("scarce").get("limit") == 4  # noqa: E731
+        judge.in_time(Column.REASON, "the limit of the NodePool", limit, world.pace.cycles(2))
+        full = world.INSTANCES["scarce"] * world.PER_INSTANCE
+        world.offered["spare"] = 250.0
+        until(lambda: world.replicas("spare-scarce") > full, what="replicas that need a node")
+        time.sleep(world.pace.lasting(60) + world.pace.cycles(3))
+        held = world.replicas("spare-plenty") == 0 and world.replicas("spare-scarce") > full
+        judge.hold(Column.PENDING, held, "they wait for a node on its way, longer than the deadline")
+        world.objects.delete_cluster_custom_object("karpenter.sh", "v1", "nodeclaims", "scarce-a")
+        for name in ("scarce-b", "scarce-c"):
+            _insufficient_capacity(world, name)
+        judge.in_time(
+            Column.PENDING, "spare uses plenty", lambda: world.replicas("spare-plenty") > 0, world.pace.cycles(3)
+        )
+        told = lambda: "no offering is left" in str(world.pool_status("scarce").get("conditions"))  # noqa: E731
+        judge.in_time(Column.REASON, "the words of the provider", told, world.pace.cycles(1))
+        judge.hold(Column.NEVER_DOWN, world.replicas("spare-scarce") == full, f"spare-scarce keeps its {full} replicas")
+    finally:
+        world.objects.delete_cluster_custom_object("karpenter.sh", "v1", "nodepools", "scarce")
+
+
+def _created(world: World, kind: str, body: dict[str, Any]) -> bool:
+    document = {"apiVersion": "karpenter.sh/v1", "kind": kind, **body}
+    try:
+        world.objects.create_cluster_custom_object("karpenter.sh", "v1", f"{kind.lower()}s", document)
+    except client.ApiException:
+        return False
+    return True
+
+
+def _insufficient_capacity(world: World, claim: str) -> None:
+    world.core.create_namespaced_event(
+        "default",
+        {
+            "metadata": {"name": f"{claim}.1"},
+            "involvedObject": {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": claim},
+            "reason": "InsufficientCapacityError",
+            "message": f"NodeClaim {claim} event: no offering is left",
+            "type": "Warning",
+            "firstTimestamp": _now(),
+            "lastTimestamp": _now(),
+            "count": 1,
+            "source": {"component": "karpenter"},
+        },
+    )
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 def rolled_out_on_a_full_pool(world: World, judge: Judge) -> None:
     """`spare` fills its pool; a roll-out without room for its surge neither fails the pool nor costs a replica."""
     world.begin()
@@ -1104,6 +1176,7 @@ ROWS: tuple[Row, ...] = (
     Row(name="target: rolled out", run=rolled_out),
     Row(name="target: rolled out on a full pool", run=rolled_out_on_a_full_pool),
     Row(name="target: rolled out with a bad image", run=rolled_out_with_a_bad_image),
+    Row(name="pool: Karpenter finds no capacity", run=no_capacity),
     Row(name="target: a quota refuses its pods", run=not_created(full_quota, "exceeded quota")),
     Row(name="target: a webhook refuses its pods", run=not_created(failing_webhook, "broken.sluice.dev")),
     *RUN_ROWS,
