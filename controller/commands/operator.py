@@ -94,7 +94,9 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access, presets)
+            prometheus = PrometheusSource(
+                settings.prometheus_url, settings.prometheus_access, presets=presets, labels=settings.series_labels
+            )
             sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(prometheus))
         else:
             direct = DirectSource(
@@ -213,7 +215,6 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             reporting_grace_s=settings.reporting_grace_s,
             namespaces=settings.namespaces,
             priorities=settings.priorities,
-            labels=settings.series_labels,
         )
         parts.callback(reader.close)
         watches = parts.enter_context(

@@ -57,7 +57,6 @@ from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import InvalidProblem, PipelineKey, PoolName
 from profiler.samples import (
-    DEFAULT_LABELS,
     SILENT_S,
     Absence,
     AbsenceReason,
@@ -66,7 +65,6 @@ from profiler.samples import (
     PlacementTarget,
     PodEndpoint,
     Reading,
-    SeriesLabels,
 )
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
@@ -199,20 +197,15 @@ class Reader:
         reporting_grace_s: float,
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
-        labels: SeriesLabels = DEFAULT_LABELS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds.
-
-        `labels` are those of the series of pods, for stages that name no others.
-        """
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
         self._source = source
         self._resources = Resources(pipelines, pools, namespaces, priorities)
         self._cluster = cluster
         self._interval_s = interval_s
         self._grace_s = reporting_grace_s
-        self._labels = labels
         self._windows = ObservedWindows()
         self._clock = clock
         self._carried_over = _CarriedOver()
@@ -405,7 +398,6 @@ class Reader:
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
                 long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
-                labels=self._labels,
             )
             for spec in specs
             for stage in spec.stages
@@ -486,12 +478,10 @@ def metrics_target(
     pods: frozenset[str],
     endpoints: Mapping[str, PodEndpoint],
     long_ready: frozenset[str] = frozenset(),
-    labels: SeriesLabels = DEFAULT_LABELS,
 ) -> PlacementTarget:
     """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
 
-    `long_ready` are those of `pods` that have had to report for `SILENT_S`. `labels` are those of the series of pods,
-    unless the stage names others.
+    `long_ready` are those of `pods` that have had to report for `SILENT_S`.
     """
     return PlacementTarget(
         pipeline=spec.key,
@@ -508,7 +498,7 @@ def metrics_target(
         model=stage.metrics_model,
         answer=stage.metrics_answer,
         long_ready=long_ready,
-        labels=stage.metrics_labels or labels,
+        labels=stage.metrics_labels,
     )
 
 

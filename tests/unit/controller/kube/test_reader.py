@@ -312,21 +312,12 @@ def test_a_pipeline_whose_shared_stage_is_missing_is_told_so_and_left_as_it_is(
     assert [state.spec.name for state in observation.snapshot.pipelines] == ["live"]
 
 
-def test_the_labels_of_a_stage_replace_those_of_the_operator() -> None:
-    own = SeriesLabels(pod="exported_pod")
+def test_the_labels_of_a_stage_are_those_of_its_metrics() -> None:
     spec = a_spec()
-    stage = spec.stages[0]
-    for named, expected in ((None, SeriesLabels(namespace="ns")), (own, own)):
-        target = metrics_target(
-            spec,
-            replace(stage, metrics_labels=named),
-            stage.placements[0],
-            pods=frozenset({"a", "b"}),
-            endpoints={},
-            long_ready=frozenset({"a"}),
-            labels=SeriesLabels(namespace="ns"),
-        )
-        assert (target.labels, target.long_ready) == (expected, frozenset({"a"}))
+    stage = replace(spec.stages[0], metrics_labels=SeriesLabels(pod="exported_pod"))
+    pods = frozenset({"a", "b"})
+    target = metrics_target(spec, stage, stage.placements[0], pods=pods, endpoints={}, long_ready=frozenset({"a"}))
+    assert (target.labels, target.long_ready) == (stage.metrics_labels, frozenset({"a"}))
 
 
 def test_every_query_of_a_user_has_its_kind() -> None:
