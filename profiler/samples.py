@@ -178,7 +178,7 @@ class PlacementTarget:
     replaces the preset's query of a quantity by the user's PromQL, which must return one series and may use `$pods` and
     `$window`. `model` is the model of the server to which the metrics belong, None for the only one; `answer` is the
     answer whose latencies are read. `long_ready` are those of `pods` that have been ready for `SILENT_S` and longer.
-    `labels` are those of the pods' series.
+    `labels` are those of the pods' series, None: those that the source is set to.
     """
 
     pipeline: PipelineKey
@@ -195,7 +195,7 @@ class PlacementTarget:
     model: str | None = None
     answer: Answer = Answer.WHOLE
     long_ready: frozenset[str] = frozenset()
-    labels: SeriesLabels = DEFAULT_LABELS
+    labels: SeriesLabels | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from controller.core.state.spec import PipelineSpec, PoolSpec, Target
     from controller.kube.survey import Survey
     from optimizer.model import PoolName
-    from profiler.samples import PlacementTarget, SeriesLabels
+    from profiler.samples import PlacementTarget
     from profiler.sources.presets import LoadedPresets, Preset
 
 _GRACE_S = 60.0
@@ -95,7 +95,6 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     from controller.adoption.rights import check_rights, operator_rights
     from controller.kube.metrics_reader import user_queries
     from controller.resources.schema import CRDS
-    from profiler.samples import DEFAULT_LABELS
     from profiler.sources.presets import PresetFiles
 
     problem = survey.problem()
@@ -115,7 +114,7 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     checks += check_pools(list(subjects.pools.values()), inventory)
     presets = PresetFiles(None if prometheus is None else prometheus.presets).load()
     known = tuple(spec for spec in subjects.specs if all(stage.preset in presets.usable for stage in spec.stages))
-    measured = _measured_targets(known, targets, DEFAULT_LABELS if prometheus is None else prometheus.labels)
+    measured = _measured_targets(known, targets)
     metrics = _metrics(prometheus, known, measured, presets.usable)
     for spec in subjects.specs:
         own_targets = [target for target in measured if target.pipeline == spec.key]
@@ -262,9 +261,7 @@ def _targets(
 
 
 def _measured_targets(
-    specs: Sequence["PipelineSpec"],
-    targets: Mapping[tuple[str, "Target"], "FoundTarget"],
-    labels: "SeriesLabels",
+    specs: Sequence["PipelineSpec"], targets: Mapping[tuple[str, "Target"], "FoundTarget"]
 ) -> list["PlacementTarget"]:
     from controller.kube.metrics_reader import metrics_target
     from controller.kube.workloads import metrics_endpoints, reporting_pods
@@ -275,9 +272,7 @@ def _measured_targets(
             for placement in stage.placements:
                 pods = targets[spec.namespace, placement.target].pods
                 reporting, endpoints = reporting_pods(pods, time.time() - _GRACE_S), metrics_endpoints(pods)
-                measured.append(
-                    metrics_target(spec, stage, placement, pods=reporting, endpoints=endpoints, labels=labels)
-                )
+                measured.append(metrics_target(spec, stage, placement, pods=reporting, endpoints=endpoints))
     return measured
 
 
@@ -301,7 +296,9 @@ def _metrics(
     request = ReadRequest(placements=tuple(targets), scalars=queries, deadline_s=DEADLINE_S)
     with ExitStack() as parts:
         files = PresetFiles(prometheus.presets)
-        source = parts.enter_context(closing(PrometheusSource(prometheus.url, prometheus.access, files)))
+        source = parts.enter_context(
+            closing(PrometheusSource(prometheus.url, prometheus.access, presets=files, labels=prometheus.labels))
+        )
         api = parts.enter_context(closing(PrometheusApi(prometheus.url, prometheus.access)))
         return Metrics(
             answer=source.read(request),

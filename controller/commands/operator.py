@@ -94,7 +94,9 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access, presets)
+            prometheus = PrometheusSource(
+                settings.prometheus_url, settings.prometheus_access, presets=presets, labels=settings.series_labels
+            )
             sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(prometheus))
         else:
             direct = DirectSource(
@@ -157,7 +159,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.kept_memory import KeptMemory
     from controller.kube.leadership import Leadership
     from controller.kube.lease import Terms
-    from controller.kube.reader import Reader
+    from controller.kube.reader import Reader, Resources
     from controller.kube.reporter import Reporter
     from controller.kube.store import ResourceStore
     from controller.logs import set_up_logging
@@ -216,16 +218,11 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         reader = Reader(
             gateway,
             metric_source(settings, parts),
-            pipelines=pipelines,
-            pools=pools,
-            budgets=budgets,
+            Resources(pipelines, pools, budgets, namespaces=settings.namespaces, priorities=settings.priorities),
             cluster=cluster,
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
-            namespaces=settings.namespaces,
-            priorities=settings.priorities,
             clock=gateway.server_clock.now_s,
-            labels=settings.series_labels,
         )
         parts.callback(reader.close)
         if kept is not None:

@@ -91,9 +91,10 @@ def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
         if isinstance(target, TargetMissing) or key[0] in assessment.spec.borrowed:
             continue
         stated = placement.prior.per_instance
-        fits = target.fits if target.fits is not None and target.fits < stated else None
-        if target.outside or fits is not None:
-            yield Mismatch(stage=key[0], pool=key[1], outside=target.outside, per_instance=stated, fits=fits)
+        match = target.match
+        fits = match.fits if match.fits is not None and match.fits < stated else None
+        if match.outside or fits is not None:
+            yield Mismatch(stage=key[0], pool=key[1], outside=match.outside, per_instance=stated, fits=fits)
 
 
 def _faulty_scrapes(assessment: Assessment) -> Iterator[tuple[PlacementKey, Scrapes]]:

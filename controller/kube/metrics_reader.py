@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from controller.kube.observed_windows import ObservedWindows
-from profiler.samples import DEFAULT_LABELS, PlacementTarget, PodEndpoint, SeriesLabels
+from profiler.samples import PlacementTarget, PodEndpoint
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
@@ -13,14 +13,10 @@ _METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the 
 
 
 class MetricsReader:
-    """Reads the metrics of each cycle, with windows that follow the scrape intervals observed in the last one.
+    """Reads the metrics of each cycle, with windows that follow the scrape intervals observed in the last one."""
 
-    `labels` are those of the series of pods, for stages that name no others.
-    """
-
-    def __init__(self, source: MetricSource, *, interval_s: float, labels: SeriesLabels = DEFAULT_LABELS) -> None:
+    def __init__(self, source: MetricSource, *, interval_s: float) -> None:
         """`interval_s` is the time between cycles."""
-        self.labels = labels
         self._source = source
         self._deadline_s = _METRICS_SHARE * interval_s
         self._windows = ObservedWindows()
@@ -58,12 +54,10 @@ def metrics_target(
     pods: frozenset[str],
     endpoints: Mapping[str, PodEndpoint],
     long_ready: frozenset[str] = frozenset(),
-    labels: SeriesLabels = DEFAULT_LABELS,
 ) -> PlacementTarget:
     """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
 
-    `long_ready` are those of `pods` that have had to report for `SILENT_S`. `labels` are those of the series of pods,
-    unless the stage names others.
+    `long_ready` are those of `pods` that have had to report for `SILENT_S`.
     """
     return PlacementTarget(
         pipeline=spec.key,
@@ -80,7 +74,7 @@ def metrics_target(
         model=stage.metrics_model,
         answer=stage.metrics_answer,
         long_ready=long_ready,
-        labels=stage.metrics_labels or labels,
+        labels=stage.metrics_labels,
     )
 
 

@@ -28,6 +28,7 @@ from controller.core.state.snapshot import (
     BudgetState,
     LaunchFailure,
     PipelineState,
+    PoolMatch,
     PoolState,
     Snapshot,
     TargetMissing,
@@ -88,7 +89,6 @@ from controller.resources.pool import ComputePool
 from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
 from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
 from profiler.samples import (
-    DEFAULT_LABELS,
     SILENT_S,
     Absence,
     AbsenceReason,
@@ -97,7 +97,6 @@ from profiler.samples import (
     PlacementTarget,
     PodEndpoint,
     Reading,
-    SeriesLabels,
 )
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer
 
@@ -155,14 +154,16 @@ class Resources:
         pipelines: ResourceStore,
         pools: ResourceStore,
         budgets: ResourceStore,
-        namespaces: tuple[str, ...],
+        *,
+        namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
     ) -> None:
+        """Without `namespaces`, the pipelines of all namespaces are managed."""
+        self.namespaces = namespaces
         self._pipelines = pipelines
         self._pools = pools
         self._budgets = budgets
         self._priorities = priorities
-        self._namespaces = frozenset(namespaces)
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
 
     def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
@@ -170,7 +171,7 @@ class Resources:
         usable, invalid = [], []
         specs: dict[tuple[str, int], PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
-            if self._namespaces and namespace not in self._namespaces:
+            if self.namespaces and namespace not in self.namespaces:
                 continue
             version = resource.uid, resource.generation
             spec = self._specs.get(version) or self._limited(_parsed(resource.whole()))
@@ -225,8 +226,8 @@ class _Workload:
         """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
         if pool is None or isinstance(self.state, TargetMissing):
             return self
-        state = replace(self.state, outside=pool.outside(self.placed), fits=pool.holds(self.requests))
-        return replace(self, state=state)
+        match = PoolMatch(outside=pool.outside(self.placed), fits=pool.holds(self.requests))
+        return replace(self, state=replace(self.state, match=match))
 
 
 class Reader:
@@ -236,33 +237,25 @@ class Reader:
         self,
         gateway: Gateway,
         source: MetricSource,
+        resources: Resources,
         *,
-        pipelines: ResourceStore,
-        pools: ResourceStore,
-        budgets: ResourceStore,
         cluster: Cluster,
         interval_s: float,
         reporting_grace_s: float,
-        namespaces: tuple[str, ...] = (),
-        priorities: PriorityLimits = _UNLIMITED,
-        labels: SeriesLabels = DEFAULT_LABELS,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds.
-
-        `labels` are those of the series of pods, for stages that name no others.
-        """
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
-        self._metrics = MetricsReader(source, interval_s=interval_s, labels=labels)
-        self._resources = Resources(pipelines, pools, budgets, namespaces, priorities)
+        self._metrics = MetricsReader(source, interval_s=interval_s)
+        self._resources = resources
         self._cluster = cluster
         self._grace_s = reporting_grace_s
         self._clock = clock
         self._carried = CarriedState(interval_s)
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
-        self._karpenter = Karpenter(gateway, namespaces)
-        self.ownership = Ownership(gateway, namespaces)
+        self._karpenter = Karpenter(gateway, resources.namespaces)
+        self.ownership = Ownership(gateway, resources.namespaces)
         self._last_nodes: Sequence[Json] = ()
         self._last_namespaces: dict[str, frozenset[str]] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
@@ -484,7 +477,6 @@ class Reader:
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
                 long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
-                labels=self._metrics.labels,
             )
             for spec in specs
             for stage in spec.stages

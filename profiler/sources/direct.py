@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, MetricsTier, Origin, PlacementTarget, PodEndpoint
+from profiler.samples import Absence, AbsenceReason, MetricsTier, Origin, PlacementTarget, PodEndpoint
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.history import TargetHistory
 from profiler.sources.presets import PresetFiles
@@ -60,7 +60,7 @@ class DirectSource:
     def read(self, request: ReadRequest) -> ReadAnswer:
         """See `MetricSource.read`. It returns at once, from earlier scrapes; only the first read waits for scrapes."""
         # Scraped series get the default labels.
-        targets = tuple(replace(target, labels=DEFAULT_LABELS) for target in request.placements)
+        targets = tuple(replace(target, labels=None) for target in request.placements)
         request = replace(request, placements=targets)
         self._loaded = self._presets.load()
         plan = query_plan(request, self._loaded, max_age_s=self._max_age_s)

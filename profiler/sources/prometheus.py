@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from profiler.samples import Origin
+from profiler.samples import DEFAULT_LABELS, Origin, SeriesLabels
 from profiler.sources.access import Access
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.joined_queries import can_join
@@ -17,10 +17,18 @@ _OPEN = Access()
 class PrometheusSource:
     """A `MetricSource` that reads from the back end at `url`, to which it authenticates as `access` says."""
 
-    def __init__(self, url: str, access: Access = _OPEN, presets: PresetFiles | None = None) -> None:
-        """`presets` are by default those of the package."""
+    def __init__(
+        self,
+        url: str,
+        access: Access = _OPEN,
+        *,
+        presets: PresetFiles | None = None,
+        labels: SeriesLabels = DEFAULT_LABELS,
+    ) -> None:
+        """`presets` are by default those of the package; `labels` are for placements that name none."""
         self._api = PrometheusApi(url, access)
         self._presets = presets or PresetFiles()
+        self._labels = labels
         self._order = QueryOrder()
 
     def close(self) -> None:
@@ -30,7 +38,7 @@ class PrometheusSource:
     def read(self, request: ReadRequest) -> ReadAnswer:
         """See `MetricSource.read`. What is not answered within the deadline is asked earlier in the next read."""
         presets = self._presets.load()
-        plan = query_plan(request, presets, checks=True)
+        plan = query_plan(request, presets, checks=True, labels=self._labels)
         kinds = plan.kinds()
         requests = self._order.requests(kinds, frozenset(filter(can_join, plan.single_queries())), plan.together())
         answers = self._api.ask_joined(requests, request.deadline_s)

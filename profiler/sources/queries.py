@@ -211,23 +211,28 @@ class QueryPlan:
 
 
 def query_plan(
-    request: ReadRequest, loaded: LoadedPresets, *, max_age_s: float | None = None, checks: bool = False
+    request: ReadRequest,
+    loaded: LoadedPresets,
+    *,
+    max_age_s: float | None = None,
+    checks: bool = False,
+    labels: SeriesLabels = DEFAULT_LABELS,
 ) -> QueryPlan:
-    """Return the queries for `request`.
+    """Return the queries for `request`. `labels` are those of series of pods whose target names none.
 
     Samples older than `max_age_s`, or than three quarters of their window if that is less, are stale. With `checks`,
     pods that are scraped twice count once, pods that are silent for long hold no others back, samples are stale after
     three observed scrape intervals, and the answer has `Scrapes`.
     """
     namespaces = sorted({target.namespace for target in request.placements})
-    matchers = {
-        labels: namespace_matcher(namespaces, labels) for labels in {each.labels for each in request.placements}
-    }
+    kinds_of_labels = {target.labels or labels for target in request.placements}
+    matchers = {own: namespace_matcher(namespaces, own) for own in kinds_of_labels}
     reads = {
         (target.pipeline, target.stage, target.pool): _Reads(
             target=target,
             preset=loaded.usable[target.preset],
-            matchers=matchers[target.labels],
+            labels=target.labels or labels,
+            matchers=matchers[target.labels or labels],
             checks=checks,
             max_age_s=max_age_s,
         )
@@ -239,7 +244,7 @@ def query_plan(
         sessions={key: planned for key, planned in sessions.items() if planned is not None},
         placements={
             (key := (target.pipeline, target.stage, target.pool)): {
-                quantity: _of_placement(target, quantity, reads.get(key), loaded) for quantity in Quantity
+                quantity: _of_placement(target, quantity, reads.get(key), loaded, labels) for quantity in Quantity
             }
             for target in request.placements
         },
@@ -252,13 +257,17 @@ def query_plan(
 
 
 def _of_placement(
-    target: PlacementTarget, quantity: Quantity, reads: "_Reads | None", loaded: LoadedPresets
+    target: PlacementTarget,
+    quantity: Quantity,
+    reads: "_Reads | None",
+    loaded: LoadedPresets,
+    labels: SeriesLabels,
 ) -> PlannedReading:
     if not target.pods:
         return _without_query(AbsenceReason.MISSING, "no pod has been ready for long enough to have samples")
     kind = _KINDS.get(quantity, QueryKind.OTHER)
     if quantity in target.overrides:
-        pods = pod_matcher(target.namespace, target.pods, target.labels)
+        pods = pod_matcher(target.namespace, target.pods, target.labels or labels)
         query = fill(target.overrides[quantity], pods=pods, window_s=target.window_s)
         return PlannedReading(queries={query: kind}, conclude=lambda found: scalar(found.result), is_override=True)
     if quantity in _EDGES and Quantity.LATENCY_P95 in target.overrides:
@@ -324,12 +333,13 @@ class _Reads:
 
     target: PlacementTarget
     preset: Preset
+    labels: SeriesLabels
     matchers: str
     checks: bool
     max_age_s: float | None
 
     def fill(self, template: str) -> str:
-        own = template if self.target.labels == DEFAULT_LABELS else relabelled(template, self.target.labels)
+        own = template if self.labels == DEFAULT_LABELS else relabelled(template, self.labels)
         return fill(own, pods=self.matchers, window_s=self.target.window_s)
 
     @property
@@ -366,7 +376,7 @@ class _Reads:
     @property
     def strangers(self) -> str:
         """Return the query for series without the label of a pod, and for those with one called exported_…."""
-        name, labels = self.preset.freshness, self.target.labels
+        name, labels = self.preset.freshness, self.labels
         return (
             f'label_replace(count({name}{{{labels.pod}=""}}), "found", "{_NONE}", "", "") or '
             f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "")'
@@ -458,7 +468,7 @@ class PlannedScrapes:
         """Return why no series has the name of one of the pods, if there are series of other pods or of none."""
         if isinstance(strangers, Absence):
             return ""
-        labels, name = self.reads.target.labels, self.reads.preset.freshness
+        labels, name = self.reads.labels, self.reads.preset.freshness
         found = {series["metric"].get("found") for series in strangers.result if isinstance(series, dict)}
         if _EXPORTED in found and labels.pod != "exported_pod":
             return (
@@ -483,7 +493,7 @@ def _by_preset(reads: _Reads, kind: QueryKind, formula: Formula) -> PlannedReadi
             **{reads.fill(template): kind for template in values},
         },
         optional=reads.optional,
-        labels=reads.target.labels,
+        labels=reads.labels,
         conclude=partial(_combined, reads, formula),
     )
 

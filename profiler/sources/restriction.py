@@ -86,7 +86,9 @@ def _overrides(target: PlacementTarget, labels: SeriesLabels) -> tuple[dict[Quan
     usable: dict[Quantity, str] = {}
     refused: dict[Quantity, Absence] = {}
     for quantity, template in target.overrides.items():
-        query = fill(template, pods=pod_matcher(target.namespace, target.pods, target.labels), window_s=target.window_s)
+        query = fill(
+            template, pods=pod_matcher(target.namespace, target.pods, target.labels or labels), window_s=target.window_s
+        )
         try:
             usable[quantity] = restricted(query, target.namespace, labels)
         except UnsupportedQuery as error:

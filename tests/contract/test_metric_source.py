@@ -387,20 +387,20 @@ class TestHowPodsAreScraped:
         assert answer.placements[KEY[0], KEY[1], PoolName("gpu")].of(Quantity.ARRIVAL_RATE) == 40.0
         assert answer.problems == (words,)
 
-    def test_the_labels_of_series_are_settings(self, source: MetricSource, back_end: BackEnd) -> None:
+    @pytest.mark.parametrize("by_stage", [True, False])
+    def test_the_labels_of_series_are_settings_and_fields_of_a_stage(self, back_end: BackEnd, by_stage: bool) -> None:
         labels = SeriesLabels(namespace="exported_namespace", pod="exported_pod", match=(("cluster", "eu-1"),))
 
         def exported(answer: Answer) -> Answer:
-            return replace(
-                answer,
-                body=answer.body.replace(b'"namespace"', b'"exported_namespace"').replace(b'"pod"', b'"exported_pod"'),
-            )
+            return replace(answer, body=re.sub(rb'"(namespace|pod)"', rb'"exported_\1"', answer.body))
 
         back_end.answer = lambda query: exported(healthy(query))
         back_end.scrapes = lambda query: None if (found := once_scraped(query)) is None else exported(found)
-        samples = read(
-            source, replace(TARGET, labels=labels, overrides={Quantity.QUEUE_DEPTH: "max(q{$pods})"})
-        ).placements[KEY]
+        source = PrometheusSource(back_end.url, labels=SeriesLabels(pod="other") if by_stage else labels)
+        overrides = {Quantity.QUEUE_DEPTH: "max(q{$pods})"}
+        target = replace(TARGET, labels=labels if by_stage else None, overrides=overrides)
+        samples = read(source, target).placements[KEY]
+        source.close()
         assert samples.of(Quantity.ARRIVAL_RATE) == 40.0
         assert len(samples.sessions) == 4
         selecting = [query for query in back_end.queries if "label_replace(count" not in query]

@@ -48,6 +48,18 @@ class ServingReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMatch:
+    """How the pods of a placement match its pool.
+
+    `outside` has the pods on nodes that are not of the pool, each with its node. `fits` is how many replicas an
+    instance of the pool holds by its allocatable resources, None where that is not known.
+    """
+
+    outside: Mapping[str, str] = field(default_factory=dict)
+    fits: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
     """The observed state of a placement's workload.
 
@@ -59,10 +71,9 @@ class TargetState:
     `owner` is the other pipeline that owns the workload, and whose spend its replicas are. None: the pipeline itself.
 
     `rolling` says that not all replicas are of the same revision, of which `updated` are of the new one. `refusal` has
-    the words of the workload's controller for why pods cannot be created. `outside` has the pods on nodes that are not
-    of the placement's pool, each with its node. `fits` is how many replicas an instance of the pool holds by its
-    allocatable resources, None where that is not known.
-    `nodes` has the number of pods on each node, terminating ones included, where budgets count whole instances.
+    the words of the workload's controller for why pods cannot be created. `match` is how the pods match the nodes of
+    the placement's pool. `nodes` has the number of pods on each node, terminating ones included, where budgets count
+    whole instances.
     """
 
     desired: int
@@ -78,8 +89,7 @@ class TargetState:
     rolling: bool = False
     updated: int = 0
     refusal: str = ""
-    outside: Mapping[str, str] = field(default_factory=dict)
-    fits: int | None = None
+    match: PoolMatch = PoolMatch()
     nodes: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -20,7 +20,7 @@ from controller.kube.actuator import Actuator
 from controller.kube.cluster import Cluster
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import DEPLOYMENTS, PIPELINES, POOLS, Gateway
-from controller.kube.reader import Reader
+from controller.kube.reader import Reader, Resources
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
 from controller.loop import ControlLoop
@@ -50,13 +50,10 @@ class Operator:
         reader = Reader(
             gateway,
             SyntheticMetrics(tails=False),
-            pipelines=pipelines,
-            pools=pools,
-            budgets=ResourceStore(),
+            Resources(pipelines, pools, ResourceStore(), namespaces=fleet.namespaces),
             cluster=cluster,
             interval_s=15.0,
             reporting_grace_s=0.0,
-            namespaces=fleet.namespaces,
         )
         reporter = Reporter(
             gateway, EventRecorder(gateway), pipelines=pipelines, pools=pools, budgets=ResourceStore(), interval_s=15.0

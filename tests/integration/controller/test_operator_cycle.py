@@ -16,7 +16,7 @@ from controller.kube.actuator import Actuator, Write, WriteOutcome
 from controller.kube.cluster import Cluster
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import PIPELINES, POOLS, Gateway
-from controller.kube.reader import Reader
+from controller.kube.reader import Reader, Resources
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
 from controller.loop import ControlLoop
@@ -78,13 +78,10 @@ class World:
         reader = Reader(
             self._gateway,
             self.metrics,
-            pipelines=pipelines,
-            pools=pools,
-            budgets=ResourceStore(),
+            Resources(pipelines, pools, ResourceStore(), namespaces=(self.namespace,)),
             cluster=cluster,
             interval_s=15.0,
             reporting_grace_s=0.0,
-            namespaces=(self.namespace,),
         )
         self._readers.append(reader)
         return ControlLoop(

@@ -124,9 +124,7 @@ def a_reader(*pipelines: dict[str, Any], nodes: list[dict[str, Any]] | KubeError
     return Reader(
         cast("Gateway", NobodyElse()),
         Silent(),
-        pipelines=a_store(*pipelines),
-        pools=a_store(*manifests("pools.yaml")),
-        budgets=a_store(),
+        Resources(a_store(*pipelines), a_store(*manifests("pools.yaml")), a_store()),
         cluster=cast("Cluster", World(nodes=nodes or [a_node("node-0")])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -179,7 +177,9 @@ def test_nodes_are_known_by_type_and_pods_where_a_budget_counts_whole_nodes(basi
 def test_a_priority_counts_up_to_the_limit_of_its_namespace() -> None:
     (manifest,) = manifests("batch-transcription.yaml")
     manifest["spec"]["priority"] = 500
-    resources = Resources(a_store(manifest), a_store(), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
+    resources = Resources(
+        a_store(manifest), a_store(), a_store(), priorities=PriorityLimits(namespaces={"archive": 20})
+    )
     for _ in range(2):  # parsed, and then known
         ((spec, _resource),), _invalid = resources.pipelines()
         assert spec.priority == 20
@@ -195,9 +195,7 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
     reader = Reader(
         cast("Gateway", NobodyElse()),
         source,
-        pipelines=store,
-        pools=a_store(*manifests("pools.yaml")),
-        budgets=a_store(),
+        Resources(store, a_store(*manifests("pools.yaml")), a_store()),
         cluster=cast("Cluster", World(nodes=[])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -407,9 +405,7 @@ def test_an_elastic_pool_fails_by_the_events_of_its_claims_and_they_are_read_onl
         reader = Reader(
             cast("Gateway", server),
             Silent(),
-            pipelines=a_store(*manifests("batch-transcription.yaml")),
-            pools=a_store(elastic, *others),
-            budgets=a_store(),
+            Resources(a_store(*manifests("batch-transcription.yaml")), a_store(elastic, *others), a_store()),
             cluster=cast("Cluster", world),
             interval_s=10.0,
             reporting_grace_s=60.0,
@@ -440,9 +436,7 @@ def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> 
     reader = Reader(
         cast("Gateway", NobodyElse()),
         Silent(),
-        pipelines=a_store(*manifests("batch-transcription.yaml")),
-        pools=a_store(cpu, second, third),
-        budgets=a_store(),
+        Resources(a_store(*manifests("batch-transcription.yaml")), a_store(cpu, second, third), a_store()),
         cluster=cast("Cluster", World(nodes=[node])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -451,7 +445,7 @@ def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> 
     snapshot = reader.observe().snapshot
     reader.close()
     (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
-    assert target.outside == {"pod-0": "node-0"}
+    assert target.match.outside == {"pod-0": "node-0"}
     assert snapshot.pools[PoolName("g6")].shared_nodes == {PoolName("inf2"): ("node-0",)}
     assert snapshot.pools[PoolName("c7i")].shared_nodes == {}
 
@@ -478,9 +472,11 @@ def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -
         reader = Reader(
             cast("Gateway", server),
             Silent(),
-            pipelines=a_store(a_pipeline("batch-transcription") | {"status": status}),
-            pools=a_store(*manifests("pools.yaml")),
-            budgets=a_store(),
+            Resources(
+                a_store(a_pipeline("batch-transcription") | {"status": status}),
+                a_store(*manifests("pools.yaml")),
+                a_store(),
+            ),
             cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, replicas=3)),
             interval_s=10.0,
             reporting_grace_s=60.0,
@@ -495,21 +491,12 @@ def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -
         assert [each.cause for each in failures.values()] == ([FailureCause.NOT_CREATED] if words else [])
 
 
-def test_the_labels_of_a_stage_replace_those_of_the_operator() -> None:
-    own = SeriesLabels(pod="exported_pod")
+def test_the_labels_of_a_stage_are_those_of_its_metrics() -> None:
     spec = a_spec()
-    stage = spec.stages[0]
-    for named, expected in ((None, SeriesLabels(namespace="ns")), (own, own)):
-        target = metrics_target(
-            spec,
-            replace(stage, metrics_labels=named),
-            stage.placements[0],
-            pods=frozenset({"a", "b"}),
-            endpoints={},
-            long_ready=frozenset({"a"}),
-            labels=SeriesLabels(namespace="ns"),
-        )
-        assert (target.labels, target.long_ready) == (expected, frozenset({"a"}))
+    stage = replace(spec.stages[0], metrics_labels=SeriesLabels(pod="exported_pod"))
+    pods = frozenset({"a", "b"})
+    target = metrics_target(spec, stage, stage.placements[0], pods=pods, endpoints={}, long_ready=frozenset({"a"}))
+    assert (target.labels, target.long_ready) == (stage.metrics_labels, frozenset({"a"}))
 
 
 def test_every_query_of_a_user_has_its_kind() -> None:

@@ -29,7 +29,7 @@ from controller.core.messages.events import events
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.snapshot import PipelineState, PoolMatch, Snapshot
 from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 
@@ -440,8 +440,8 @@ class TestRollOuts:
 
 
 def test_pods_outside_their_pool_and_those_that_do_not_fit_are_told(planner: Planner) -> None:
-    target = replace(a_target(4), outside={"encoder-1": "cpu-7", "encoder-0": "cpu-7"})
-    small = replace(a_target(4), fits=0)
+    target = replace(a_target(4), match=PoolMatch(outside={"encoder-1": "cpu-7", "encoder-0": "cpu-7"}))
+    small = replace(a_target(4), match=PoolMatch(fits=0))
     (decision,) = decide(a_snapshot(a_state(replicas={VAD: small, ENCODER: target})), Policy()).pipelines
     found = next(condition for condition in conditions(decision) if condition.type == "PlacementsMatch")
     assert (found.status, found.reason) == ("False", "OutsidePool")
