@@ -10,7 +10,7 @@ from problems import a_pipeline, a_stage, on
 from whole_instances import bills, counts_of
 
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Basis, Composition, PipelineKey, Pool, PoolName, Problem, StageName
+from optimizer.model import Basis, Composition, GroupBudget, PipelineKey, Pool, PoolName, Problem, StageName
 from optimizer.reports.certificate import certified_plan
 
 Counts = dict[tuple[PipelineKey, StageName, PoolName], int]
@@ -101,6 +101,7 @@ def least(problem: Problem, *, mixed: bool) -> float | None:
     for counts in allocations(problem, mixed=mixed):
         paid = bills(problem, counts)
         within = all(own.budget_per_hour is None or paid[own.key] <= own.budget_per_hour for own in problem.pipelines)
+        within &= all(sum(paid[key] for key in group.pipelines) <= group.per_hour + 1e-9 for group in problem.budgets)
         if within and (best is None or sum(paid.values()) < best):
             best = sum(paid.values())
     return best
@@ -130,3 +131,30 @@ def test_with_two_pools_for_each_stage_the_plan_is_no_dearer_than_without_mixes(
     if plan.feasible:
         assert best is not None
         assert plan.cost_per_hour >= best - 1e-9
+
+
+def test_budgets_of_groups_hold_for_pipelines_of_both_bases_and_bounds_with_them() -> None:
+    served = bound = 0
+    for seed in range(60):
+        chance = random.Random(f"groups of {seed}")
+        problem = a_small_problem(seed, pools_each=1 + seed % 2)
+        whole, *others = problem.pipelines
+        problem = replace(problem, pipelines=(whole, *(replace(own, basis=Basis.REPLICAS) for own in others)))
+        free = least(problem, mixed=True)
+        if free is None:
+            continue
+        keys = frozenset(own.key for own in problem.pipelines)
+        group = GroupBudget(name="team", per_hour=free * chance.uniform(0.8, 1.3), pipelines=keys)
+        problem = replace(problem, budgets=(group,))
+        plan, best = certified_plan(problem), least(problem, mixed=True)
+        paid = bills(problem, counts_of(plan))
+        assert sum(paid.values()) <= group.per_hour + 1e-6, seed
+        assert not plan.feasible or best is not None, seed
+        served += plan.feasible
+        bound += best is None
+        if plan.feasible and plan.lower_bound_per_hour is not None:
+            assert best is not None
+            assert best - 1e-6 <= plan.cost_per_hour, seed
+            assert plan.lower_bound_per_hour <= best + 1e-6, seed
+    assert served >= 15
+    assert bound >= 5, "the budget of the group changed too few plans"

@@ -22,6 +22,8 @@ def test_no_plan_costs_more_than_a_budget_and_its_cost_is_that_of_the_nodes(seed
         assert pipeline.budget_per_hour is None or paid[pipeline.key] <= pipeline.budget_per_hour + 1e-6
         assert own.feasible == (own.served_fraction >= 1)
     assert problem.budget_per_hour is None or sum(paid.values()) <= problem.budget_per_hour + 1e-6
+    for group in problem.budgets:
+        assert sum(paid[key] for key in group.pipelines) <= group.per_hour + 1e-6
     assert plan.cost_per_hour == pytest.approx(sum(paid.values()), abs=1e-6)
     for pool in plan.pools:
         assert pool.instances <= pool.limit

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from problems import a_pipeline, a_stage, on
 
-from optimizer.model import Basis, Composition, PipelineKey, Pool, PoolName, Problem, StageName
+from optimizer.model import Basis, Composition, GroupBudget, PipelineKey, Pool, PoolName, Problem, StageName
 from optimizer.plan import Plan
 
 Counts = Mapping[tuple[PipelineKey, StageName, PoolName], int]
@@ -90,6 +90,13 @@ def a_random_fleet(
         )
         whole = only_instances or chance.random() < 0.75
         pipelines.append(replace(pipeline, basis=Basis.INSTANCES if whole else Basis.REPLICAS))
+    groups = []
+    if budgets:
+        apart = random.Random(f"groups of {seed}")
+        for number in range(apart.choice((0, 1, 2))):
+            keys = [pipeline.key for pipeline in pipelines]
+            members = frozenset(apart.sample(keys, apart.randint(1, len(keys))))
+            groups.append(GroupBudget(name=f"team-{number}", per_hour=apart.uniform(0.3, 8), pipelines=members))
     return Problem(
         pipelines=tuple(pipelines),
         pools={
@@ -109,4 +116,5 @@ def a_random_fleet(
         },
         budget_per_hour=chance.uniform(1, 12) if budgets and chance.random() < 0.3 else None,
         composition=chance.choice(tuple(Composition)),
+        budgets=tuple(groups),
     )
