@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controller.core.plan.ledger import FLEET, Ledger, Replicas
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PipelineSpec
-from optimizer.model import Basis, PipelineKey, PoolName, whole_instances
+from optimizer.model import Basis, GroupBudget, PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
 
 KEY = a_spec().key
@@ -177,3 +177,17 @@ def test_with_basis_instances_the_cost_of_other_replicas_is_found_without_changi
     books = ledger(on_chip(ON_CHIP, a_target(5)))
     assert books.cost_with(KEY, {ENCODER: 4}) == 1
     assert books.cost_per_hour(KEY) == 2
+
+
+def test_a_group_pays_what_its_pipelines_pay_each_on_its_own_basis() -> None:
+    shares = replace(ON_CHIP, key=PipelineKey("speech/two"), uid="two", declared_basis=None)
+    other = replace(ON_CHIP, key=PipelineKey("other/three"), uid="three")
+    states = [on_chip(ON_CHIP, a_target(1)), on_chip(shares, a_target(1)), on_chip(other, a_target(2))]
+    both = frozenset({KEY, shares.key})
+    for per_hour, refused in ((1.25, None), (1.2, Limit(kind=LimitKind.BUDGET, name="team"))):
+        team = GroupBudget(name="team", per_hour=per_hour, pipelines=both)
+        books = Ledger(states, pools(a_pool(CHIP, price=1.0)), None, budgets=[team])
+        for spent in (books.observed_per_hour, books.spend_per_hour, books.cost_per_hour):
+            assert spent(team) == spent(KEY) + spent(shares.key) == pytest.approx(0.25 + 0.25)
+        books.after[(KEY, ENCODER)] = 2  # one more opens a second node: 3/6 of two nodes, and a quarter of one
+        assert books.refusal(KEY, ENCODER) == refused
