@@ -49,7 +49,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
 
 # Folders of tests that need more than this environment.
-apart = integration e2e faults browser charts install keda
+apart = integration e2e faults browser charts install keda karpenter
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
@@ -80,6 +80,12 @@ test-keda: $(STAMP) ## real KEDA follows the external scaler, on the lab (first 
 	@[ "$$(id -u)" = 0 ] || { echo "test-keda needs root: KEDA listens on all addresses, so it runs in a network namespace" >&2; exit 1; }
 	@PYTHONPATH=tests/support $(BIN)/python -m keda_lab
 	@unshare -n sh -c 'ip link set lo up && exec $(BIN)/pytest tests/keda'
+
+.PHONY: test-karpenter
+test-karpenter: $(STAMP) ## real Karpenter makes the lab's nodes and takes them away (first time: builds it, 4 minutes)
+	@PYTHONPATH=tests/support $(BIN)/python -m karpenter_lab
+	@unshare --net $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
+	  sh -c 'ip link set lo up && exec $(BIN)/pytest tests/karpenter $(ARGS)'
 
 .PHONY: browser
 browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)

@@ -17,7 +17,7 @@ from typing import Any, Self, cast
 
 import kopf
 
-from controller.kube.gateway import PAGE, PIPELINES, POOLS, Gateway, NotFound, Resource
+from controller.kube.gateway import BUDGETS, PAGE, PIPELINES, POOLS, Gateway, NotFound, Resource
 from controller.kube.store import ResourceStore
 
 _BEAT_S = 1.0
@@ -29,7 +29,7 @@ _GROUP, _VERSION = PIPELINES.api_version.split("/")
 
 
 class ResourceWatches:
-    """Keeps the stores of SpeechPipelines and ComputePools up to date, from `start` until its context is left."""
+    """Keeps the stores of the operator's own kinds up to date, from `start` until its context is left."""
 
     def __init__(
         self,
@@ -37,17 +37,18 @@ class ResourceWatches:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         beat: Callable[[], None],
         died: Callable[[], None],
         namespaces: tuple[str, ...] = (),
     ) -> None:
-        """Watch the pipelines in `namespaces`, or in all if that is empty, and all pools.
+        """Watch the pipelines in `namespaces`, or in all if that is empty, and all pools and budgets.
 
         `beat` is called every second while kopf runs, `died` when kopf ends before the context is left.
         """
         self._gateway = gateway
         self._namespaces = namespaces
-        self._stores: dict[Resource, ResourceStore] = {PIPELINES: pipelines, POOLS: pools}
+        self._stores: dict[Resource, ResourceStore] = {PIPELINES: pipelines, POOLS: pools, BUDGETS: budgets}
         self._beat = beat
         self._died = died
         self._stop = threading.Event()
@@ -56,7 +57,7 @@ class ResourceWatches:
         self._thread: threading.Thread | None = None
 
     def resync(self) -> None:
-        """List all SpeechPipelines and ComputePools, and remove from the stores those that no longer exist.
+        """List all objects of the operator's own kinds, and remove from the stores those that no longer exist.
 
         Raises:
             KubeError: a list failed; `NotFound` when the CRDs are not installed.

@@ -137,7 +137,7 @@ class ControlLoop:
         observation, decision = observation.of(contained), contained.decision
         news = self._record(observation, decision)
         # The status carries the state that a restart needs, so it is written before the scales: a restart in between
-        # repeats a write that changes nothing. A pipeline whose status cannot be written is not scaled.
+        # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news)
         self._reader.remember(observation, decision)
@@ -148,8 +148,15 @@ class ControlLoop:
             self._reporter.record_events(observation, acting, writes)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
-        invalid = len(observation.invalid_pipelines) + len(observation.invalid_pools)
-        self._telemetry.succeeded(observation.snapshot, decision, time.monotonic() - started_s, invalid)
+        invalid = sum(map(len, (observation.invalid_pipelines, observation.invalid_pools, observation.invalid_budgets)))
+        self._telemetry.read(observation.unanswered)
+        self._telemetry.succeeded(
+            observation.snapshot,
+            decision,
+            time.monotonic() - started_s,
+            invalid,
+            refused=self._reporter.unwritten(observation),
+        )
         self._health.ready()
         return decision, writes
 

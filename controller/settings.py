@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from controller.kube.priorities import HIGHEST_PRIORITY, PriorityLimits
 from controller.prometheus_access import access_problems
-from controller.resources.fields import Label, PositiveDuration, Subdomain, Url, duration_s
+from controller.resources.fields import Label, PositiveDuration, SeriesLabel, Subdomain, Url, duration_s
 from controller.resources.parsing import rule_text
+from profiler.samples import SeriesLabels
 from profiler.sources.access import Access
 
 
@@ -27,6 +28,7 @@ class InvalidSettings(ValueError):
 # The text of the rule for each pattern, as in `controller.resources.fields`.
 _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 _USERNAME = r"^[^:\x00-\x1f\x7f]+$"
+_MATCH = r"^[A-Za-z_][A-Za-z0-9_]*=[\x21-\x7e]+$"
 _REGION = r"^[a-z0-9-]+$"
 _PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
 _ADDRESS = r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
@@ -35,6 +37,7 @@ _RULES = {
     _HEADER: "must be headers such as X-Scope-OrgID=team-a, separated by commas",
     _USERNAME: "must be a user name without colons and control characters",
     _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
+    _MATCH: "must be labels with values such as cluster=eu-1, separated by commas",
     _REGION: "must be lower-case letters, digits and -, such as eu-west-1",
 }
 
@@ -90,6 +93,14 @@ class OperatorSettings(BaseSettings):
     """AWS region: sign requests to Amazon Managed Prometheus (SigV4) with the pod's AWS credentials."""
     prometheus_sigv4_service: Annotated[str, Field(pattern=_REGION)] = "aps"
     """AWS service of the signature; default aps."""
+    presets_directory: Path | None = None
+    """Folder with presets of your own, each a file NAME.toml; read again when one changes."""
+    namespace_label: SeriesLabel = "namespace"
+    """Label of the series of pods that has the namespace; default namespace."""
+    pod_label: SeriesLabel = "pod"
+    """Label of the series of pods that has the pod; default pod."""
+    match_labels: Annotated[tuple[Annotated[str, Field(pattern=_MATCH)], ...], NoDecode] = ()
+    """Labels that series must have, comma-separated, such as cluster=eu-1; for a back end of several clusters."""
     # Each endpoint must be one process, not a Service in front of several.
     scrape_endpoints: Annotated[tuple[Url, ...], NoDecode] = ()
     """URLs from which direct scrapes evaluate users' queries, comma-separated."""
@@ -140,7 +151,9 @@ class OperatorSettings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     """text (default), or json, which includes the decision records."""
 
-    @field_validator("namespaces", "metrics", "scrape_endpoints", "prometheus_headers", "max_priority", mode="before")
+    @field_validator(
+        "namespaces", "metrics", "scrape_endpoints", "prometheus_headers", "max_priority", "match_labels", mode="before"
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -192,6 +205,12 @@ class OperatorSettings(BaseSettings):
         )
 
     @property
+    def series_labels(self) -> SeriesLabels:
+        """Return the labels of the series of pods."""
+        match = ((name, value) for name, _, value in (label.partition("=") for label in self.match_labels))
+        return SeriesLabels(namespace=self.namespace_label, pod=self.pod_label, match=tuple(sorted(match)))
+
+    @property
     def restricts_queries(self) -> bool:
         """Return whether users' queries see only their own namespace: by default where several have pipelines."""
         return len(self.namespaces) != 1 if self.restrict_queries is None else self.restrict_queries
@@ -241,6 +260,8 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
         raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
+    if settings.presets_directory is not None and not settings.presets_directory.is_dir():
+        raise InvalidSettings(f"{_flag('presets_directory')}: {str(settings.presets_directory)!r}: must be a directory")
     if (settings.keda_certificate_file is None) != (settings.keda_key_file is None):
         raise InvalidSettings(f"{_flag('keda_certificate_file')} and {_flag('keda_key_file')}: need each other")
     limited = [entry.rpartition("=")[0] for entry in settings.max_priority]

@@ -6,7 +6,7 @@ them.
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -24,6 +24,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from controller.core.act.admission import LAPSE_S
 from controller.core.assess.availability import unavailable
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause
@@ -31,6 +32,7 @@ from controller.core.state.decision import Decision, PipelineDecision, PoolDecis
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity, Reading
+from profiler.sources.base import QueryKind
 
 _PIPELINE = ["namespace", "pipeline"]
 _STAGE = [*_PIPELINE, "stage"]
@@ -65,9 +67,13 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipeline_sla_missed", "1 while the latency exceeds the SLA, else 0; no series while it is unknown", _PIPELINE),
     ("pipeline_overhead_seconds", "Measured time outside the stages; no series until it is known", _PIPELINE),
     ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
-    ("pipeline_spend_usd_per_hour", "Cost of the existing replicas in USD per hour", _PIPELINE),
-    ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour", _PIPELINE),
-    ("pipeline_budget_usd_per_hour", "Budget in USD per hour", _PIPELINE),
+    (
+        "pipeline_spend_usd_per_hour",
+        "Cost of the existing replicas in USD per hour, on the basis of the budget",
+        _PIPELINE,
+    ),
+    ("pipeline_cost_usd_per_hour", "Cost of the plan in USD per hour, on the basis of the budget", _PIPELINE),
+    ("pipeline_budget_usd_per_hour", "Budget in USD per hour; status.budgetBasis says what it counts", _PIPELINE),
     (
         "pipeline_budget_excused",
         "1 while spend above the budget is excused because replicas drain, else 0",
@@ -75,8 +81,23 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ),
     ("fleet_spend_usd_per_hour", "Cost of all replicas, those that no cycle can change included, USD per hour", []),
     ("fleet_budget_usd_per_hour", "Budget of all pipelines together in USD per hour; no series without one", []),
+    ("budget_limit_usd_per_hour", "What a ComputeBudget allows now in USD per hour", ["budget"]),
+    ("budget_spend_usd_per_hour", "Cost of the existing replicas of its pipelines in USD per hour", ["budget"]),
+    ("budget_planned_usd_per_hour", "Cost of the plans of its pipelines in USD per hour", ["budget"]),
+    ("budget_pipelines", "Pipelines that have the ComputeBudget together", ["budget"]),
+    ("budget_short_pipelines", "Pipelines that are served in part because of the ComputeBudget", ["budget"]),
+    (
+        "budget_excused",
+        "1 while spend above the ComputeBudget is excused because replicas drain, else 0",
+        ["budget"],
+    ),
     ("pipeline_served_ratio", "Largest share of the demand that can be served within the SLA, 0 to 1", _PIPELINE),
     ("pipeline_admissible", "Demand to admit, in the pipeline's unit; no series while there is no limit", _PIPELINE),
+    (
+        "pipeline_admissible_expiry_timestamp_seconds",
+        "Time after which the demand to admit is no longer a limit; no series while there is none",
+        _PIPELINE,
+    ),
     ("metrics_source", "1 for the source that the pipeline's metrics come from", [*_PIPELINE, "source"]),
     ("demand_unseen_seconds", "Time for which the pipeline's demand has not been observed, 0 if it is", _PIPELINE),
     ("demand_safety_factor", "Factor applied to the last demand while it is not observed, else 1", _PIPELINE),
@@ -104,6 +125,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pool_planned_instances", "Instances of the pool that the replicas after this cycle's changes need", ["pool"]),
     ("pool_ready_instances", "Ready nodes of the pool", ["pool"]),
     ("pool_leaving_instances", "Ready nodes of the pool that are being removed", ["pool"]),
+    (
+        "pool_arriving_nodes",
+        "Nodes that Karpenter has launched for the pool and that have not registered yet",
+        ["pool"],
+    ),
     ("pool_limit", "Maximum number of instances of the pool", ["pool"]),
     ("pool_price_usd_per_hour", "Price of an instance in USD per hour", ["pool"]),
     (
@@ -114,6 +140,16 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pool_replicas", "Replicas on the pool by state", ["pool", "state"]),
     ("pool_failing_placements", "Placements on the pool that plans avoid although it delivers", ["pool", "cause"]),
     ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
+    (
+        "pipeline_status_refused",
+        "1 while the API server refuses the pipeline's status, else 0; what a restart needs is then in the Lease",
+        _PIPELINE,
+    ),
+    (
+        "clock_skew_seconds",
+        "Time by which the API server's clock is ahead of the operator's; no series until it is known",
+        [],
+    ),
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
 """The gauges of a decision: name without the prefix `sluice_`, help text, labels."""
@@ -161,6 +197,12 @@ class Telemetry:
         self._success = Gauge(
             "sluice_last_success_timestamp_seconds", "Time of the last successful cycle", registry=self._registry
         )
+        self._unanswered = Gauge(
+            "sluice_metrics_unanswered_ratio",
+            "Share of the last cycle's queries to Prometheus without an answer, by kind",
+            ["kind"],
+            registry=self._registry,
+        )
         self._writes = Counter(
             "sluice_scale_writes", "Replica changes by outcome", ["outcome"], registry=self._registry
         )
@@ -182,17 +224,38 @@ class Telemetry:
         """Report `interval_s` as the configured time between cycles."""
         self._interval.set(interval_s)
 
+    def measures_skew(self, skew_s: Callable[[], float | None]) -> None:
+        """Report in every cycle how many seconds the API server's clock is ahead: the result of `skew_s()`."""
+        self._fleet.skew_s = skew_s
+
     def leads(self, leads: Callable[[], bool]) -> None:
         """Report as `sluice_leader`, at every scrape, whether this replica leads: the result of `leads()`."""
         self._leader.set_function(leads)
 
-    def succeeded(self, snapshot: Snapshot, decision: Decision, duration_s: float, invalid: int) -> None:
-        """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used."""
-        self._fleet.take(snapshot, decision)
+    def succeeded(
+        self,
+        snapshot: Snapshot,
+        decision: Decision,
+        duration_s: float,
+        invalid: int,
+        *,
+        refused: Collection[PipelineKey] = (),
+    ) -> None:
+        """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used.
+
+        `refused` are the pipelines whose status the API server refuses.
+        """
+        self._fleet.take(snapshot, decision, refused)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
         self._success.set(snapshot.now_s)
         self._invalid.set(invalid)
+
+    def read(self, unanswered: Mapping[QueryKind, float]) -> None:
+        """Report the share (0–1) of the queries for metrics that got no answer, for each kind that has queries."""
+        self._unanswered.clear()
+        for kind, share in unanswered.items():
+            self._unanswered.labels(kind.value).set(share)
 
     def failed(self, duration_s: float) -> None:
         """Record a failed cycle, which took `duration_s`; the gauges of the last decision stay."""
@@ -253,12 +316,14 @@ class _Fleet(Collector):
     """
 
     def __init__(self) -> None:
+        self.skew_s: Callable[[], float | None] = lambda: None
         self._series: dict[str, list[tuple[Sequence[str], float]]] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
 
-    def take(self, snapshot: Snapshot, decision: Decision) -> None:
+    def take(self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey]) -> None:
         """Replace the gauges by those of a new decision."""
         gauges = _Gauges()
+        gauges.set("clock_skew_seconds", [], self.skew_s())
         detailed = len(decision.pipelines) <= DETAILED
         gauges.set("pipelines", [], len(decision.pipelines))
         self._changed_at_s = {
@@ -268,9 +333,10 @@ class _Fleet(Collector):
         }
         for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
             gauges.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
+            labels = [state.spec.namespace, state.spec.name]
+            gauges.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
-                labels = [state.spec.namespace, state.spec.name, reason]
-                gauges.set("pipeline_last_change_timestamp_seconds", labels, at_s)
+                gauges.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
         gauges.add_fleet(snapshot, decision)
         gauges.add_readings(snapshot)
         replicas, failing = _replicas_by_pool(snapshot), _failing_by_pool(decision)
@@ -329,6 +395,8 @@ class _Gauges:
             self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
             self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
         self.set("pipeline_admissible", labels, decision.admissible)
+        if decision.admissible is not None:
+            self.set("pipeline_admissible_expiry_timestamp_seconds", labels, now_s + LAPSE_S)
         self.set("metrics_source", [*labels, decision.metrics.tier.value], 1)
         self.set("demand_unseen_seconds", labels, decision.metrics.lost_for_s or 0.0)
         self.set("demand_safety_factor", labels, decision.metrics.margin)
@@ -361,6 +429,14 @@ class _Gauges:
         spend = sum(pipeline.spend_per_hour for pipeline in decision.pipelines)
         self.set("fleet_spend_usd_per_hour", [], spend + unaccounted_per_hour(snapshot.pools.values()))
         self.set("fleet_budget_usd_per_hour", [], decision.policy.budget_per_hour)
+        excused = {own.key for own in decision.pipelines if own.memory.excess_excused_until_s is not None}
+        for budget in decision.budgets:
+            self.set("budget_limit_usd_per_hour", [budget.name], budget.limit_per_hour)
+            self.set("budget_spend_usd_per_hour", [budget.name], budget.spend_per_hour)
+            self.set("budget_planned_usd_per_hour", [budget.name], budget.planned_per_hour)
+            self.set("budget_pipelines", [budget.name], len(budget.pipelines))
+            self.set("budget_short_pipelines", [budget.name], len(budget.short))
+            self.set("budget_excused", [budget.name], not excused.isdisjoint(budget.pipelines))
 
     def add_readings(self, snapshot: Snapshot) -> None:
         """Add how many readings were numbers, and how many were absent for each reason."""
@@ -377,6 +453,8 @@ class _Gauges:
         self.set("pool_planned_instances", labels, decision.planned)
         self.set("pool_ready_instances", labels, state.ready_instances)
         self.set("pool_leaving_instances", labels, state.leaving_instances)
+        if state.node_pool is not None:
+            self.set("pool_arriving_nodes", labels, len(state.node_pool.claims))
         self.set("pool_limit", labels, decision.limit)
         self.set("pool_price_usd_per_hour", labels, state.spec.price_per_hour)
         self.set("pool_shadow_price_usd_per_hour", labels, decision.shadow_price_per_hour)

@@ -11,22 +11,36 @@ an `Allocation`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import fsum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.billing import planned_costs_per_hour
 from optimizer.fleet.components import components_of, joined
 from optimizer.fleet.fleet import Answer, Fleet, Target
 from optimizer.fleet.shared_stages import Settled, settle
+from optimizer.fleet.whole_instances import packed
 from optimizer.latency.predict import stage_load
 from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.overload.overload import Share, share_out
-from optimizer.plan import PipelinePlan, PlacementPlan, PlacementStep, Plan, PoolPlan, ReplayCheck, StagePlan, Step
+from optimizer.overload.tightening import TRIES, Tightening
+from optimizer.plan import (
+    Limit,
+    PipelinePlan,
+    PlacementPlan,
+    PlacementStep,
+    Plan,
+    PoolPlan,
+    ReplayCheck,
+    StagePlan,
+    Step,
+)
 from optimizer.runtime.cache import BoundedCache
 from optimizer.search.greedy import steepest
 from optimizer.search.subproblem import Choice, Subproblem
 from optimizer.search.tables import supply_of
-from optimizer.verification import ROUNDS, SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
+from optimizer.verification import MARGIN, ROUNDS, SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
 
 Counts = NDArray[np.int64]
 
@@ -36,11 +50,18 @@ _PLANS: BoundedCache[PipelinePlan] = BoundedCache(256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """The result for pipelines planned together: the `Fleet` that was searched, each pipeline's share, and the plan."""
+    """The result for pipelines planned together: the `Fleet` that was searched, each pipeline's share, and the plan.
+
+    Costs in `plan` are those of the replicas' shares of instances, also for `Basis.INSTANCES`. `least_per_hour` is a
+    proven lower bound of what these pipelines pay for whole instances, in USD per hour, None where none was proven.
+    `tightened` says that the fleet was searched with smaller budgets than the real ones.
+    """
 
     fleet: Fleet
     shares: Mapping[PipelineKey, Share]
     plan: Plan
+    least_per_hour: float | None = None
+    tightened: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +102,13 @@ def allocation_of(
     problem: Problem, *, shares_before: Mapping[PipelineKey, float] | None = None, replayed: bool = True
 ) -> Allocation:
     """Return the plan of `allocate`, together with the shares and fleets from which reports can be made."""
+    if problem.counts_instances:
+        return _of_whole_instances(problem, shares_before, replayed)
+    return _by_shares(problem, shares_before, replayed)
+
+
+def _by_shares(problem: Problem, shares_before: Mapping[PipelineKey, float] | None, replayed: bool) -> Allocation:
+    """Return the allocation whose shares of instances cost least and keep the budgets."""
     settled = settle(
         problem,
         lambda each: _apart(each, shares_before, replayed).plan,
@@ -98,6 +126,97 @@ def _apart(problem: Problem, shares_before: Mapping[PipelineKey, float] | None, 
     """Return the plan of a problem in which no choice of replicas for a stage concerns several pipelines."""
     components = tuple(_component(part, shares_before, replayed) for part in components_of(problem))
     return Allocation(plan=joined(problem, [component.plan for component in components]), components=components)
+
+
+def _of_whole_instances(
+    problem: Problem, shares_before: Mapping[PipelineKey, float] | None, replayed: bool
+) -> Allocation:
+    """Return an allocation that keeps the budgets on the basis of each pipeline, where instances count as a whole.
+
+    It is found by shares of instances, then rows are exchanged while less is paid. Where a budget is exceeded, the
+    search is repeated with a smaller one. Of the allocations that keep all budgets, the one that serves most is
+    returned, of equal ones the cheapest. Where pipelines share stages, no rows are exchanged.
+    """
+    tightening = Tightening(problem=problem)
+    best: tuple[tuple[tuple[float, ...], float], Allocation] | None = None
+    for attempt in range(1, TRIES + len(problem.pipelines) + 2):  # each withdrawal concerns one pipeline more
+        found = _by_shares(tightening.tightened(), shares_before, replayed)
+        if not found.relaxed and not any(stage.sharing for p in problem.pipelines for stage in p.stages):
+            components = tuple(_packed(component, problem, replayed) for component in found.components)
+            found = Allocation(plan=joined(problem, [own.plan for own in components]), components=components)
+        if tightening.budgets:
+            found = replace(found, components=tuple(replace(own, tightened=True) for own in found.components))
+        shares = {plan.key: plan.cost_per_hour for plan in found.plan.pipelines}
+        plan = _billed(problem, found.plan, tightening.withdrawn)
+        costs = {own.key: own.cost_per_hour for own in plan.pipelines}
+        excesses = tightening.excesses(costs)
+        if not excesses:
+            short = frozenset(own.key for own in plan.pipelines if not own.feasible)
+            value = _served_of(problem, {own.key: own.served_fraction for own in plan.pipelines}), -plan.cost_per_hour
+            if best is None or value > best[0]:
+                best = value, replace(found, plan=plan)
+            if attempt >= TRIES or not tightening.raise_for(short):
+                break
+        elif attempt < TRIES:
+            tightening.lower(excesses, shares)
+        elif best is not None:
+            break
+        else:
+            tightening.withdraw(excesses, costs)
+    assert best is not None, "a plan without replicas costs nothing"
+    return best[1]
+
+
+def _packed(component: Component, problem: Problem, replayed: bool) -> Component:
+    """Return the component with rows exchanged so that less is paid for whole instances within the caps of `problem`.
+
+    Rows whose latency misses the SLA in its replay are not taken: the exchange is repeated with a tighter limit for
+    that pipeline. The component is unchanged where that does not help either.
+    """
+    fleet, before = component.fleet, component.shares
+    caps = {pipeline.key: pipeline for pipeline in problem.pipelines}
+    own = replace(
+        fleet.problem,
+        pipelines=tuple(caps[pipeline.key] for pipeline in fleet.problem.pipelines),
+        budget_per_hour=problem.budget_per_hour,
+        budgets=tuple(each for each in problem.budgets if each.name in fleet.budgets.names),
+    )
+    answers = {key: share.answer for key, share in before.items() if share.answer is not None}
+    if not answers:
+        return component
+    verify = replayed and problem.composition is Composition.RSS
+    limits_s: dict[PipelineKey, float] = {}
+    for _ in range(ROUNDS):
+        exchanged = packed(fleet, answers, own, limits_s)
+        shares = {key: replace(share, answer=exchanged.answers.get(key)) for key, share in before.items()}
+        changed = {key for key, answer in answers.items() if exchanged.answers[key].choice != answer.choice}
+        missed = misses(fleet, shares) if verify and changed else {}
+        late = {key: miss for key, miss in missed.items() if key in changed and not miss.settled}
+        if not late:
+            least = exchanged.least_per_hour if all(share.served >= 1 for share in shares.values()) else None
+            return Component(fleet=fleet, shares=shares, plan=_plan(fleet, shares, verify=verify), least_per_hour=least)
+        for key, miss in late.items():
+            limit_s = min(answers[key].subproblem.latency_s, limits_s.get(key, np.inf))
+            over = 2.0 if miss.replayed is None else miss.replayed.latency_s / miss.pipeline.sla.latency_s
+            limits_s[key] = limit_s * MARGIN / max(over, 1.0)
+    return component
+
+
+def _billed(problem: Problem, plan: Plan, withdrawn: Mapping[PipelineKey, Limit]) -> Plan:
+    """Return `plan` with the costs of the pipelines on their own bases, and the bill at the prices of the nodes.
+
+    `withdrawn` has what limits the pipelines that were withdrawn.
+    """
+    costs = planned_costs_per_hour(problem, plan.pipelines)
+    return replace(
+        plan,
+        pipelines=tuple(
+            replace(own, cost_per_hour=costs[own.key], limited_by=withdrawn.get(own.key, own.limited_by))
+            for own in plan.pipelines
+        ),
+        cost_per_hour=fsum(costs.values()),
+        billed_per_hour=fsum(problem.pools[pool.name].bill_per_hour(pool.instances) for pool in plan.pools),
+    )
 
 
 def _settled_plan(problem: Problem, settled: Settled, components: Sequence[Component]) -> Plan:
@@ -234,11 +353,14 @@ def _verified(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[Fleet,
 
 
 def _served(problem: Problem, shares: Mapping[PipelineKey, Share]) -> tuple[float, ...]:
+    return _served_of(problem, {key: share.served for key, share in shares.items()})
+
+
+def _served_of(problem: Problem, served: Mapping[PipelineKey, float]) -> tuple[float, ...]:
     """Return the sum of the shares served for each priority, the highest priority first, rounded to three digits."""
     priorities = sorted({pipeline.priority for pipeline in problem.pipelines}, reverse=True)
     return tuple(
-        round(sum(shares[p.key].served for p in problem.pipelines if p.priority == priority), 3)
-        for priority in priorities
+        round(sum(served[p.key] for p in problem.pipelines if p.priority == priority), 3) for priority in priorities
     )
 
 

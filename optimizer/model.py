@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from itertools import pairwise
-from math import ceil
+from math import ceil, fsum
 from typing import NewType
 
 StageName = NewType("StageName", str)
@@ -54,6 +54,15 @@ class Routing(Enum):
     """Each item goes to a random replica, as with kube-proxy."""
     STICKY = "Sticky"
     """All items of a session go to one replica."""
+
+
+class Basis(Enum):
+    """What a budget counts. The cost of a pipeline is on the basis of its budget."""
+
+    REPLICAS = "Replicas"
+    """The replicas' shares of instances, at the price of the pool."""
+    INSTANCES = "Instances"
+    """The whole instances that the replicas take, each at its own price (`optimizer.billing`)."""
 
 
 class Composition(Enum):
@@ -288,7 +297,8 @@ class Pipeline:
     """One pipeline to plan: its stages, its demand and its limits.
 
     A stage comes later in `stages` than the stages that it is `after`. Pipelines with a higher `priority` are served
-    first. Placements with a word error rate above `max_wer` are not used. A limit that is None does not apply.
+    first. Placements with a word error rate above `max_wer` are not used. A limit that is None does not apply. `basis`
+    is what the budget and the cost of the pipeline count.
     """
 
     key: PipelineKey
@@ -298,6 +308,7 @@ class Pipeline:
     budget_per_hour: float | None = None
     priority: int = 0
     max_wer: float | None = None
+    basis: Basis = Basis.REPLICAS
     visit_ratios: Mapping[StageName, float] = field(init=False, compare=False, repr=False)
     """Items that reach each stage per item at the entry: the product of the pass ratios on the way.
 
@@ -346,30 +357,74 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Hardware of one kind: at most `instances` instances, each for `price_per_hour` USD."""
+    """Hardware of one kind: at most `instances` instances, each for `price_per_hour` USD.
+
+    The other two fields count only for pipelines with `Basis.INSTANCES`. `node_prices_per_hour` are the prices of the
+    nodes in use, the highest first; every further node costs `price_per_hour`. `held` are replicas that are not
+    part of the problem, as pairs (replicas per instance, replicas): they share nodes with those of the problem. The
+    instances that they take are not among `instances`.
+    """
 
     name: PoolName
     price_per_hour: float
     instances: int
+    node_prices_per_hour: tuple[float, ...] = ()
+    held: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         _require_at_least_0(f"pool {self.name}.price_per_hour", self.price_per_hour)
         require(self.instances >= 0, f"pool {self.name}.instances", self.instances, "must be ≥ 0")
+        for price in self.node_prices_per_hour:
+            _require_at_least_0(f"pool {self.name}.node_prices_per_hour", price)
+        require(
+            all(one >= other for one, other in pairwise(self.node_prices_per_hour)),
+            f"pool {self.name}.node_prices_per_hour",
+            self.node_prices_per_hour,
+            "must have the highest first",
+        )
 
     def replica_price_per_hour(self, placement: Placement) -> float:
         """Return the cost of one replica of `placement`, in USD per hour."""
         return self.price_per_hour / placement.per_instance
+
+    @property
+    def least_price_per_hour(self) -> float:
+        """Return the price of an instance that no node is below, in USD per hour."""
+        return min((self.price_per_hour, *self.node_prices_per_hour[-1:]))
+
+    def bill_per_hour(self, instances: int) -> float:
+        """Return the price of `instances` whole instances, in USD per hour.
+
+        Of the nodes in use the most expensive ones count first: which of them stay is not known.
+        """
+        present = self.node_prices_per_hour[:instances]
+        return fsum(present) + (instances - len(present)) * self.price_per_hour
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBudget:
+    """A budget for several pipelines: those of `pipelines` in the problem cost at most `per_hour` USD together.
+
+    A pipeline may be in several groups.
+    """
+
+    name: str
+    per_hour: float
+    pipelines: frozenset[PipelineKey]
+
+    def __post_init__(self) -> None:
+        _require_at_least_0(f"budget {self.name}.per_hour", self.per_hour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """The whole problem: all pipelines that share the pools, and the limits that they share.
 
-    `budget_per_hour` is for all pipelines together, in USD (None: no limit). `switching_cost_per_hour` is charged for
-    each replica by which an allocation differs from `Placement.current`, so that plans of equal cost do not alternate.
-    The search counts this charge; the reported cost does not. `search_effort` limits the search in partial choices
-    instead of seconds, so that the plan is the same on any machine. With None the search takes as many as a proof
-    needs, up to a fixed bound.
+    `budget_per_hour` is for all pipelines together, in USD (None: no limit), `budgets` for groups of them.
+    `switching_cost_per_hour` is charged for each replica by which an allocation differs from `Placement.current`, so
+    that plans of equal cost do not alternate. The search counts this charge; the reported cost does not.
+    `search_effort` limits the search in partial choices instead of seconds, so that the plan is the same on any
+    machine. With None the search takes as many as a proof needs, up to a fixed bound.
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -378,6 +433,7 @@ class Problem:
     composition: Composition = Composition.SUM
     switching_cost_per_hour: float = 0.0
     search_effort: int | None = None
+    budgets: tuple[GroupBudget, ...] = ()
 
     def __post_init__(self) -> None:
         _require_at_least_0("budget_per_hour", self.budget_per_hour)
@@ -387,6 +443,8 @@ class Problem:
         )
         keys = [pipeline.key for pipeline in self.pipelines]
         require(len(set(keys)) == len(keys), "pipelines", keys, "keys must be unique")
+        names = [budget.name for budget in self.budgets]
+        require(len(set(names)) == len(names), "budgets", names, "names must be unique")
         for pipeline, stage, placement in self.placements():
             require(
                 placement.pool in self.pools,
@@ -395,12 +453,22 @@ class Problem:
                 f"must be one of {sorted(self.pools)}",
             )
 
+    @property
+    def counts_instances(self) -> bool:
+        """Return whether the cost of a pipeline counts whole instances."""
+        return any(pipeline.basis is Basis.INSTANCES for pipeline in self.pipelines)
+
     def placements(self) -> Iterator[tuple[Pipeline, Stage, Placement]]:
         """Yield every placement as (pipeline, stage, placement), in the order of `pipelines` and their stages."""
         for pipeline in self.pipelines:
             for stage in pipeline.stages:
                 for placement in stage.placements:
                     yield pipeline, stage, placement
+
+
+def share_instances(sizes: Iterable[int]) -> bool:
+    """Return whether replicas of `sizes` (replicas per instance) share instances: the sizes divide one another."""
+    return all(large % small == 0 for small, large in pairwise(sorted(set(sizes))))
 
 
 def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
@@ -411,7 +479,6 @@ def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
     the free part of its last instance may not fit a replica of another placement.
     """
     shares = [(size, Fraction(count, size)) for size, count in placements if count]
-    sizes = sorted({size for size, _ in shares})
-    if all(large % small == 0 for small, large in pairwise(sizes)):
+    if share_instances(size for size, _ in shares):
         return ceil(sum(share for _, share in shares))
     return sum(ceil(share) for _, share in shares)

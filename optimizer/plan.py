@@ -22,7 +22,10 @@ class LimitKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The binding constraint. `name` is the pool of a `POOL`, the stage of a `BOUNDS`, and None for other kinds."""
+    """The binding constraint. `name` is the pool of a `POOL`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
+
+    None for other kinds, and where the budget is that of the pipeline itself or of the whole fleet.
+    """
 
     kind: LimitKind
     name: str | None = None
@@ -143,6 +146,11 @@ class PipelinePlan:
     switching_cost_per_hour: float = 0.0
     replay: ReplayCheck = ReplayCheck()
     advice: Advice = Advice()
+
+    @property
+    def sla_unreachable(self) -> bool:
+        """Return whether no load at all can be served within the SLA."""
+        return self.served_fraction <= 0 and self.limited_by is not None and self.limited_by.kind is LimitKind.SLA
 
     def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
         """Return the planned number of replicas of every placement, by stage and pool."""

@@ -128,6 +128,42 @@ class PodEndpoint:
     path: str = "/metrics"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLabels:
+    """The labels of the series of pods: the names of those with namespace and pod, and further ones with their values.
+
+    `match` selects one of several clusters in a back end, for example.
+    """
+
+    namespace: str = "namespace"
+    pod: str = "pod"
+    match: tuple[tuple[str, str], ...] = ()
+
+
+DEFAULT_LABELS = SeriesLabels()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scrapes:
+    """What samples show about the scrapes of a placement's pods.
+
+    `interval_s` is the time between two scrapes, None where it is not known. `duplicated` are the pods that are scraped
+    more than once; their numbers are counted once. `silent` are the ready pods without recent samples. Of these,
+    `excused` have had none for `SILENT_S`: the others count for them. `unlabelled` says why no series has the label of
+    a pod, empty where one has.
+    """
+
+    interval_s: float | None = None
+    duplicated: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    excused: tuple[str, ...] = ()
+    unlabelled: str = ""
+
+
+SILENT_S = 600.0
+"""Pods without samples for so long hold no other back: rates of the others, per pod, are taken to be theirs too."""
+UNKNOWN_SCRAPES = Scrapes()
+
 THROUGHPUT = (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE)
 """The quantities that must be known for a stage to count as observed. Both are sums, so they need every pod."""
 
@@ -141,7 +177,8 @@ class PlacementTarget:
     over `window_s`. One replica serves `concurrency` batches of at most `batch_limit` items at once. `overrides`
     replaces the preset's query of a quantity by the user's PromQL, which must return one series and may use `$pods` and
     `$window`. `model` is the model of the server to which the metrics belong, None for the only one; `answer` is the
-    answer whose latencies are read.
+    answer whose latencies are read. `long_ready` are those of `pods` that have been ready for `SILENT_S` and longer.
+    `labels` are those of the pods' series, None: those that the source is set to.
     """
 
     pipeline: PipelineKey
@@ -157,6 +194,8 @@ class PlacementTarget:
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
     model: str | None = None
     answer: Answer = Answer.WHOLE
+    long_ready: frozenset[str] = frozenset()
+    labels: SeriesLabels | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +207,7 @@ class PlacementSamples:
 
     readings: Mapping[Quantity, Reading]
     sessions: Mapping[str, float] = field(default_factory=dict)
+    scrapes: Scrapes = UNKNOWN_SCRAPES
 
     def of(self, quantity: Quantity) -> Reading:
         """Return the reading of `quantity`; it is `Missing` if the source returned none."""

@@ -80,7 +80,7 @@ def _value(value: Scalar | Inline | list[Scalar]) -> str:
 
 def _scalar(value: Scalar) -> str:
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower()  # a truth value is an integer too
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     if '"' in value and not re.search(r"['\n\\]", value):  # PromQL

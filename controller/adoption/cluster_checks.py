@@ -22,6 +22,7 @@ from controller.adoption.inventory import (
 )
 from controller.core.messages.phrases import count_of, duration
 from controller.core.state.spec import Mode, PipelineSpec, PlacementSpec, PoolSpec, Target
+from controller.kube.karpenter import node_pool_state
 from controller.kube.matching import kept_workload
 from controller.kube.other_writers import scaled_target
 from controller.kube.workloads import ready_nodes
@@ -103,6 +104,8 @@ def check_pools(pools: Sequence[PoolSpec], inventory: Inventory) -> list[Check]:
         nodes = nodes_of(pool, inventory.nodes)
         ready = ready_nodes(nodes, {})
         checks.append(_check_nodes(pool, nodes, ready))
+        if pool.node_pool is not None:
+            checks.append(_check_node_pool(pool, pool.node_pool, inventory))
         if ready and pool.device in _DEVICES:
             checks.append(_check_device(pool, ready))
     pools_of_node = Counter(name_of(node) for pool in pools for node in nodes_of(pool, inventory.nodes))
@@ -165,8 +168,11 @@ def _found(target: Target, listed: Sequence[Json] | Unread, workspace: Workspace
 def _check_nodes(pool: PoolSpec, nodes: Sequence[Json], ready: Sequence[Json]) -> Check:
     subject, labels = f"pool {pool.name}", ", ".join(f"{key}={value}" for key, value in pool.node_selector.items())
     if not nodes:
-        if pool.instances is None:
-            message = f"no node has {labels}, so no replica is planned: correct nodeSelector or set capacity.instances"
+        if pool.fixed:
+            message = (
+                f"no node has {labels}, so no replica is planned: correct nodeSelector, "
+                "or capacity if nodes are added on demand"
+            )
             return Check(name="nodes", subject=subject, ok=False, message=message)
         message = f"no node has {labels} now: correct nodeSelector, unless nodes are added on demand"
         return Check(name="nodes", subject=subject, ok=None, message=message)
@@ -178,6 +184,27 @@ def _check_nodes(pool: PoolSpec, nodes: Sequence[Json], ready: Sequence[Json]) -
         message = f"{len(nodes)} nodes, but capacity.instances is {pool.instances}: raise it to use them all"
         return Check(name="nodes", subject=subject, ok=True, message=message)
     return Check(name="nodes", subject=subject, ok=True, message=f"{count_of(len(nodes), 'node')} ready")
+
+
+def _check_node_pool(pool: PoolSpec, name: str, inventory: Inventory) -> Check:
+    """Return the check that the NodePool of an elastic pool exists and says how many instances there may be."""
+    subject, there = f"pool {pool.name}", {name_of(each): each for each in known(inventory.node_pools)}
+    if isinstance(inventory.node_pools, Unread):
+        message = f"NodePools not read: {inventory.node_pools.reason}"
+        return Check(name="nodePool", subject=subject, ok=None, message=message)
+    if name not in there:
+        message = f"there is no NodePool {name}; NodePools there: {_some(sorted(there)) or 'none'}"
+        return Check(name="nodePool", subject=subject, ok=False, message=message)
+    state = node_pool_state(there[name], (), known(inventory.nodes), ())
+    if state.problem is not None:
+        ok, message = pool.instances is not None, f"{state.detail}: set capacity.instances"
+        message = f"{state.detail}; capacity.instances is {pool.instances}" if ok else message
+        return Check(name="nodePool", subject=subject, ok=ok, message=message)
+    if state.unseen:
+        message = f"NodePool {name} has no node yet, so its limits do not convert; one instance is used until then"
+        return Check(name="nodePool", subject=subject, ok=None, message=message)
+    message = f"NodePool {name} allows {count_of(state.instances or 0, 'instance')}"
+    return Check(name="nodePool", subject=subject, ok=True, message=message)
 
 
 def _check_device(pool: PoolSpec, nodes: Sequence[Json]) -> Check:

@@ -50,10 +50,10 @@ class NodeGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceLimit:
-    """The most instances of a group, None where nothing says so, and the reason as a sentence."""
+class CapacityBound:
+    """The field `capacity` of a group's pool, and the reason as a sentence."""
 
-    instances: int | None
+    capacity: Mapping[str, str | int]
     because: str
 
 
@@ -103,29 +103,34 @@ def group_of(pod_spec: Json, pods: Iterable[Json], groups: Sequence[NodeGroup]) 
     return fitting[0], "no pod of it has a node now; its nodeSelector matches"
 
 
-def instance_limit(group: NodeGroup) -> InstanceLimit:
-    """Return how many instances a group may have at most, from the limits of its NodePool."""
+def capacity_bound(group: NodeGroup) -> CapacityBound:
+    """Return what bounds a group: the limits of its NodePool, a stated number beside it, or else its ready nodes."""
     ready = f"{count_of(len(group.nodes), 'node')} now"
     if group.node_pool is None:
-        return InstanceLimit(instances=None, because=ready)
+        todo = (
+            "TODO: set {instances: N} if nodes are added on demand; with readyNodes Sluice plans only for ready nodes"
+        )
+        return CapacityBound(capacity={"readyNodes": True}, because=f"{ready}. {todo}")
     name, limits = name_of(group.node_pool), amounts(group.node_pool["spec"].get("limits"))
-    if not group.nodes:
-        return InstanceLimit(instances=None, because=f"NodePool {name} has no node from which to convert its limits")
-    capacity = {**amounts((group.nodes[0].get("status") or {}).get("capacity")), "nodes": 1.0}
+    if not group.nodes and limits:
+        because = f"NodePool {name} has no node from which to convert its limits; the first one is planned alone"
+        return CapacityBound(capacity={"nodePool": name}, because=because)
+    sizes = [amounts((node.get("status") or {}).get("capacity")) for node in group.nodes]
+    capacity = {**(sizes[0] if sizes else {}), "nodes": 1.0}
     counts = [
         (math.floor(limit / capacity[resource] + 1e-9), resource, limit)
         for resource, limit in sorted(limits.items())
         if capacity.get(resource, 0) > 0
     ]
     if not counts:
-        return InstanceLimit(instances=None, because=f"NodePool {name} has no limits; {ready}")
+        because = f"{ready}. TODO: NodePool {name} has no limits, so state how many instances there may be"
+        return CapacityBound(capacity={"nodePool": name, "instances": max(1, len(group.nodes))}, because=because)
     count, resource, limit = min(counts)
-    shared = f"; shared by {group.types} instance types" if group.types > 1 else ""
-    return InstanceLimit(
-        instances=count,
-        because=f"NodePool {name} has the limit {resource} {words(resource, limit)}; a node has "
-        f"{words(resource, capacity[resource])}{shared}",
+    because = (
+        f"NodePool {name} has the limit {resource} {words(resource, limit)}; a node has "
+        f"{words(resource, capacity[resource])}{f'; shared by {group.types} instance types' if group.types > 1 else ''}"
     )
+    return CapacityBound(capacity={"nodePool": name, "instances": count}, because=because)
 
 
 def _group(label: str, value: str, kind: str, nodes: list[Json], types: int, pool: Json | None) -> NodeGroup:

@@ -31,7 +31,8 @@ class Right:
 
     @property
     def _is_of_the_cluster(self) -> bool:
-        return self.resource.partition("/")[0] in {"nodes", "computepools"}
+        cluster = {"nodes", "namespaces", "computepools", "computebudgets", "nodepools", "nodeclaims"}
+        return self.resource.partition("/")[0] in cluster
 
     def __str__(self) -> str:
         where = f" in {self.namespace}" if self.namespace else ""
@@ -52,13 +53,15 @@ class Rights:
 
 
 _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("sluice.dev", ("speechpipelines", "computepools"), ("get", "list", "watch")),
-    ("sluice.dev", ("speechpipelines/status", "computepools/status"), ("patch",)),
+    ("sluice.dev", ("speechpipelines", "computepools", "computebudgets"), ("get", "list", "watch")),
+    ("sluice.dev", ("speechpipelines/status", "computepools/status", "computebudgets/status"), ("patch",)),
     ("apps", ("deployments/scale", "statefulsets/scale"), ("get", "patch")),
     ("apps", ("deployments", "statefulsets"), ("list", "watch")),
     ("", ("nodes",), ("list", "watch")),
+    ("", ("namespaces",), ("list",)),
     ("", ("pods",), ("list", "watch", "patch")),
-    ("", ("events",), ("create",)),
+    ("", ("events",), ("create", "list")),
+    ("karpenter.sh", ("nodepools", "nodeclaims"), ("list",)),
     ("autoscaling", ("horizontalpodautoscalers",), ("list",)),
     ("keda.sh", ("scaledobjects",), ("list",)),
 )
@@ -86,7 +89,8 @@ def rights_by_namespace(
     """Return the missing ones of `rights`, for an operator that may have Roles in some namespaces, not a ClusterRole.
 
     `wide` are the rights that are missing in the whole cluster, `within` those of them that are missing in each
-    namespace too. An operator of some namespaces does not write the status of ComputePools.
+    namespace too. An operator of some namespaces does not write the status of ComputePools and
+    ComputeBudgets.
     """
     every = sum(right.is_for_all_namespaces for right in rights)
     unmanaged = tuple(namespace for namespace, missing in within.items() if len(missing) == every)
@@ -94,7 +98,8 @@ def rights_by_namespace(
     reads_the_cluster = any(right.namespace is None and right not in wide for right in rights)
     if not has_roles and not (unmanaged and reads_the_cluster):
         return Rights(subject=subject, missing=tuple(wide))
-    missing = [right for right in wide if not right.is_for_all_namespaces and right.resource != "computepools/status"]
+    unwritten = {"computepools/status", "computebudgets/status"}
+    missing = [right for right in wide if not right.is_for_all_namespaces and right.resource not in unwritten]
     missing += [right for namespace, lacking in within.items() if namespace not in unmanaged for right in lacking]
     return Rights(subject=subject, missing=tuple(missing), unmanaged=unmanaged)
 

@@ -15,7 +15,7 @@ from controller.adoption.exports import RECENT_S, Exports, UserMetric
 from controller.adoption.fit import replicas_per_node
 from controller.adoption.inventory import Inventory, Unread, labels_of, name_of, pod_template
 from controller.adoption.list_prices import DATE, REGION, USD_PER_HOUR
-from controller.adoption.node_groups import REGION_LABEL, NodeGroup, instance_limit, node_groups
+from controller.adoption.node_groups import REGION_LABEL, NodeGroup, capacity_bound, node_groups
 from controller.adoption.stage_order import Placed, in_order, pass_ratios
 from controller.core.messages.phrases import count_of, duration, money, number
 from controller.kube.matching import kept_workload
@@ -186,17 +186,11 @@ class _Pool:
 
     def document(self) -> tuple[Field, ...]:
         """Return the ComputePool."""
-        group, limit = self.group, instance_limit(self.group)
-        bound = (
-            (Field(key="capacity", value={"instances": limit.instances}, notes=(limit.because,)),)
-            if limit.instances is not None
-            else ()
-        )
+        group, bound = self.group, capacity_bound(self.group)
+        capacity = Field(key="capacity", value=dict(bound.capacity), notes=(bound.because,))
         selector: Inline = dict(group.selector)
         device = Field(key="device", value=group.device)
         price = Field(key="price", value={"perHour": self.price}, notes=(self.price_because,))
-        note = "" if bound else f"TODO: set capacity: {{instances: N}} if nodes are added on demand ({limit.because})."
-        note += " Without it, Sluice plans only for ready nodes." if note else ""
         return (
             Field(key="apiVersion", value=_API_VERSION),
             Field(key="kind", value="ComputePool"),
@@ -206,8 +200,8 @@ class _Pool:
                 value=(
                     device,
                     Field(key="nodeSelector", value=selector, notes=(group.because,)),
-                    *([Field(key=price.key, value=price.value, notes=(*price.notes, note))] if note else [price]),
-                    *bound,
+                    price,
+                    capacity,
                 ),
             ),
         )

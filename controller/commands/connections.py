@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 import click
 
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
+from profiler.samples import DEFAULT_LABELS, SeriesLabels
 from profiler.sources.access import Access
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -19,10 +20,15 @@ DEADLINE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prometheus:
-    """A Prometheus, or a back end with the same query API: its URL and how to authenticate to it."""
+    """A Prometheus, or a back end with the same query API: its URL and how to authenticate to it.
+
+    `labels` are those of the series of pods in it; `presets` is the folder with the users' presets, if there is one.
+    """
 
     url: str
     access: Access
+    labels: SeriesLabels = DEFAULT_LABELS
+    presets: Path | None = None
 
 
 def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
@@ -68,6 +74,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     `prometheus` is None.
     """
     names = [name for name in OperatorSettings.model_fields if name.startswith("prometheus_")]
+    names += ["presets_directory", "namespace_label", "pod_label", "match_labels"]
 
     @click.option(
         "--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl."
@@ -81,7 +88,15 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
             settings = load_settings({**flags, "metrics": "direct"})
         except InvalidSettings as error:
             raise click.UsageError(str(error)) from None
-        url = settings.prometheus_url
-        command(prometheus=None if url is None else Prometheus(url=url, access=settings.prometheus_access), **options)
+        if (url := settings.prometheus_url) is None:
+            command(prometheus=None, **options)
+            return
+        prometheus = Prometheus(
+            url=url,
+            access=settings.prometheus_access,
+            labels=settings.series_labels,
+            presets=settings.presets_directory,
+        )
+        command(prometheus=prometheus, **options)
 
     return connected

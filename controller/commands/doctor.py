@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controller.kube.survey import Survey
     from optimizer.model import PoolName
     from profiler.samples import PlacementTarget
-    from profiler.sources.presets import Preset
+    from profiler.sources.presets import LoadedPresets, Preset
 
 _GRACE_S = 60.0
 """How long a pod may be ready without metrics: four scrapes at the default interval, as in the operator."""
@@ -93,9 +93,9 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     from controller.adoption.cluster_checks import check_crd, check_pipeline, check_pools
     from controller.adoption.metric_checks import check_metrics
     from controller.adoption.rights import check_rights, operator_rights
-    from controller.kube.reader import user_queries
+    from controller.kube.metrics_reader import user_queries
     from controller.resources.schema import CRDS
-    from profiler.sources.presets import load_presets
+    from profiler.sources.presets import PresetFiles
 
     problem = survey.problem()
     subjects = _subjects(survey, files, reachable=not problem)
@@ -112,14 +112,34 @@ def diagnosed(survey: "Survey", files: Sequence[Path], prometheus: Prometheus | 
     inventory = _inventory(survey, subjects)
     targets = _targets(survey, subjects.specs, inventory)
     checks += check_pools(list(subjects.pools.values()), inventory)
-    presets = load_presets()
-    measured = _measured_targets(subjects.specs, targets)
-    metrics = _metrics(prometheus, subjects.specs, measured, presets)
+    presets = PresetFiles(None if prometheus is None else prometheus.presets).load()
+    known = tuple(spec for spec in subjects.specs if all(stage.preset in presets.usable for stage in spec.stages))
+    measured = _measured_targets(known, targets)
+    metrics = _metrics(prometheus, known, measured, presets.usable)
     for spec in subjects.specs:
         own_targets = [target for target in measured if target.pipeline == spec.key]
         checks += check_pipeline(spec, subjects.pools, inventory, targets)
-        checks += check_metrics(spec, user_queries(spec), own_targets, metrics, presets)
+        if spec in known:
+            checks += check_metrics(spec, user_queries(spec), own_targets, metrics, presets.usable)
+        else:
+            checks += _unknown_presets(spec, presets)
     return checks
+
+
+def _unknown_presets(spec: "PipelineSpec", presets: "LoadedPresets") -> list["Check"]:
+    """Return a check for each stage whose preset there is not; it may be in another folder than the operator's."""
+    from controller.adoption.check import Check
+
+    return [
+        Check(
+            name="preset",
+            subject=f"{spec.key} {stage.name}",
+            ok=False,
+            message=f"{presets.problem(stage.preset)} (--presets-directory)",
+        )
+        for stage in spec.stages
+        if stage.preset not in presets.usable
+    ]
 
 
 def _subjects(survey: "Survey", files: Sequence[Path], *, reachable: bool) -> _Subjects:
@@ -168,14 +188,15 @@ def _of_cluster(
 ) -> tuple[list["PipelineSpec"], dict["PoolName", "PoolSpec"], list["Check"]]:
     from controller.adoption.check import Check
     from controller.adoption.inventory import Unread, known, name_of
-    from controller.kube.gateway import PIPELINES, POOLS
+    from controller.kube.gateway import BUDGETS, PIPELINES, POOLS
+    from controller.resources.budget import ComputeBudget
     from controller.resources.parsing import InvalidResource, parse
     from controller.resources.pipeline import SpeechPipeline
     from controller.resources.pool import ComputePool
     from controller.resources.translate import pipeline_spec, pool_spec
     from optimizer.model import InvalidProblem
 
-    listed = {kind: survey.all_of(kind) for kind in ((PIPELINES, POOLS) if with_pipelines else (POOLS,))}
+    listed = {kind: survey.all_of(kind) for kind in ((PIPELINES, POOLS, BUDGETS) if with_pipelines else (POOLS,))}
     checks = [
         Check(name="manifest", subject=kind.plural, ok=None, message=f"not read: {found.reason}")
         for kind, found in listed.items()
@@ -187,6 +208,8 @@ def _of_cluster(
             try:
                 if kind is PIPELINES:
                     specs.append(pipeline_spec(parse(SpeechPipeline, each)))
+                elif kind is BUDGETS:
+                    parse(ComputeBudget, each)
                 else:
                     pool = pool_spec(parse(ComputePool, each))
                     pools[pool.name] = pool
@@ -240,7 +263,7 @@ def _targets(
 def _measured_targets(
     specs: Sequence["PipelineSpec"], targets: Mapping[tuple[str, "Target"], "FoundTarget"]
 ) -> list["PlacementTarget"]:
-    from controller.kube.reader import metrics_target
+    from controller.kube.metrics_reader import metrics_target
     from controller.kube.workloads import metrics_endpoints, reporting_pods
 
     measured = []
@@ -261,8 +284,9 @@ def _metrics(
 ) -> "Metrics":
     """Return what `prometheus` answers about all pipelines."""
     from controller.adoption.metric_checks import Metrics, further_queries
-    from controller.kube.reader import user_queries
+    from controller.kube.metrics_reader import user_queries
     from profiler.sources.base import ReadRequest
+    from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.prometheus_api import PrometheusApi
 
@@ -271,7 +295,10 @@ def _metrics(
     queries: dict[Hashable, str] = {key: query for spec in specs for key, query in user_queries(spec).items()}
     request = ReadRequest(placements=tuple(targets), scalars=queries, deadline_s=DEADLINE_S)
     with ExitStack() as parts:
-        source = parts.enter_context(closing(PrometheusSource(prometheus.url, prometheus.access)))
+        files = PresetFiles(prometheus.presets)
+        source = parts.enter_context(
+            closing(PrometheusSource(prometheus.url, prometheus.access, presets=files, labels=prometheus.labels))
+        )
         api = parts.enter_context(closing(PrometheusApi(prometheus.url, prometheus.access)))
         return Metrics(
             answer=source.read(request),

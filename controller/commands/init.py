@@ -30,8 +30,8 @@ def init(namespace: str, selector: str | None, kubeconfig: Path | None, promethe
     Prints manifests that `sluice validate` accepts. Every guess has a comment with its evidence. Changes nothing.
     """
     from controller.adoption.suggestion import find_stages, suggestion
-    from controller.kube.gateway import ConfigurationError, Gateway, KubeError, NotFound
-    from controller.kube.survey import NAMESPACES, Survey, sampled_nodes
+    from controller.kube.gateway import NAMESPACES, ConfigurationError, Gateway, KubeError, NotFound
+    from controller.kube.survey import Survey, sampled_nodes
 
     try:
         with Gateway(kubeconfig) as gateway:

@@ -84,21 +84,27 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     """Return the metric source that `settings` select; closing `parts` closes the source too."""
     from profiler.samples import MetricsTier
     from profiler.sources.direct import DirectSource
+    from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.restriction import RestrictedSource
     from profiler.sources.tiers import TieredSource
 
+    presets = PresetFiles(settings.presets_directory)
     sources: dict[MetricsTier, MetricSource] = {}
     for name in settings.metrics:
         if name == "prometheus":
             assert settings.prometheus_url is not None
-            prometheus = PrometheusSource(settings.prometheus_url, settings.prometheus_access)
+            prometheus = PrometheusSource(
+                settings.prometheus_url, settings.prometheus_access, presets=presets, labels=settings.series_labels
+            )
             sources[MetricsTier.PROMETHEUS] = parts.enter_context(closing(prometheus))
         else:
-            direct = DirectSource(cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints)
+            direct = DirectSource(
+                cadence_s=duration_s(settings.scrape_interval), endpoints=settings.scrape_endpoints, presets=presets
+            )
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
-    return RestrictedSource(source) if settings.restricts_queries else source
+    return RestrictedSource(source, settings.series_labels) if settings.restricts_queries else source
 
 
 def external_scaler(
@@ -109,6 +115,7 @@ def external_scaler(
     listed: Callable[[], bool],
     health: "Health",
     died: Callable[[str], None],
+    clock: Callable[[], float],
 ) -> "ExternalScaler":
     """Return KEDA's external scaler, which answers from `pipelines` at `address` while its context is entered.
 
@@ -131,6 +138,7 @@ def external_scaler(
         listed=listed,
         beat=lambda: health.beat("external scaler", _WATCH_DEAD_S),
         died=lambda: died("the external scaler for KEDA ended unexpectedly"),
+        clock=clock,
     )
 
 
@@ -148,9 +156,10 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.gateway import ConfigurationError, Gateway
+    from controller.kube.kept_memory import KeptMemory
     from controller.kube.leadership import Leadership
     from controller.kube.lease import Terms
-    from controller.kube.reader import Reader
+    from controller.kube.reader import Reader, Resources
     from controller.kube.reporter import Reporter
     from controller.kube.store import ResourceStore
     from controller.logs import set_up_logging
@@ -164,15 +173,17 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     health, telemetry = Health(), Telemetry()
     with ExitStack() as parts:
         leadership: Leadership | None = None
+        kept: KeptMemory | None = None
         try:
             if settings.leader_elect:
                 terms = Terms(duration_s=duration_s(settings.lease_duration))
+                identity = f"{settings.pod}_{uuid.uuid4().hex[:12]}"
                 leadership = Leadership(
                     # A separate client: what delays other requests must not delay renewing the lease.
                     parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True)),
                     namespace=settings.lease_namespace,
                     name=settings.lease_name,
-                    identity=f"{settings.pod}_{uuid.uuid4().hex[:12]}",
+                    identity=identity,
                     terms=terms,
                     beat=lambda within_s: health.beat("lease", within_s),
                     ended=stop.because,
@@ -182,6 +193,11 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
             permit = leadership.check if leadership else lambda: None
             gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
+            telemetry.measures_skew(gateway.server_clock.skew_s)
+            if leadership is not None:
+                kept = KeptMemory(
+                    gateway, namespace=settings.lease_namespace, name=settings.lease_name, identity=identity
+                )
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
         try:
@@ -190,7 +206,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             raise click.UsageError(f"cannot listen on {settings.listen_address}:{settings.port}: {error}") from None
         parts.enter_context(server)
         _LOG.info("metrics and probes at %s", server.url)
-        pipelines, pools = ResourceStore(), ResourceStore()
+        pipelines, pools, budgets = ResourceStore(), ResourceStore(), ResourceStore()
         cluster = parts.enter_context(
             Cluster(
                 gateway,
@@ -202,22 +218,23 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         reader = Reader(
             gateway,
             metric_source(settings, parts),
-            pipelines=pipelines,
-            pools=pools,
+            Resources(pipelines, pools, budgets, namespaces=settings.namespaces, priorities=settings.priorities),
             cluster=cluster,
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
-            namespaces=settings.namespaces,
-            priorities=settings.priorities,
+            clock=gateway.server_clock.now_s,
         )
         parts.callback(reader.close)
+        if kept is not None:
+            reader.resume_from(kept)
         watches = parts.enter_context(
             ResourceWatches(
                 gateway,
                 pipelines=pipelines,
                 pools=pools,
+                budgets=budgets,
                 beat=lambda: health.beat("watches", _WATCH_DEAD_S),
-                died=lambda: stop.because("the watches of SpeechPipelines and ComputePools ended unexpectedly"),
+                died=lambda: stop.because("the watches of Sluice's resources ended unexpectedly"),
                 namespaces=settings.namespaces,
             )
         )
@@ -229,19 +246,22 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 listed=watches.listed,
                 health=health,
                 died=stop.because,
+                clock=gateway.server_clock.now_s,
             )
             try:
                 parts.enter_context(scaler)
             except OSError as error:
                 raise click.UsageError(f"--keda-address (SLUICE_KEDA_ADDRESS): {error}") from None
             _LOG.info("external scaler for KEDA at port %d", scaler.port)
-        events = EventRecorder(gateway)
+        events = EventRecorder(gateway, gateway.server_clock.now_s)
         reporter = Reporter(
             gateway,
             events,
             pipelines=pipelines,
             pools=pools,
+            budgets=budgets,
             interval_s=settings.interval_s,
+            kept=kept,
             pool_status=settings.writes_pool_status,
         )
         parts.callback(reporter.close)

@@ -93,7 +93,7 @@ def plan(
     Exit status: 0 the SLA can be met (with a range: for at least one load; with --frontier: there is capacity for the
     load), 1 it cannot be met (a plan is printed), the manifests are invalid or lack numbers, 2 wrong usage.
     """
-    from controller.commands.plan_request import ask, missing_numbers, read_learned_files, specs_of
+    from controller.commands.plan_request import ask, budgets_of, missing_numbers, read_learned_files, specs_of
     from controller.core.state.learned import with_learned
     from controller.core.state.shared import resolved
     from controller.resources.validation import validate_files
@@ -119,6 +119,7 @@ def plan(
         composition=None if composition is None else Composition[composition.upper()],
         search_effort=search_effort,
         current=current,
+        budgets=budgets_of(checked, completed.values()),
     )
     if frontier is not None:
         ok = _frontier(request, frontier, output)

@@ -18,10 +18,10 @@ from controller.core.messages.phrases import (
     share_words,
     step_words,
 )
-from controller.core.state.schedule import DemandFloor
+from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
-from optimizer.model import Composition, PipelineKey, PoolName, StageName
+from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 
 _DIGITS = 9
@@ -133,6 +133,7 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "target_latency_s": rounded(answer.replay.target_latency_s),
         "best_latency_s": rounded(answer.advice.best_latency_s),
         "cost_per_hour": rounded(answer.cost_per_hour),
+        "basis": spec.basis.value,
         "budget_per_hour": spec.budget_per_hour,
         "required_budget_per_hour": rounded(answer.advice.required_budget_per_hour),
         "moved_replicas": answer.moved_replicas,
@@ -174,7 +175,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
         page.say(line, indent=1)
     for floor in _floors_above(spec, demand):
         page.say(
-            f"demand.atLeast {floor.name} is not in this plan: at least {demand_words(spec, floor.demand)} while it is "
+            f"{declared_as(floor)} is not in this plan: at least {demand_words(spec, floor.demand)} while it is "
             f"active; --demand {answer.key}={floor.demand:.12g} plans them",
             indent=1,
         )
@@ -202,7 +203,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
 
 
 def _floors_above(spec: PipelineSpec, demand: float) -> list[DemandFloor]:
-    """Return the entries of `demand.atLeast` above the planned load, which the operator follows at their times."""
+    """Return the demand known in advance that is above the planned load: the operator follows it at its times."""
     return [floor for floor in spec.at_least if floor.demand > demand]
 
 
@@ -289,10 +290,14 @@ def _money_words(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield f"one more {pool.name} instance saves {money(pool.shadow_price_per_hour)}"
     if not saving and all(pool.shadow_price_per_hour is not None for pool in plan.pools):
         yield "one more instance of any pool saves nothing"
-    yield (
-        f"{money(plan.cost_per_hour)} for the replicas' shares of instances, "
-        f"{money(plan.billed_per_hour)} billed for the whole instances that they occupy"
-    )
+    if all(spec.basis is Basis.INSTANCES for spec in request.specs.values()):
+        yield f"{money(plan.cost_per_hour)} for whole instances"
+    else:
+        counted = "replicas' shares of instances" if not request.problem.counts_instances else "each pipeline's basis"
+        yield (
+            f"{money(plan.cost_per_hour)} for the {counted}, "
+            f"{money(plan.billed_per_hour)} billed for the whole instances that they occupy"
+        )
     if plan.packing is not None:
         yield _packing_words(plan, plan.packing)
     yield from _proof(plan, request)
@@ -339,5 +344,7 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield f"not proven optimal: {far}no plan under {money(bound)} meets {promise}"
         if request.problem.search_effort is not None:
             yield "a larger --search-effort may find a cheaper plan or prove this one"
+        if request.problem.counts_instances:
+            yield "the bound counts shares of instances, so that the difference includes the empty rest of instances"
     composed = _COMPOSED[request.problem.composition]
     yield f"(by the latency model, {composed}; {_CONSIDERED})"

@@ -16,10 +16,10 @@ from controller.core.assess.shared import linked
 from controller.core.codec import InvalidRecord
 from controller.core.state.learned import LearnedPlacement, placeholders, read_learned
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec, with_basis
 from controller.resources.base import Breach
 from controller.resources.validation import Finding, Validation, finding_of
-from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
+from optimizer.model import Composition, GroupBudget, PipelineKey, PoolName, Problem, StageName
 
 DEFAULT_STEPS = 10
 MAX_STEPS = 1000
@@ -80,15 +80,17 @@ def ask(
     composition: Composition | None = None,
     search_effort: int | None = None,
     current: Path | None = None,
+    budgets: Iterable[GroupBudget] = (),
 ) -> PlanRequest:
     """Return the plan request for the options of a command line; shared stages in `specs` are filled in.
 
     `demands` and `limits` are the values of --demand and --instances. `composition` None: the operator's default.
-    `search_effort` None: no limit. `current` is the file of --current.
+    `search_effort` None: no limit. `current` is the file of --current. `budgets` are those of ComputeBudgets.
 
     Raises:
         click.UsageError: an option is wrong, or the files and options do not determine the problem.
     """
+    specs = {key: with_basis(spec, pools) for key, spec in specs.items()}
     loads = _loads(demands, specs)
     if not specs:
         raise click.UsageError("FILE...: there is no SpeechPipeline in these files")
@@ -126,6 +128,7 @@ def ask(
             composition=composition or policy.composition,
             switching_cost_per_hour=policy.switching_cost_per_hour if running else 0.0,
             search_effort=search_effort,
+            budgets=tuple(budgets),
         ),
         current=running,
         sweep=LoadRange(key=ranged[0], loads=loads[ranged[0]]) if ranged else None,
@@ -140,6 +143,25 @@ def specs_of(
 
     pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
     return pipelines, {spec.name: spec for spec in map(pool_spec, checked.pools)}
+
+
+def budgets_of(checked: Validation, specs: Iterable[PipelineSpec]) -> list[GroupBudget]:
+    """Return the ComputeBudgets in valid manifests for the pipelines `specs`, with what they allow outside of periods.
+
+    A namespace has the labels of its manifest, and the one that every namespace has: its name.
+    """
+    from controller.resources.budget import NAME_LABEL
+    from controller.resources.translate import budget_spec
+
+    named = [(spec, {NAME_LABEL: spec.namespace, **checked.namespace_labels.get(spec.namespace, {})}) for spec in specs]
+    return [
+        GroupBudget(
+            name=budget.name,
+            per_hour=budget.per_hour,
+            pipelines=frozenset(spec.key for spec, labels in named if budget.selector.matches(labels)),
+        )
+        for budget in map(budget_spec, checked.budgets)
+    ]
 
 
 def instances_of(

@@ -85,7 +85,7 @@ def readiness(
     usage; 3 something blocks a launch.
     """
     from controller.commands.doctor import unfinished
-    from controller.commands.plan_request import ask, read_learned_files, specs_of
+    from controller.commands.plan_request import ask, budgets_of, read_learned_files, specs_of
     from controller.core.state.learned import with_learned
     from controller.core.state.shared import resolved
     from controller.readiness.rendering import html, markdown
@@ -106,7 +106,7 @@ def readiness(
     unplanned = _unplanned(missing, sources, declared)
     peaks: dict[PipelineKey, Peak] = {}
     if not unplanned:
-        request = ask(completed, pools, demands=loads, limits=limits)
+        request = ask(completed, pools, demands=loads, limits=limits, budgets=budgets_of(checked, completed.values()))
         if request.sweep is not None:
             raise click.UsageError("--demand: must be one number, the highest load, not a range")
         peaks = _peaks(request, sources)
@@ -157,6 +157,7 @@ def _loads(
 ) -> tuple[tuple[str, ...], dict["PipelineKey", str]]:
     """Return the values of --demand, completed by demand.atLeast, and who states the load of each pipeline."""
     from controller.commands.plan_request import unknown_name
+    from controller.core.state.schedule import declared_as
     from optimizer.model import PipelineKey
 
     sources: dict[PipelineKey, str] = {}
@@ -170,7 +171,7 @@ def _loads(
         if key not in sources and spec.at_least:
             highest = max(spec.at_least, key=lambda floor: floor.demand)
             texts.append(f"{key}={highest.demand!r}")
-            sources[key] = f"demand.atLeast {highest.name}"
+            sources[key] = declared_as(highest)
     return tuple(texts), sources
 
 

@@ -14,7 +14,7 @@ from controller.resources.validation import validate_files
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 def validate(files: tuple[Path, ...]) -> None:
-    """Check the SpeechPipelines and ComputePools in manifest FILEs, and the references between them.
+    """Check the SpeechPipelines, ComputePools and ComputeBudgets in manifest FILEs, and the references between them.
 
     Prints one line per error: file:line: field: value: rule. Exit status: 0 valid, 1 invalid, 2 wrong usage.
     """
@@ -24,7 +24,7 @@ def validate(files: tuple[Path, ...]) -> None:
         count = len(result.findings)
         click.echo(count_of(count, "error"), err=True)
         raise refusal
-    count = len(result.pipelines) + len(result.pools)
+    count = len(result.pipelines) + len(result.pools) + len(result.budgets)
     others = f"; {count_of(result.others, 'resource')} of other kinds not checked" if result.others else ""
     click.echo(f"{count_of(count, 'resource')} valid{others}")
     if result.pipelines and not result.pools_known:

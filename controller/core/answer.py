@@ -1,6 +1,6 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
@@ -10,21 +10,24 @@ from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
+    BudgetDecision,
     DemandUse,
     Hold,
     HoldReason,
     MetricsUse,
+    Mismatch,
     PipelineDecision,
     PoolDecision,
     ReplicaChange,
     SharedStage,
+    ShortPipeline,
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode, Target
-from optimizer.model import PoolName, StageName
-from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import MetricsTier
+from controller.core.state.spec import Mode, PlacementKey, Target
+from optimizer.model import GroupBudget, PoolName, StageName
+from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
+from profiler.samples import MetricsTier, Scrapes
 
 
 def pipeline_decision(
@@ -35,7 +38,6 @@ def pipeline_decision(
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
     by_plan = admitted_by_plan(assessment, reported)
-    floor = assessment.demand.floor
     meanwhile = (
         None
         if awaits_turn
@@ -49,7 +51,7 @@ def pipeline_decision(
             planned=assessment.demand.demand,
             before=assessment.state.memory.planned_demand,
             no_arrivals_at=assessment.demand.no_arrivals_at,
-            at_least=floor.name if floor is not None and assessment.demand.from_floor else None,
+            known=assessment.demand.floor if assessment.demand.from_floor else None,
         ),
         profile=assessment.profile,
         plan=reported,
@@ -73,10 +75,33 @@ def pipeline_decision(
             admissible=by_plan,
         ),
         metrics=_metrics_use(assessment, now_s),
+        scrapes=dict(_faulty_scrapes(assessment)),
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
+        mismatches=tuple(_mismatches(assessment)),
+        budgets=rollout.budgets,
     )
+
+
+def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
+    """Yield the placements whose replicas are not on their pool, or do not fit there as declared."""
+    for key, placement in assessment.spec.placements().items():
+        target = assessment.state.target(*key)
+        if isinstance(target, TargetMissing) or key[0] in assessment.spec.borrowed:
+            continue
+        stated = placement.prior.per_instance
+        match = target.match
+        fits = match.fits if match.fits is not None and match.fits < stated else None
+        if match.outside or fits is not None:
+            yield Mismatch(stage=key[0], pool=key[1], outside=match.outside, per_instance=stated, fits=fits)
+
+
+def _faulty_scrapes(assessment: Assessment) -> Iterator[tuple[PlacementKey, Scrapes]]:
+    for stage, pool in assessment.spec.placement_keys():
+        found = assessment.state.samples_of(stage, pool).scrapes
+        if stage not in assessment.spec.borrowed and (found.unlabelled or found.duplicated or found.excused):
+            yield (stage, pool), found
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:
@@ -132,6 +157,7 @@ def _memory(
         feedback=aim.feedback,
         idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
+        uncreated_since_s=assessment.missing.uncreated_since_s,
     )
 
 
@@ -205,4 +231,26 @@ def pool_decision(
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),
         memory=memory,
+    )
+
+
+def budget_decisions(
+    assessments: Sequence[Assessment], fleet: FleetPlan, rollout: Rollout, budgets: Sequence[GroupBudget]
+) -> tuple[BudgetDecision, ...]:
+    """Return the money of every ComputeBudget, and the pipelines that get less because of it."""
+    reported = {each.key: fleet.unreachable.get(each.key, fleet.plans[each.key]) for each in assessments}
+    return tuple(
+        BudgetDecision(
+            name=budget.name,
+            limit_per_hour=budget.per_hour,
+            spend_per_hour=rollout.budget_spend_per_hour[budget.name],
+            planned_per_hour=sum(fleet.plans[key].cost_per_hour for key in sorted(budget.pipelines)),
+            pipelines=tuple(sorted(budget.pipelines)),
+            short=tuple(
+                ShortPipeline(key=key, served_fraction=reported[key].served_fraction)
+                for key in sorted(budget.pipelines)
+                if reported[key].limited_by == Limit(kind=LimitKind.BUDGET, name=budget.name)
+            ),
+        )
+        for budget in budgets
     )

@@ -2,9 +2,10 @@
 
 from controller.core.act.rollout import roll_out
 from controller.core.act.targets import find_aims
-from controller.core.answer import pipeline_decision, pool_decision
+from controller.core.answer import budget_decisions, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.availability import find_availability
+from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learning import with_learned_numbers
 from controller.core.assess.shared import with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
@@ -23,11 +24,11 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     assessments = with_shared_stages(
         tuple(assess(state, snapshot, availability, policy, shared=shared) for state in snapshot.pipelines)
     )
-    world = with_missing_pools(snapshot)
+    world, budgets = with_missing_pools(snapshot), group_budgets(snapshot)
     if len(assessments) > AT_ONCE:
-        fleet = plan_in_turns(assessments, world.pools, policy, snapshot.now_s)
+        fleet = plan_in_turns(assessments, world.pools, policy, snapshot.now_s, budgets)
     else:
-        fleet = plan_fleet(assessments, world.pools, policy)
+        fleet = plan_fleet(assessments, world.pools, policy, budgets)
     aims = find_aims(assessments, fleet, world, policy)
     rollout = roll_out(assessments, fleet, aims, snapshot, policy, availability.trials())
     return Decision(
@@ -42,4 +43,5 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
             for name in sorted(snapshot.pools)
         ),
         plan=fleet.plan,
+        budgets=budget_decisions(assessments, fleet, rollout, budgets),
     )

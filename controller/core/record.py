@@ -70,7 +70,7 @@ def _answer(decision: Decision) -> dict[str, Json]:
                 "observed": encode(pipeline.demand.observed),
                 "forecast": encode(pipeline.demand.forecast),
                 "demand": encode(pipeline.demand.planned),
-                **({} if pipeline.demand.at_least is None else {"at_least": pipeline.demand.at_least}),
+                **({} if pipeline.demand.known is None else {"at_least": pipeline.demand.known.name}),
                 **({"recommended": encode(pipeline.recommended)} if pipeline.recommended else {}),
                 **{
                     name: encode(getattr(pipeline, name))

@@ -30,8 +30,8 @@ from controller.keda.messages import (
     read_metrics_request,
     read_scaled_object,
 )
+from controller.kube.durable import written_at_s
 from controller.kube.gateway import Json
-from controller.kube.status import written_at_s
 from controller.kube.store import KeptResource, ResourceStore
 
 SERVICE = "externalscaler.ExternalScaler"
@@ -266,7 +266,7 @@ def _problem(status: Json, generation: int, oldest_s: float) -> str | None:
     ready = _named(status.get("conditions", ()), "type", ConditionType.READY.value)
     if ready is not None and ready["reason"] in {reason.value for reason in _UNUSABLE}:
         return f"{ready['reason']}: {ready['message']}"
-    late_s = oldest_s - written_at_s(status)
+    late_s = oldest_s - written_at_s(status.get("memory"))
     return f"its status is outdated by {late_s:.0f} s; is the operator deciding?" if late_s > 0 else None
 
 

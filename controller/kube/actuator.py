@@ -1,4 +1,8 @@
-"""Writes the decided replica changes to the API server. The next cycle decides anew about a change that failed."""
+"""Writes the decided replica changes to the API server. The next cycle decides anew about a change that failed.
+
+A change that fails does not stop the others. Only a server that does not answer, or a lost lease, ends the writing of a
+cycle. A webhook that hangs looks like such a server, so what failed is written last in the next cycle.
+"""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -10,13 +14,16 @@ from controller.core.state.spec import Target
 from controller.kube.gateway import (
     PODS,
     Conflict,
+    Failed,
     Forbidden,
     Gateway,
+    HeldBack,
     Invalid,
     KubeError,
     NotFound,
     NotLeading,
     Scale,
+    Silent,
     Unavailable,
 )
 from controller.kube.workloads import DELETION_COST
@@ -33,12 +40,10 @@ class WriteOutcome(Enum):
     NOT_FOUND = "ScaleTargetGone"
     FORBIDDEN = "ScaleForbidden"
     INVALID = "ScaleRejected"
+    FAILED = "ScaleFailed"
     UNAVAILABLE = "ScaleUnavailable"
     NOT_LEADING = "ScaleNotLeading"
     SKIPPED = "ScaleSkipped"
-
-
-_ENDING = frozenset({WriteOutcome.UNAVAILABLE, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,35 +63,52 @@ class Actuator:
         """`written` is called after each write with the namespace, the target and the resulting scale."""
         self._gateway = gateway
         self._written = written
+        self._turn = 0
+        self._failed: dict[tuple[PipelineKey, Target], int] = {}
+        """The changes that failed when they were last tried, with the turn in which that was."""
 
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
         """Write the changes of all pipelines and return their outcomes in the order of writing.
 
-        Changes that remove replicas come last. A failed change does not stop the others, unless the server did not
+        Changes that add replicas come before those that remove some. After both come the changes that failed when they
+        were last tried, the latest failure last. A failed change does not stop the others, unless the server did not
         answer or this replica of the operator may not write.
         """
         ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
-        ordered.sort(key=lambda item: item[1].after < item[1].before)  # stable: the decision's order within each half
+        changed = {(spec.key, change.target) for spec, change in ordered}
+        self._failed = {key: turn for key, turn in self._failed.items() if key in changed}
+        # Stable: otherwise in the order of the decision.
+        ordered.sort(
+            key=lambda item: (self._failed.get((item[0].key, item[1].target), 0), item[1].after < item[1].before)
+        )
+        self._turn += 1
         writes: list[Write] = []
+        ended: KubeError | None = None
         for spec, change in ordered:
-            if writes and writes[-1].outcome in _ENDING:
-                writes.append(
-                    Write(pipeline=spec.key, change=change, outcome=WriteOutcome.SKIPPED, detail=writes[-1].detail)
-                )
-            else:
-                writes.append(self._write(spec.namespace, spec.key, change))
+            if ended is not None:
+                writes.append(Write(pipeline=spec.key, change=change, outcome=WriteOutcome.SKIPPED, detail=str(ended)))
+                continue
+            error = self._try(spec.namespace, spec.key, change)
+            outcome, detail = (WriteOutcome.APPLIED, "") if error is None else (_outcome(error), str(error))
+            writes.append(Write(pipeline=spec.key, change=change, outcome=outcome, detail=detail))
+            if isinstance(error, Silent | NotLeading):
+                ended = error
         return tuple(writes)
 
-    def _write(self, namespace: str, key: PipelineKey, change: ReplicaChange) -> Write:
+    def _try(self, namespace: str, key: PipelineKey, change: ReplicaChange) -> KubeError | None:
+        """Make a change; return why it failed, None if it did not."""
         try:
             self._scale(namespace, change)
+        except HeldBack as error:  # it was not tried, and there may be many
+            return error
         except KubeError as error:
-            outcome = _OUTCOMES[type(error)]
             _LOG.warning(
                 "%s: scaling %s from %d to %d failed: %s", key, change.target, change.before, change.after, error
             )
-            return Write(pipeline=key, change=change, outcome=outcome, detail=str(error))
-        return Write(pipeline=key, change=change, outcome=WriteOutcome.APPLIED)
+            self._failed[key, change.target] = self._turn
+            return error
+        self._failed.pop((key, change.target), None)
+        return None
 
     def _scale(self, namespace: str, change: ReplicaChange) -> None:
         """Scale once; after a conflict, scale again only if the number of replicas is as it was when decided."""
@@ -102,7 +124,7 @@ class Actuator:
         self._written(namespace, change.target, scale)
 
     def _set_deletion_costs(self, namespace: str, change: ReplicaChange) -> None:
-        """Set which pods to delete first. If the server refuses that, scale anyway; other pods may be deleted."""
+        """Set which pods to delete first. If that fails for a pod, scale anyway; other pods may be deleted."""
         for pod, cost in change.deletion_costs.items():
             try:
                 self._gateway.patch(PODS, namespace, pod, {"metadata": {"annotations": {DELETION_COST: str(cost)}}})
@@ -112,11 +134,18 @@ class Actuator:
                 _LOG.warning("setting the deletion cost of pod %s of %s failed: %s", pod, change.target, error)
 
 
-_OUTCOMES: dict[type[KubeError], WriteOutcome] = {
-    Conflict: WriteOutcome.CONFLICT,
-    NotFound: WriteOutcome.NOT_FOUND,
-    Forbidden: WriteOutcome.FORBIDDEN,
-    Invalid: WriteOutcome.INVALID,
-    Unavailable: WriteOutcome.UNAVAILABLE,
-    NotLeading: WriteOutcome.NOT_LEADING,
-}
+_OUTCOMES: tuple[tuple[type[KubeError], WriteOutcome], ...] = (
+    (Conflict, WriteOutcome.CONFLICT),
+    (NotFound, WriteOutcome.NOT_FOUND),
+    (Forbidden, WriteOutcome.FORBIDDEN),
+    (Invalid, WriteOutcome.INVALID),
+    (NotLeading, WriteOutcome.NOT_LEADING),
+    (HeldBack, WriteOutcome.SKIPPED),
+    (Unavailable, WriteOutcome.UNAVAILABLE),
+    (Failed, WriteOutcome.FAILED),
+)
+"""The outcome for the first class that an error is of."""
+
+
+def _outcome(error: KubeError) -> WriteOutcome:
+    return next(outcome for kind, outcome in _OUTCOMES if isinstance(error, kind))

@@ -1,19 +1,109 @@
-"""Stores a pipeline's memory in its status, and restores it after a restart."""
+"""Stores what a pipeline passes on to the next cycle in its status, and restores it after a restart."""
 
+import base64
+import json
+import zlib
+from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any
 
 from controller.core.codec import InvalidRecord, decode, encode
+from controller.core.messages.phrases import timestamp
 from controller.core.state.carry_over import DemandSample, PipelineMemory
+from controller.core.state.snapshot import Planned
 from controller.kube.gateway import Json
+from controller.kube.workloads import seconds
 from profiler.stages import Learned
 
 _VERSION = 1
+_PLANNED = "planned"
+_LARGEST = 1 << 22
+"""Bytes of a packed document: an edited one must not fill the memory."""
 
 
-def memory_document(memory: PipelineMemory) -> Json:
-    """Return `memory` as JSON without nulls: the server drops nulls of a merge patch at any depth."""
-    return {"version": _VERSION, **without_nulls(encode(memory))}
+class PlannedTexts:
+    """The plans that a large fleet keeps, as texts; a plan that stands for many cycles is packed once."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[Planned, str]] = {}
+
+    def of(self, uid: str, planned: Planned | None) -> str | None:
+        """Return the text of the plan of the pipeline `uid`; None without a plan. Thread-safe."""
+        if planned is None:
+            return None
+        known = self._texts.get(uid)
+        if known is None or known[0] is not planned:
+            known = self._texts[uid] = planned, pack(encode(planned))
+        return known[1]
+
+    def forget_all_but(self, uids: Collection[str]) -> None:
+        """Forget the texts of the pipelines that are not in `uids`."""
+        self._texts = {uid: known for uid, known in self._texts.items() if uid in uids}
+
+
+def memory_document(memory: PipelineMemory, planned: str | None = None) -> Json:
+    """Return `memory` and the text of the plan of a large fleet as JSON.
+
+    It has no nulls: the server drops nulls of a merge patch at any depth.
+    """
+    return {
+        "version": _VERSION,
+        **without_nulls(encode(memory)),
+        **({} if planned is None else {_PLANNED: planned}),
+    }
+
+
+def kept_document(memory: PipelineMemory, planned: str | None, now_s: float) -> Json:
+    """Return what `memory_document` does, with its time, for another place than the status."""
+    return {**memory_document(memory, planned), "explanation": {"time": timestamp(now_s)}}
+
+
+def written_at_s(document: Json | None) -> float:
+    """Return the time of a memory document in seconds since the epoch; -inf if it is unknown."""
+    try:
+        return seconds((document or {})["explanation"]["time"])
+    except (KeyError, TypeError, ValueError):  # the schema does not restrict the memory
+        return float("-inf")
+
+
+def planned_from(document: Json | None) -> Planned | None:
+    """Return the plan in `document`, which `memory_document` wrote; None if it has none.
+
+    Raises:
+        InvalidRecord: it is of another release, or was edited.
+    """
+    text = (document or {}).get(_PLANNED)
+    if text is None:
+        return None
+    where = f"status.memory.{_PLANNED}"
+    planned = decode(Planned, unpacked(text, where), where)
+    placements = {(stage.name, placement.pool) for stage in planned.pipeline.stages for placement in stage.placements}
+    if planned.plan.replicas().keys() != placements or min(planned.plan.replicas().values()) < 0:
+        raise InvalidRecord(f"{where}: the plan must have the placements of its pipeline, and no negative replicas")
+    return planned
+
+
+def pack(document: Any) -> str:
+    """Return a JSON document as compressed text."""
+    text = json.dumps(document, separators=(",", ":"), sort_keys=True)
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
+
+
+def unpacked(text: object, where: str) -> Any:
+    """Return the JSON document that `pack` made `text` of.
+
+    Raises:
+        InvalidRecord: it is another text, or has more than 4 MiB.
+    """
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(base64.b64decode(str(text), validate=True), _LARGEST)
+        document = None if inflater.unconsumed_tail else json.loads(content)
+    except (ValueError, zlib.error, RecursionError) as error:
+        raise InvalidRecord(f"{where}: must be packed JSON: {error}") from error
+    if inflater.unconsumed_tail:
+        raise InvalidRecord(f"{where}: must have at most {_LARGEST} bytes unpacked")
+    return document
 
 
 def without_nulls(value: Any) -> Any:

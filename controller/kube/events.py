@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from controller.core.messages.phrases import timestamp
-from controller.kube.gateway import EVENTS, FIELD_MANAGER, Gateway, Json, KubeError
+from controller.kube.gateway import EVENTS, FIELD_MANAGER, Gateway, Json, KubeError, Silent
 
 EventType = Literal["Normal", "Warning"]
 
@@ -17,6 +17,8 @@ _BURST = 25
 _REFILL_S = 300.0  # per object 25 at once, then one every five minutes: the limits of client-go's recorders
 _FLEET_BURST = 500
 _FLEET_REFILL_S = 0.6  # 100 per minute for all objects together: a fault of thousands of objects needs no more
+_SILENT_S = 60.0
+"""No Event is written in a namespace for so long after one had no answer: a webhook that hangs delays the cycle."""
 _MESSAGE = 1024  # characters that the API allows
 _NAMESPACE_OF_CLUSTER_SCOPED = "default"
 
@@ -37,14 +39,17 @@ class EventRecorder:
         self._buckets: dict[str, _Bucket] = {}
         self._fleet: tuple[float, float] | None = None  # tokens, and the time of that count
         self._drops = False
+        self._silent_until_s: dict[str, float] = {}
 
     def record(self, resource: Json, kind: EventType, reason: str, message: str) -> None:
         """Write an Event of type `kind` about `resource`, unless it repeats a recent one or exceeds a rate limit."""
         now_s = self._clock()
         metadata = resource["metadata"]
-        if not self._admit(metadata["uid"], (reason, message), now_s):
-            return
         namespace = metadata.get("namespace", _NAMESPACE_OF_CLUSTER_SCOPED)
+        if now_s < self._silent_until_s.get(namespace, now_s) or not self._admit(
+            metadata["uid"], (reason, message), now_s
+        ):
+            return
         event = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -67,6 +72,8 @@ class EventRecorder:
         try:
             self._gateway.create(EVENTS, namespace, event)
         except KubeError as error:
+            if isinstance(error, Silent):
+                self._silent_until_s[namespace] = now_s + _SILENT_S
             _LOG.warning("Event %s for %s was not written: %s", reason, metadata["name"], error)
 
     def forget_all_but(self, uids: set[str]) -> None:

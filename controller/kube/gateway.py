@@ -3,10 +3,10 @@
 import json
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
@@ -16,6 +16,7 @@ import yaml
 from kubernetes import client, config
 
 from controller.core.state.spec import Target
+from controller.kube.server_clock import ServerClock, boot_clock
 
 FIELD_MANAGER = "sluice"
 Json = dict[str, Any]
@@ -25,9 +26,13 @@ _CONNECTIONS = 32
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to receive
 _SILENCE_S = 1.0
 """After a request that timed out, further requests fail at once for this long, since each would time out as well."""
+_BUSY_S = 1.0
+"""How long a kind of request is held back after a 429 or 503 without a Retry-After."""
 _LONGEST_WAIT_S = 30.0
 """Upper limit for the server's Retry-After."""
 _SILENT = "the API server did not answer the previous request in time"
+_OVERLOADED = frozenset({429, 503})
+"""The answers of a server that is away or overloaded. Any other answer is about the object of the request."""
 PAGE = 200  # objects per page of a list, which bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
 _GONE = 410
@@ -58,11 +63,23 @@ class Invalid(Refused):
     """The object or the request breaks a rule of the API."""
 
 
+class Failed(KubeError):
+    """The server answered this request with an error such as 500; those for other objects may succeed."""
+
+
 class Unavailable(KubeError):
-    """The server could not be reached, was overloaded, failed, or did not answer in time; a retry may succeed."""
+    """The server is away for requests of this kind: it is overloaded (429, 503). A retry may succeed."""
 
 
-class Expired(Unavailable):
+class Silent(Unavailable):
+    """The server could not be reached or did not answer in time, which is to be expected of any other request too."""
+
+
+class HeldBack(Unavailable):
+    """The request was not sent: the server asked to wait with this kind of request, or was silent just now."""
+
+
+class Expired(Failed):
     """The server no longer has the events since the requested version."""
 
 
@@ -101,6 +118,8 @@ class Resource:
 
 PIPELINES = Resource(api_version="sluice.dev/v1alpha1", plural="speechpipelines")
 POOLS = Resource(api_version="sluice.dev/v1alpha1", plural="computepools", namespaced=False)
+BUDGETS = Resource(api_version="sluice.dev/v1alpha1", plural="computebudgets", namespaced=False)
+NAMESPACES = Resource(api_version="v1", plural="namespaces", namespaced=False)
 PODS = Resource(api_version="v1", plural="pods")
 NODES = Resource(api_version="v1", plural="nodes", namespaced=False)
 DEPLOYMENTS = Resource(api_version="apps/v1", plural="deployments")
@@ -108,6 +127,8 @@ STATEFUL_SETS = Resource(api_version="apps/v1", plural="statefulsets")
 EVENTS = Resource(api_version="v1", plural="events")
 LEASES = Resource(api_version="coordination.k8s.io/v1", plural="leases")
 AUTOSCALERS = Resource(api_version="autoscaling/v2", plural="horizontalpodautoscalers")
+NODE_POOLS = Resource(api_version="karpenter.sh/v1", plural="nodepools", namespaced=False)
+NODE_CLAIMS = Resource(api_version="karpenter.sh/v1", plural="nodeclaims", namespaced=False)
 SCALED_OBJECTS = Resource(api_version="keda.sh/v1alpha1", plural="scaledobjects")
 
 
@@ -142,20 +163,21 @@ class EventStream:
 
         Raises:
             Expired: the resource version that the watch began at is too old.
-            Unavailable: the connection failed, was silent for too long, or a line is not an event.
+            Failed: the server reported another error, or a line is not an event.
+            Silent: the connection failed, or was silent for too long.
         """
         try:
             for line in self._response:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     problem = event["object"]
-                    error = Expired if problem.get("code") == _GONE else Unavailable
+                    error = Expired if problem.get("code") == _GONE else Failed
                     raise error(f"{self._request}: {problem.get('code')} {problem.get('message')}")
                 yield WatchEvent(kind=event["type"], object=event["object"])
         except urllib3.exceptions.HTTPError as error:
-            raise Unavailable(f"{self._request}: {error}") from error
+            raise Silent(f"{self._request}: {error}") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise Unavailable(f"{self._request}: the server sent a line that is not a watch event: {error}") from error
+            raise Failed(f"{self._request}: the server sent a line that is not a watch event: {error}") from error
         finally:
             self._response.close()
 
@@ -211,12 +233,15 @@ class Gateway:
         Raises:
             ConfigurationError: there are no credentials, or they cannot be read.
         """
+        self.server_clock = ServerClock()
+        """The time on the server, by its answers."""
         self._kubeconfig = kubeconfig
         self._on_request = on_request
         self._permit = permit
         self._timeout_s = timeout_s
         self._always_send = always_send
-        self._paused = (0.0, "")  # until when no requests are sent, and why
+        self._paused: dict[str, tuple[float, str]] = {}
+        """Until when requests of a kind are not sent, and why; the kind "" stands for all."""
         self._lock = threading.Lock()
         self._scalable: dict[tuple[str, str], Resource] = {}
         self._client = _connect(kubeconfig)
@@ -366,9 +391,9 @@ class Gateway:
             except urllib3.exceptions.HTTPError as error:
                 raise self._unavailable(request, error) from error
             except ValueError as error:
-                raise Unavailable(f"{request}: the response is not JSON: {error}") from error
+                raise Failed(f"{request}: the response is not JSON: {error}") from error
             if not isinstance(answer, dict):
-                raise Unavailable(f"{request}: the response is not a JSON object")
+                raise Failed(f"{request}: the response is not a JSON object")
             return answer
 
         return self._authenticated(request, send)
@@ -400,11 +425,11 @@ class Gateway:
 
         `limit_s` has the time limits in seconds: to connect, and to receive each part of the response.
         """
-        until_s, why = self._paused
-        if time.monotonic() < until_s and not self._always_send:
-            raise Unavailable(f"{method} {path}: not sent: {why}")
+        kind = kind_of(method, path, query)
+        self._check_pauses(f"{method} {path}", kind)
+        sent_s = boot_clock()
         try:
-            return self._client.call_api(
+            response = self._client.call_api(
                 path,
                 method,
                 query_params=[*query, *([] if body is None else [("fieldManager", FIELD_MANAGER)])],
@@ -418,8 +443,12 @@ class Gateway:
                 _request_timeout=limit_s,
             )
         except client.ApiException as error:
-            if (wait_s := _retry_after_s(error)) is not None:
-                self._pause(wait_s, f"the API server asked to retry after {wait_s:g} s (status {error.status})")
+            headers = error.headers or {}
+            self.server_clock.answered(headers.get("Date"), sent_s)
+            if error.status in _OVERLOADED:
+                wait_s = _retry_after_s(headers)
+                why = "is overloaded" if wait_s is None else f"asked to retry after {wait_s:g} s"
+                self._pause(kind, wait_s or _BUSY_S, f"the API server {why} (status {error.status})")
             raise
         except urllib3.exceptions.HTTPError as error:
             raise self._unavailable(f"{method} {path}", error) from error
@@ -427,15 +456,23 @@ class Gateway:
             # The client raises this for a broken TLS connection: it reads the body of an error that has none.
             if not isinstance(error.__context__, client.ApiException):
                 raise
-            raise Unavailable(f"{method} {path}: {error.__context__.reason}") from error
+            raise Silent(f"{method} {path}: {error.__context__.reason}") from error
+        self.server_clock.answered(response.headers.get("Date"), sent_s)
+        return response
 
-    def _unavailable(self, request: str, error: urllib3.exceptions.HTTPError) -> Unavailable:
+    def _unavailable(self, request: str, error: urllib3.exceptions.HTTPError) -> Silent:
         if isinstance(error, urllib3.exceptions.TimeoutError):
-            self._pause(_SILENCE_S, _SILENT)
-        return Unavailable(f"{request}: {error}")
+            self._pause("", _SILENCE_S, _SILENT)
+        return Silent(f"{request}: {error}")
 
-    def _pause(self, seconds: float, why: str) -> None:
-        self._paused = (time.monotonic() + seconds, why)
+    def _check_pauses(self, request: str, kind: str) -> None:
+        """Raise `HeldBack` while requests of this kind, or all, are not sent."""
+        for until_s, why in (self._paused.get(kind, (0.0, "")), self._paused.get("", (0.0, ""))):
+            if boot_clock() < until_s and not self._always_send:
+                raise HeldBack(f"{request}: not sent: {why}")
+
+    def _pause(self, kind: str, seconds: float, why: str) -> None:
+        self._paused[kind] = (boot_clock() + seconds, why)
 
     def _reload(self) -> None:
         settings = _connect(self._kubeconfig).configuration
@@ -477,21 +514,40 @@ def _connect(kubeconfig: Path | None) -> Any:
 _BY_STATUS = {400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}
 
 
-def _retry_after_s(error: Any) -> float | None:
-    """Return the Retry-After of a 429 or 503 response in seconds, at most 30; None if it has none in seconds."""
-    if error.status not in {429, 503}:
-        return None
+def kind_of(method: str, path: str, query: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the kind of a request: its verb and its resource without names.
+
+    Such as `PATCH /apis/apps/v1/deployments/*/scale`. A Retry-After holds back requests of one kind.
+    """
+    parts = path.split("/")[1:]
+    root, rest = (parts[:2], parts[2:]) if parts[0] == "api" else (parts[:3], parts[3:])
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    verb = "WATCH" if ("watch", "true") in query else method
+    return f"{verb} /{'/'.join([*root, *(part if index != 1 else '*' for index, part in enumerate(rest))])}"
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the Retry-After of an answer in seconds, at most 30; None if there is none, or it is not positive.
+
+    It is a number of seconds, or an HTTP date, which is compared with the date of the answer: both are of one clock.
+    """
+    text = headers.get("Retry-After", "")
     try:
-        seconds = float((error.headers or {}).get("Retry-After", ""))
+        seconds = float(text)
     except ValueError:
-        return None
+        try:
+            seconds = (parsedate_to_datetime(text) - parsedate_to_datetime(headers.get("Date", ""))).total_seconds()
+        except (ValueError, TypeError):
+            return None
     return min(_LONGEST_WAIT_S, seconds) if seconds > 0 else None
 
 
 def _translated(error: Any, request: str) -> KubeError:
-    """Return the `KubeError` for an error of the client; a status that `_BY_STATUS` lacks counts as `Unavailable`."""
+    """Return the `KubeError` for an error of the client; a status that `_BY_STATUS` lacks counts as `Failed`."""
     try:
         message = json.loads(error.body)["message"]
     except (ValueError, TypeError, KeyError):
         message = error.reason
-    return _BY_STATUS.get(error.status, Unavailable)(f"{request}: {error.status} {message}")
+    unlisted = Unavailable if error.status in _OVERLOADED else Failed
+    return _BY_STATUS.get(error.status, unlisted)(f"{request}: {error.status} {message}")

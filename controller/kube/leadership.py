@@ -2,21 +2,16 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Self
 
 from controller.kube.gateway import LEASES, Conflict, Gateway, Json, KubeError, NotFound, NotLeading
 from controller.kube.lease import Candidate, LeaseRecord, Request, Terms
+from controller.kube.server_clock import boot_clock
 
 _LOG = logging.getLogger(__name__)
 _DEAD_S = 30.0  # beyond the duration, without progress of the thread: a request hangs
-
-
-def boot_clock() -> float:
-    """Return the seconds since boot, suspended time included: a lease also expires while the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Leadership:
@@ -47,7 +42,7 @@ class Leadership:
             terms: the duration of the lease and the times derived from it.
             beat: called in every turn of the thread with the number of seconds within which the next turn must come.
             ended: called with the reason when the lease is lost or the thread fails.
-            clock: returns monotonic seconds.
+            clock: returns monotonic seconds, suspended time included: a lease expires meanwhile.
         """
         self._gateway = gateway
         self._namespace, self._name = namespace, name

@@ -7,8 +7,10 @@ JSON text: as Python objects they would take five times the memory. Pure functio
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from controller.adoption.amounts import requests_of
+from controller.core.state.spec import LabelSelector, Requirement
 from controller.kube.gateway import Json
 
 _METADATA = ("name", "creationTimestamp", "deletionTimestamp")
@@ -17,50 +19,25 @@ _STATUS = ("phase", "podIP")
 _CONDITIONS = ("Ready", "PodScheduled")
 _CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """One of the `matchExpressions` of a label selector."""
-
-    key: str
-    operator: str
-    values: frozenset[str]
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Return whether `labels` meet the requirement; one with an unknown operator is never met."""
-        value = labels.get(self.key)
-        match self.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case "Exists":
-                return value is not None
-            case "DoesNotExist":
-                return value is None
-        return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelSelector:
-    """A label selector: a pod must have all of `labels` and meet all `requirements`."""
-
-    labels: Mapping[str, str]
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether the selector matches a pod with `labels`."""
-        return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
+_TERMINATED = ("reason", "exitCode", "startedAt", "finishedAt")
+REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
+"""Labels of a pod with the revision of its workload: of a StatefulSet, of a Deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A Deployment or StatefulSet: its desired replicas, the selector of its pods, and its resource version."""
+    """A Deployment or StatefulSet: its desired replicas, the selector of its pods, and its resource version.
+
+    `rolling` says that not all of its replicas are of the present revision. `failure` has its controller's words for
+    why pods cannot be created. `requests` is what each pod requests, by resource.
+    """
 
     replicas: int
     selector: LabelSelector
     resource_version: str
+    rolling: bool = False
+    failure: str = ""
+    requests: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +76,7 @@ def kept_pod(pod: Json) -> KeptPod:
     kept = {
         "metadata": {
             **_parts(metadata, _METADATA),
+            "labels": _parts(metadata.get("labels") or {}, REVISION_LABELS),
             "annotations": {key: value for key, value in annotations.items() if key.startswith(_ANNOTATIONS)},
         },
         "spec": _parts(pod.get("spec") or {}, ("nodeName",)),
@@ -128,7 +106,7 @@ def kept_node(node: Json) -> Json:
             "labels": _shared(node["metadata"].get("labels") or {}),
         },
         "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints")),
-        "status": _parts(node.get("status") or {}, ("conditions",)),
+        "status": _parts(node.get("status") or {}, ("conditions", "capacity", "allocatable")),
     }
 
 
@@ -146,11 +124,30 @@ def kept_workload(workload: Json) -> Workload:
             ),
         ),
         resource_version=workload["metadata"]["resourceVersion"],
+        rolling=_rolling(workload),
+        failure=_failure(workload),
+        requests=requests_of((spec.get("template") or {}).get("spec") or {}),
     )
 
 
+def _rolling(workload: Json) -> bool:
+    """Whether replicas of an earlier revision are left, as far as the workload's controller has seen its spec."""
+    status = workload.get("status") or {}
+    seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
+    return bool(seen and status.get("updatedReplicas", 0) < status.get("replicas", 0))
+
+
+def _failure(workload: Json) -> str:
+    conditions = (workload.get("status") or {}).get("conditions") or []
+    failed = (one for one in conditions if one["type"] == "ReplicaFailure" and one["status"] == "True")
+    return next((one.get("message") or one.get("reason") or "" for one in failed), "")
+
+
 def _kept_container(container: Json) -> Json:
-    """Return why a container waits, whether it has ended, and its restarts; empty for one that runs since its start."""
+    """Return why a container waits, whether it has ended, its restarts and how it ended before the last one.
+
+    Empty for one that runs since its start.
+    """
     kept: Json = {}
     state = container.get("state") or {}
     if "waiting" in state:
@@ -159,6 +156,10 @@ def _kept_container(container: Json) -> Json:
         kept["state"] = {"terminated": {}}
     if container.get("restartCount"):
         kept["restartCount"] = container["restartCount"]
+        if "running" in state:
+            kept["state"] = {"running": _parts(state["running"], ("startedAt",))}
+        if (ended := (container.get("lastState") or {}).get("terminated")) is not None:
+            kept["lastState"] = {"terminated": _parts(ended, _TERMINATED)}
     return kept
 
 

@@ -8,10 +8,8 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from controller.core.codec import InvalidRecord
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
     NO_ANSWER,
@@ -24,15 +22,46 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
-from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec, Target
+from controller.core.state.snapshot import (
+    BudgetState,
+    LaunchFailure,
+    PipelineState,
+    PoolMatch,
+    PoolState,
+    Snapshot,
+    TargetMissing,
+    TargetState,
+)
+from controller.core.state.spec import (
+    BudgetSpec,
+    Mode,
+    PipelineSpec,
+    PlacementKey,
+    PoolSpec,
+    StageSpec,
+    Target,
+    with_basis,
+)
+from controller.kube.carried_state import CarriedState
 from controller.kube.cluster import Cluster, View
-from controller.kube.durable import memory_from, resumed
-from controller.kube.gateway import PODS, Gateway, Json, KubeError, NotFound, Refused, Scale, Unavailable
+from controller.kube.gateway import (
+    NAMESPACES,
+    PODS,
+    Failed,
+    Gateway,
+    Json,
+    KubeError,
+    NotFound,
+    Refused,
+    Scale,
+    Unavailable,
+)
+from controller.kube.karpenter import FailedCreation, Karpenter, refusal
+from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Workload
+from controller.kube.metrics_reader import MetricsReader, metrics_target
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
@@ -41,27 +70,39 @@ from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
+    PoolNodes,
+    instance_types,
     is_leaving,
     metrics_endpoints,
     node_names,
+    placed_pods,
     ready_nodes,
     reporting_pods,
-    seconds,
+    shared_nodes,
     target_state,
     zones,
 )
+from controller.resources.budget import ComputeBudget
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import InvalidProblem, PipelineKey, PoolName
-from profiler.samples import Absence, AbsenceReason, Origin, PlacementSamples, PlacementTarget, PodEndpoint, Reading
-from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
+from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
+from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
+from profiler.samples import (
+    SILENT_S,
+    Absence,
+    AbsenceReason,
+    Origin,
+    PlacementSamples,
+    PlacementTarget,
+    PodEndpoint,
+    Reading,
+)
+from profiler.sources.base import MetricSource, QueryKind, ReadAnswer
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
 _UNLIMITED = PriorityLimits()
-_METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +116,19 @@ class InvalidObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used."""
+    """A Snapshot, the stored resources that it was made from, and the resources that cannot be used.
+
+    `unanswered` is the share (0–1) of the queries for metrics that got no answer, by their kind.
+    """
 
     snapshot: Snapshot
     pipelines: Mapping[PipelineKey, KeptResource]
     pools: Mapping[PoolName, KeptResource]
     invalid_pipelines: tuple[InvalidObject, ...]
     invalid_pools: tuple[InvalidObject, ...]
+    unanswered: Mapping[QueryKind, float] = field(default_factory=dict)
+    budgets: Mapping[str, KeptResource] = field(default_factory=dict)
+    invalid_budgets: tuple[InvalidObject, ...] = ()
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -106,13 +153,17 @@ class Resources:
         self,
         pipelines: ResourceStore,
         pools: ResourceStore,
-        namespaces: tuple[str, ...],
+        budgets: ResourceStore,
+        *,
+        namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
     ) -> None:
+        """Without `namespaces`, the pipelines of all namespaces are managed."""
+        self.namespaces = namespaces
         self._pipelines = pipelines
         self._pools = pools
+        self._budgets = budgets
         self._priorities = priorities
-        self._namespaces = frozenset(namespaces)
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
 
     def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
@@ -120,7 +171,7 @@ class Resources:
         usable, invalid = [], []
         specs: dict[tuple[str, int], PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
-            if self._namespaces and namespace not in self._namespaces:
+            if self.namespaces and namespace not in self.namespaces:
                 continue
             version = resource.uid, resource.generation
             spec = self._specs.get(version) or self._limited(_parsed(resource.whole()))
@@ -145,23 +196,38 @@ class Resources:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CarriedOver:
-    """What the last cycle passed on to this one, by the UID of the resource."""
-
-    pipelines: Mapping[str, PipelineMemory] = field(default_factory=dict)
-    pools: Mapping[str, PoolMemory] = field(default_factory=dict)
-    planned: Mapping[str, Planned | None] = field(default_factory=dict)
+    def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource]], tuple[InvalidObject, ...]]:
+        """Return the ComputeBudgets with their specs, and those whose spec cannot be used."""
+        usable, invalid = [], []
+        for resource in self._budgets.snapshot().values():
+            try:
+                usable.append((budget_spec(parse(ComputeBudget, resource.whole())), resource))
+            except InvalidResource as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        return usable, tuple(invalid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
-    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods."""
+    """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
+
+    `long_ready` are the pods that have had to report for `SILENT_S` and longer. `placed` has the nodes of its pods, and
+    `requests` what a pod requests.
+    """
 
     state: TargetState | TargetMissing
     reporting: frozenset[str]
+    long_ready: frozenset[str] = frozenset()
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
+    placed: Mapping[str, str] = field(default_factory=dict)
+    requests: Mapping[str, float] = field(default_factory=dict)
+
+    def on(self, pool: PoolNodes | None) -> "_Workload":
+        """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
+        if pool is None or isinstance(self.state, TargetMissing):
+            return self
+        match = PoolMatch(outside=pool.outside(self.placed), fits=pool.holds(self.requests))
+        return replace(self, state=replace(self.state, match=match))
 
 
 class Reader:
@@ -171,35 +237,36 @@ class Reader:
         self,
         gateway: Gateway,
         source: MetricSource,
+        resources: Resources,
         *,
-        pipelines: ResourceStore,
-        pools: ResourceStore,
         cluster: Cluster,
         interval_s: float,
         reporting_grace_s: float,
-        namespaces: tuple[str, ...] = (),
-        priorities: PriorityLimits = _UNLIMITED,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
         self._gateway = gateway
-        self._source = source
-        self._resources = Resources(pipelines, pools, namespaces, priorities)
+        self._metrics = MetricsReader(source, interval_s=interval_s)
+        self._resources = resources
         self._cluster = cluster
-        self._interval_s = interval_s
         self._grace_s = reporting_grace_s
         self._clock = clock
-        self._carried_over = _CarriedOver()
+        self._carried = CarriedState(interval_s)
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
-        self._problems: tuple[str, ...] = ()
-        self.ownership = Ownership(gateway, namespaces)
+        self._karpenter = Karpenter(gateway, resources.namespaces)
+        self.ownership = Ownership(gateway, resources.namespaces)
         self._last_nodes: Sequence[Json] = ()
+        self._last_namespaces: dict[str, frozenset[str]] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
 
     def close(self) -> None:
         """End the reader's threads."""
         self._threads.shutdown(cancel_futures=True)
+
+    def resume_from(self, kept: KeptMemory) -> None:
+        """Resume pipelines from what `kept` has, where it is newer than their status. Before the first cycle."""
+        self._carried.resume_from(kept)
 
     def observe(self) -> Observation:
         """Return the present state of resources, cluster and metrics.
@@ -207,11 +274,17 @@ class Reader:
         A workload or a metric that cannot be read is in the Snapshot as missing, with the reason.
 
         Raises:
-            Unavailable: the nodes may be outdated, because the API server does not answer.
+            KubeError: the nodes may be outdated, or the Lease cannot be read in the first cycle.
         """
         now_s = self._clock()
+        self._carried.load()
         pools, invalid_pools = self._resources.pools()
-        pipelines, invalid_pipelines = self._with_shared_stages(*self._resources.pipelines())
+        valid, broken = self._resources.pipelines()
+        budgets, invalid_budgets = self._resources.budgets()
+        by_name = {spec.name: spec for spec, _ in pools}
+        based = [(with_basis(spec, by_name), resource) for spec, resource in valid]
+        declared, invalid_pipelines = self._with_shared_stages(based, broken)
+        pipelines = [(self._metrics.with_windows(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
         view = self._cluster.view()
@@ -221,19 +294,42 @@ class Reader:
         resources = {resource.uid: resource for _, resource in pipelines}
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
-        workloads = self._workloads([*specs, *invalid], owners, view, node_names(nodes, unread=bool(unread)), now_s)
+        billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
+        names = node_names(nodes, unread=bool(unread), billed=bool(billed))
+        workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
+        of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
+        workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
+        workloads = self._with_refusals(specs, resources, workloads, now_s)
+        elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
+        if elastic:
+            self._karpenter.refresh()
+        workloads, failures = self._with_expected_nodes(workloads, elastic)
+        states = [found.state for found in workloads.values()]
+        occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
-        answer = self._source.read(self._request(specs, workloads))
-        self._log_new(answer.problems)
+        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads))
+        shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
                 self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
             ),
             pools={
-                spec.name: self._pool_state(spec, resource, nodes, unread, unaccounted.get(spec.name, {}))
+                spec.name: replace(
+                    self._pool_state(
+                        spec,
+                        resource,
+                        nodes,
+                        unread,
+                        unaccounted.get(spec.name, {}),
+                        shared.get(spec.name, {}),
+                        failures,
+                    ),
+                    nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
+                )
                 for spec, resource in pools
             },
+            budgets=self._budget_states([spec for spec, _ in budgets]),
         )
         return Observation(
             snapshot=snapshot,
@@ -241,7 +337,28 @@ class Reader:
             pools={spec.name: resource for spec, resource in pools},
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
+            unanswered=answer.unanswered,
+            budgets={spec.name: resource for spec, resource in budgets},
+            invalid_budgets=invalid_budgets,
         )
+
+    def _budget_states(self, specs: Sequence[BudgetSpec]) -> tuple[BudgetState, ...]:
+        """Return each ComputeBudget with its namespaces; if they cannot be read, with the last known ones.
+
+        The API server selects them: of thousands of namespaces only those are sent.
+        """
+        states = []
+        for spec in specs:
+            unread = ""
+            try:
+                found = self._gateway.list_all(NAMESPACES, None, str(spec.selector) or None).items
+                self._last_namespaces[spec.uid] = frozenset(each["metadata"]["name"] for each in found)
+            except KubeError as error:
+                unread = str(error)
+            known = self._last_namespaces.get(spec.uid, frozenset())
+            states.append(BudgetState(spec=spec, namespaces=known, unread=unread))
+        self._last_namespaces = {state.spec.uid: state.namespaces for state in states}
+        return tuple(states)
 
     def _with_shared_stages(
         self, pipelines: list[tuple[PipelineSpec, KeptResource]], invalid: tuple[InvalidObject, ...]
@@ -263,39 +380,21 @@ class Reader:
         return usable, (*invalid, *missing)
 
     def _nodes(self, view: View) -> tuple[Sequence[Json], str]:
-        """Return all nodes and an empty text; if the server refuses the list, the last known nodes and the reason."""
+        """Return all nodes and an empty text; if the list is refused or fails, the last known nodes and the reason."""
         try:
             self._last_nodes = view.nodes()
-        except Refused as error:
+        except (Refused, Failed) as error:
             return self._last_nodes, str(error)
         return self._last_nodes, ""
 
     def remember(self, observation: Observation, decision: Decision) -> None:
         """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
-        self._carried_over = _CarriedOver(
-            pipelines={observation.pipelines[each.key].uid: each.memory for each in decision.pipelines},
-            pools={observation.pools[pool.name].uid: pool.memory for pool in decision.pools},
-            planned={each.spec.uid: each.planned for each in decision.pipelines},
-        )
-
-    def _log_new(self, problems: tuple[str, ...]) -> None:
-        """Log the problems that the last cycle did not have."""
-        for problem in problems:
-            if problem not in self._problems:
-                _LOG.warning("metrics: %s", problem)
-        self._problems = problems
+        self._carried.remember(decision, observation.pools)
 
     def _seniority(self, resource: KeptResource) -> Seniority:
         """Return the age of a pipeline, and the workloads that it owned in the last cycle or before a restart."""
-        whole = resource.whole()
-        memory = self._carried_over.pipelines.get(resource.uid)
-        if memory is None:
-            with suppress(InvalidRecord):  # reported when the memory is read for the Snapshot
-                memory = memory_from((whole.get("status") or {}).get("memory"))
-        return Seniority(
-            owned=frozenset() if memory is None else memory.owned,
-            created=whole["metadata"].get("creationTimestamp") or "",
-        )
+        created = resource.whole()["metadata"].get("creationTimestamp") or ""
+        return Seniority(owned=self._carried.owned(resource), created=created)
 
     def _workloads(
         self,
@@ -361,31 +460,28 @@ class Reader:
         return _Workload(
             state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),
+            long_ready=reporting_pods(pods, now_s - self._grace_s - SILENT_S),
             endpoints=metrics_endpoints(pods),
+            placed=placed_pods(pods),
+            requests=scale.requests if isinstance(scale, Workload) else {},
         )
 
-    def _request(
+    def _metrics_targets(
         self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
-    ) -> ReadRequest:
-        placements = tuple(
+    ) -> tuple[PlacementTarget, ...]:
+        return tuple(
             metrics_target(
                 spec,
                 stage,
                 placement,
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
+                long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
             )
             for spec in specs
             for stage in spec.stages
             if _reads(stage, specs)
             for placement in stage.placements
-        )
-        queries = {spec.key: user_queries(spec) for spec in specs}
-        return ReadRequest(
-            placements=placements,
-            scalars={name: query for own in queries.values() for name, query in own.items()},
-            deadline_s=_METRICS_SHARE * self._interval_s,
-            scalar_owners={name: key for key, own in queries.items() for name in own},
         )
 
     def _pipeline_state(
@@ -409,76 +505,90 @@ class Reader:
                 for rule in stage.rules
                 if rule.query is not None
             },
-            memory=self._memory(spec, resource, now_s),
+            memory=self._carried.memory(spec, resource, now_s),
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
             followers=self.ownership.followers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
-            planned=self._carried_over.planned.get(spec.uid),
+            planned=self._carried.planned(spec, resource),
         )
 
-    def _memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
-        if (known := self._carried_over.pipelines.get(spec.uid)) is not None:
-            return known
-        try:
-            stored = memory_from(resource.status().get("memory"))
-        except InvalidRecord as error:
-            _LOG.warning("%s: starting without memory: %s", spec.key, error)
-            return PipelineMemory()
-        window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
-        return resumed(stored, now_s, window_s, self._interval_s)
+    def _with_refusals(
+        self,
+        specs: Sequence[PipelineSpec],
+        resources: Mapping[str, KeptResource],
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        now_s: float,
+    ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
+        """Return the workloads with why their pods are not created, for those that lacked pods in the last cycle too.
+
+        A Deployment says it in its conditions. For others it is in Events, which are read only then.
+        """
+        found = dict(workloads)
+        events: dict[str, Sequence[FailedCreation]] = {}
+        for spec in specs:
+            for key, placement in spec.placements().items():
+                workload = workloads[spec.key, key]
+                if isinstance(workload.state, TargetMissing) or not workload.state.uncreated or workload.state.refusal:
+                    continue
+                since_s = self._carried.memory(spec, resources[spec.uid], now_s).uncreated_since_s.get(key)
+                if since_s is None:
+                    continue
+                if spec.namespace not in events:
+                    events[spec.namespace] = self._karpenter.failed_creations(spec.namespace)
+                words = refusal(events[spec.namespace], placement.target, since_s)
+                found[spec.key, key] = replace(workload, state=replace(workload.state, refusal=words))
+        return found
+
+    def _with_expected_nodes(
+        self, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], elastic: frozenset[PoolName]
+    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], Mapping[str, LaunchFailure]]:
+        """Return the workloads with the nodes that are announced for pods that are pending on `elastic` pools.
+
+        The second value has the launches that failed, by NodeClaim. Without such pods, no Event is read.
+        """
+        waiting = {
+            name
+            for name, found in workloads.items()
+            if name[1][1] in elastic and isinstance(found.state, TargetState) and found.state.pending
+        }
+        if not waiting:
+            return workloads, {}
+        expected = {space: self._karpenter.expected(space) for space in {key.partition("/")[0] for key, _ in waiting}}
+
+        def told(name: tuple[PipelineKey, PlacementKey], found: _Workload) -> _Workload:
+            if name not in waiting:
+                return found
+            assert isinstance(found.state, TargetState)
+            of_pod = expected[name[0].partition("/")[0]]
+            pending = tuple(replace(each, expected=of_pod.get(each.name, ())) for each in found.state.pending)
+            return replace(found, state=replace(found.state, pending=pending))
+
+        return {name: told(name, found) for name, found in workloads.items()}, self._karpenter.launch_failures()
 
     def _pool_state(
-        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], unread: str, unaccounted: Mapping[int, int]
+        self,
+        spec: PoolSpec,
+        resource: KeptResource,
+        nodes: Sequence[Json],
+        unread: str,
+        unaccounted: Mapping[int, int],
+        shared: Mapping[PoolName, tuple[str, ...]],
+        failures: Mapping[str, LaunchFailure],
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
-        memory = self._carried_over.pools.get(spec.uid)
         return PoolState(
             spec=spec,
             ready_instances=len(ready),
             leaving_instances=sum(map(is_leaving, ready)),
             zones=zones(ready),
-            memory=_stored_pool_memory(resource) if memory is None else memory,
+            memory=self._carried.pool_memory(resource),
             unread=unread,
             unaccounted=unaccounted,
+            node_pool=None if spec.node_pool is None else self._karpenter.state(spec.node_pool, nodes, failures),
+            shared_nodes=shared,
         )
-
-
-def metrics_target(
-    spec: PipelineSpec,
-    stage: StageSpec,
-    placement: PlacementSpec,
-    *,
-    pods: frozenset[str],
-    endpoints: Mapping[str, PodEndpoint],
-) -> PlacementTarget:
-    """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods."""
-    return PlacementTarget(
-        pipeline=spec.key,
-        stage=stage.name,
-        pool=placement.pool,
-        namespace=spec.namespace,
-        pods=pods,
-        preset=stage.preset,
-        window_s=stage.metrics_window_s,
-        concurrency=placement.prior.concurrency,
-        batch_limit=placement.prior.batch_sizes[-1],
-        overrides=stage.metric_overrides,
-        endpoints=endpoints,
-        model=stage.metrics_model,
-        answer=stage.metrics_answer,
-    )
-
-
-def user_queries(spec: PipelineSpec) -> dict[Hashable, str]:
-    """Return the queries in a pipeline's spec, by the id of their result."""
-    queries: dict[Hashable, str] = {(spec.key, "demand"): spec.queries.demand}
-    if spec.queries.latency is not None:
-        queries[(spec.key, "sla")] = spec.queries.latency
-    for stage in spec.stages:
-        queries |= {(spec.key, stage.name, rule.name): rule.query for rule in stage.rules if rule.query is not None}
-    return queries
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:
@@ -530,19 +640,3 @@ def _parsed(resource: Json) -> PipelineSpec | str:
         return pipeline_spec(parse(SpeechPipeline, {key: part for key, part in resource.items() if key != "status"}))
     except (InvalidResource, InvalidProblem) as error:
         return str(error)
-
-
-def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
-    """Return the memory that `controller.kube.status` wrote into a pool's status; empty when it is not valid."""
-    status = resource.status()
-    try:
-        until = status.get("unavailableUntil")
-        backoff = status.get("backoffSeconds")
-        return PoolMemory(
-            unavailable_until_s=None if until is None else seconds(until),
-            backoff_s=None if backoff is None else float(backoff),
-            reason=str(status.get("reason", "")),
-        )
-    except (ValueError, TypeError) as error:
-        _LOG.warning("pool %s: starting without memory: %s", resource.name, error)
-        return PoolMemory()

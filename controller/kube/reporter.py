@@ -1,25 +1,30 @@
 """Writes the statuses and Events of a cycle, but only those that changed.
 
 Each new status is compared with the stored one, so nothing is written again after a restart.
+
+A status that the API server refuses does not stop the others, and is tried last in the next cycle. A pipeline is scaled
+only after its memory is safe: in its status, or in the Lease (`KeptMemory`).
 """
 
 import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from itertools import chain, islice
 from typing import TypeVar
 
 from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.events import events
-from controller.core.messages.problems import failed_scaling
+from controller.core.messages.problems import NO_LEASE, NO_ROOM, failed_scaling, unwritten_status
 from controller.core.messages.reasons import ConditionType, EventReason
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.durable import PlannedTexts, kept_document, written_at_s
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
+    BUDGETS,
     PIPELINES,
     POOLS,
     Conflict,
@@ -27,12 +32,16 @@ from controller.kube.gateway import (
     Json,
     KubeError,
     NotFound,
+    NotLeading,
     Resource,
+    Silent,
     Unavailable,
 )
+from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
+from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
-from controller.kube.status import invalid_status, pipeline_status, pool_status, written_at_s
+from controller.kube.status import budget_status, invalid_status, pipeline_status, pool_status
 from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
@@ -43,11 +52,30 @@ INVALID_SHARE = 0.5
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 _PARALLEL = 8
-_VERDICT = {PIPELINES: ConditionType.READY, POOLS: ConditionType.AVAILABLE}
+_VERDICT = {
+    PIPELINES: ConditionType.READY,
+    POOLS: ConditionType.AVAILABLE,
+    BUDGETS: ConditionType.WITHIN_BUDGET,
+}
+
+
+class _Outcome(Enum):
+    """The outcome of writing a status."""
+
+    WRITTEN = "written"
+    """It is as it is to be, written now or before."""
+    GONE = "gone"
+    """The resource does not exist any more."""
+    AWAY = "away"
+    """The server does not answer, or this replica does not lead; the status is tried again in the next cycle."""
+    BUSY = "busy"
+    """The server asked to wait with statuses of this kind."""
+    REFUSED = "refused"
+    """The server answered with an error about this status."""
 
 
 class Reporter:
-    """Writes the statuses and Events of SpeechPipelines and ComputePools."""
+    """Writes the statuses and Events of SpeechPipelines, ComputePools and ComputeBudgets."""
 
     def __init__(
         self,
@@ -56,23 +84,30 @@ class Reporter:
         *,
         pipelines: ResourceStore,
         pools: ResourceStore,
+        budgets: ResourceStore,
         interval_s: float,
+        kept: KeptMemory | None = None,
         pool_status: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pipelines` and `pools` get every written object at once, before the watches deliver it.
+        """`pipelines`, `pools` and `budgets` get every written object at once, before the watches deliver it.
 
-        `interval_s` is the time between cycles; without `pool_status`, ComputePools are only read; `clock` returns
-        monotonic seconds.
+        `interval_s` is the time between cycles; `kept` has the memory of pipelines whose status cannot be written, and
+        without it these are not scaled; without `pool_status`, ComputePools and ComputeBudgets are only read; `clock`
+        returns monotonic seconds.
         """
         self._gateway = gateway
         self._events = events
-        self._stores = {PIPELINES: pipelines, POOLS: pools}
+        self._stores = {PIPELINES: pipelines, POOLS: pools, BUDGETS: budgets}
         self._interval_s = interval_s
+        self._kept = kept
         self._pool_status = pool_status
         self._clock = clock
-        self._unreachable = threading.Event()
+        self._away: dict[Resource, Unavailable] = {}
+        """Why no further status of a kind is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
+        self._refusals = Refusals()
+        self._planned = PlannedTexts()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
@@ -82,31 +117,45 @@ class Reporter:
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
     ) -> frozenset[PipelineKey]:
-        """Write the statuses of pools and usable pipelines, and return the pipelines that may be acted on.
+        """Write the statuses of pools, budgets and usable pipelines, and return the pipelines that may be acted on.
 
-        A pipeline is left out if its status could not be written because the pipeline no longer exists, the write
-        conflicted with another, or the server does not answer; after another refusal, it may be acted on. Statuses of
-        pipelines without replica changes are written for `STATUS_SHARE` of the interval. First come those in `news`,
-        whose decision differs from the last one. Pipelines that must wait for a later cycle are left out too.
+        A pipeline is left out if it no longer exists, or the server does not answer. If the server refuses the status
+        of a pipeline whose replicas change, or asks to wait with it, the pipeline is left out unless its memory is kept
+        in the Lease. Statuses of pipelines without replica changes are written for `STATUS_SHARE` of the interval.
+        First come those in `news`, whose decision differs from the last one. Pipelines that must wait for a later cycle
+        are left out too.
         """
-        snapshot, now_s = observation.snapshot, decision.now_s
-        self._unreachable.clear()
-        for pool in decision.pools if self._pool_status else ():
-            resource = observation.pools[pool.name]
+        self._away.clear()
+        self._begin(observation)
+        statuses = list(_shared_statuses(observation, decision)) if self._pool_status else []
+        failed = [each for each in statuses if self._refusals.last_failure(each[1].uid)]
+        self._report_shared([each for each in statuses if each not in failed], decision.now_s)
+        writable = self._report_pipelines(observation, decision, news)
+        self._report_shared(failed, decision.now_s)
+        return writable
+
+    def unwritten(self, observation: Observation) -> frozenset[PipelineKey]:
+        """Return the pipelines whose status the server refused when it was last tried."""
+        refused = self._refusals.why
+        return frozenset(key for key, resource in observation.pipelines.items() if refused(resource.uid) is not None)
+
+    def _report_shared(self, statuses: Iterable[tuple[Resource, KeptResource, Json]], now_s: float) -> None:
+        for kind, resource, status in statuses:
             old = resource.status()
-            status = pool_status(snapshot.pools[pool.name], pool, old, now_s)
-            if self._write(POOLS, resource, old, status, now_s):
+            if self._write(kind, resource, old, status, now_s) is _Outcome.WRITTEN:
                 self._record_verdict(resource, old, status)
-        self._forget_all_but(observation)
-        return self._report_pipelines(observation, decision, news)
 
     def record_events(
         self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]
     ) -> None:
-        """Write Events for `decisions` and for every failed write in `writes`.
+        """Write Events for `decisions`, for every failed write in `writes`, and for every refused status.
 
         Then write the statuses of resources that cannot be used, as many as `INVALID_SHARE` allows.
         """
+        for kept in observation.pipelines.values():
+            if (why := self._refusals.why(kept.uid)) is not None:
+                message = unwritten_status(why, self._refusals.why_withheld(kept.uid))
+                self._events.record(kept.whole(), "Warning", EventReason.STATUS_REFUSED.value, message)
         failed: set[PipelineKey] = set()
         for write in writes:
             if write.outcome is not WriteOutcome.APPLIED:
@@ -122,12 +171,25 @@ class Reporter:
                 if event.reason != EventReason.SCALED.value or decision.key not in failed:
                     kind: EventType = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
+        self._forget_kept(observation)
         self._report_invalid(observation)
+
+    def _forget_kept(self, observation: Observation) -> None:
+        """Remove the memory from the Lease of pipelines whose status was written, or that are gone."""
+        if self._kept is not None:
+            present = {resource.uid for resource in observation.pipelines.values()}
+            present |= {found.resource.uid for found in observation.invalid_pipelines}
+            self._kept.forget(self._kept.uids - present.difference(self._refusals.written))
 
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
         invalid_pools = observation.invalid_pools if self._pool_status else ()
-        kinds = ((PIPELINES, observation.invalid_pipelines), (POOLS, invalid_pools))
+        invalid_budgets = observation.invalid_budgets if self._pool_status else ()
+        kinds = (
+            (PIPELINES, observation.invalid_pipelines),
+            (POOLS, invalid_pools),
+            (BUDGETS, invalid_budgets),
+        )
         news = (
             (kind, found.resource, old, status)
             for kind, invalid in kinds
@@ -135,11 +197,13 @@ class Reporter:
             if (status := _invalid_status(kind, found, old := found.resource.status(), now_s)) != old
         )
         written = self._while_time(INVALID_SHARE, news, lambda one: self._write(*one, now_s))
-        for (_, resource, old, status), done in written:
-            if done:
+        for (_, resource, old, status), outcome in written:
+            if outcome is _Outcome.WRITTEN:
                 self._record_verdict(resource, old, status)
 
-    def _while_time(self, share: float, items: Iterable[T], write: Callable[[T], bool]) -> Iterator[tuple[T, bool]]:
+    def _while_time(
+        self, share: float, items: Iterable[T], write: Callable[[T], _Outcome]
+    ) -> Iterator[tuple[T, _Outcome]]:
         """Call `write` on `items` in parallel; yield each item with its result.
 
         Stops when `share` of the interval is over, but not before the first batch is written.
@@ -153,10 +217,11 @@ class Reporter:
     def _report_pipelines(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
     ) -> frozenset[PipelineKey]:
-        def write(pair: tuple[PipelineState, PipelineDecision]) -> bool:
+        def write(pair: tuple[PipelineState, PipelineDecision]) -> _Outcome:
             resource = observation.pipelines[pair[1].key]
             old = resource.status()
-            status = pipeline_status(observation.snapshot, *pair, decision, old)
+            planned = self._planned.of(resource.uid, pair[1].planned)
+            status = pipeline_status(observation.snapshot, *pair, decision, old, planned)
             return self._write(PIPELINES, resource, old, status, decision.now_s)
 
         writable: set[PipelineKey] = set()
@@ -168,46 +233,86 @@ class Reporter:
                 writable.add(own.key)
             else:
                 (acting if own.changes else others).append((state, own))
+        # What failed last time comes last: a webhook that hangs looks like a server that does not answer.
+        acting.sort(key=lambda pair: self._refusals.last_failure(pair[1].spec.uid))
         written = zip(acting, self._threads.map(write, acting), strict=True)
-        others.sort(key=lambda pair: (pair[1].key not in news, self._visited_at_s.get(pair[1].spec.uid, float("-inf"))))
+        others.sort(
+            key=lambda pair: (
+                self._refusals.last_failure(pair[1].spec.uid),
+                pair[1].key not in news,
+                self._visited_at_s.get(pair[1].spec.uid, float("-inf")),
+            )
+        )
         rest = self._while_time(STATUS_SHARE, others, write)
-        for (_, own), done in chain(written, rest):
+        refused: list[PipelineDecision] = []
+        for (_, own), outcome in chain(written, rest):
             self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write
-            if done:
+            if outcome is _Outcome.BUSY and own.changes:
+                self._refusals.refused(own.spec.uid, str(self._away[PIPELINES]))
+                refused.append(own)
+            elif outcome is _Outcome.REFUSED:
+                refused.append(own)
+            elif outcome is _Outcome.WRITTEN:
                 writable.add(own.key)
+        self._keep(refused, decision.now_s)
+        writable.update(own.key for own in refused if self._refusals.why_withheld(own.spec.uid) is None)
         return frozenset(writable)
 
-    def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> bool:
-        """Write `status` if it differs enough from `old`; return whether the resource may be acted on.
+    def _keep(self, refused: Iterable[PipelineDecision], now_s: float) -> None:
+        """Keep the memory of pipelines whose status is refused in the Lease: of those that act, or acted before.
 
-        `status` is written as a merge patch. After a request without an answer, no further one is sent in this cycle.
+        Where that fails, those that act are withheld.
+        """
+        kept_before = frozenset() if self._kept is None else self._kept.uids
+        unsafe = [own for own in refused if own.changes or own.spec.uid in kept_before]
+        problem, safe = NO_LEASE, frozenset[str]()
+        if self._kept is not None:
+            documents: Mapping[str, Json] = {
+                own.spec.uid: kept_document(own.memory, self._planned.of(own.spec.uid, own.planned), now_s)
+                for own in unsafe
+            }
+            try:
+                problem, safe = NO_ROOM, self._kept.keep(documents)
+            except KubeError as error:
+                problem = str(error)
+        for own in unsafe:
+            if own.changes and own.spec.uid not in safe:
+                _LOG.error("%s: not scaled: neither its status nor the Lease keeps its memory: %s", own.key, problem)
+                self._refusals.withheld(own.spec.uid, problem)
+
+    def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> _Outcome:
+        """Write `status` as a merge patch if it differs enough from `old`.
+
+        After a request without an answer, no further status is written in this cycle; after one that the server is too
+        busy for, no further one of this kind.
         """
         name = resource.name
-        if not worth_writing(old, status, now_s - written_at_s(old)) or not (patch := merge_patch(old, status)):
-            return True
-        if self._unreachable.is_set():  # each of thousands of requests would wait for its timeout
-            return False
+        age_s = now_s - written_at_s(old.get("memory"))
+        if not worth_writing(old, status, age_s) or not (patch := merge_patch(old, status)):
+            self._refusals.over(resource.uid, written=False)
+            return _Outcome.WRITTEN
+        if kind in self._away:  # each of thousands of requests would wait for its timeout
+            return _without_answer(self._away[kind])
         try:
             written = self._gateway.patch_status(kind, resource.namespace or None, name, resource.uid, patch)
         except NotFound:
             self._stores[kind].remove(resource.whole())
-            return False
-        except Conflict as error:
-            if self._is_another(kind, resource):
-                self._stores[kind].remove(resource.whole())
-            else:
-                _LOG.warning("writing the status of %s failed: %s", name, error)
-            return False
+            return _Outcome.GONE
         except Unavailable as error:
-            self._unreachable.set()
+            self._away.update(dict.fromkeys(self._stores if isinstance(error, Silent) else (kind,), error))
+            self._refusals.unanswered(resource.uid)
             _LOG.warning("writing the status of %s failed; no other is written in this cycle: %s", name, error)
-            return False
+            return _without_answer(error)
         except KubeError as error:
-            # Refused: a defect of Sluice or a missing right. The pipeline is served without a new status.
+            if isinstance(error, Conflict) and self._is_another(kind, resource):
+                self._stores[kind].remove(resource.whole())
+                return _Outcome.GONE
+            self._refusals.refused(resource.uid, str(error))
             _LOG.error("the API server refused the status of %s: %s", name, error)
-            return True
+            return _Outcome.REFUSED
         self._stores[kind].put(written)
-        return True
+        self._refusals.over(resource.uid, written=True)
+        return _Outcome.WRITTEN
 
     def _is_another(self, kind: Resource, resource: KeptResource) -> bool:
         """Return whether the object is gone or another has its name; a conflict can have other reasons too."""
@@ -220,18 +325,39 @@ class Reporter:
         return bool(now["metadata"]["uid"] != resource.uid)
 
     def _record_verdict(self, resource: KeptResource, old: Json, new: Json) -> None:
-        """Write an Event if the status of the first condition changed; none if it is True from the start."""
-        condition = new["conditions"][0]
-        if condition["status"] != _by_type(old, "status").get(condition["type"], "True"):
-            kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
-            self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
+        """Write an Event for each condition whose status changed; none for one that is True from the start."""
+        before = _by_type(old, "status")
+        for condition in new["conditions"]:
+            if condition["status"] != before.get(condition["type"], "True"):
+                kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
+                self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
 
-    def _forget_all_but(self, observation: Observation) -> None:
-        invalid = [found.resource for found in (*observation.invalid_pipelines, *observation.invalid_pools)]
-        everything = (*observation.pipelines.values(), *observation.pools.values(), *invalid)
+    def _begin(self, observation: Observation) -> None:
+        """Begin a cycle: forget the resources that are gone."""
+        unusable = (*observation.invalid_pipelines, *observation.invalid_pools, *observation.invalid_budgets)
+        usable = (observation.pipelines, observation.pools, observation.budgets)
+        everything = (*(one for kind in usable for one in kind.values()), *(found.resource for found in unusable))
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
+        self._refusals.begin(present)
+        self._planned.forget_all_but(present)
+
+
+def _without_answer(error: Unavailable) -> _Outcome:
+    return _Outcome.AWAY if isinstance(error, Silent | NotLeading) else _Outcome.BUSY
+
+
+def _shared_statuses(observation: Observation, decision: Decision) -> Iterator[tuple[Resource, KeptResource, Json]]:
+    """Yield the statuses of the pools and the budgets that pipelines share."""
+    snapshot, now_s = observation.snapshot, decision.now_s
+    for pool in decision.pools:
+        resource = observation.pools[pool.name]
+        yield POOLS, resource, pool_status(snapshot.pools[pool.name], pool, resource.status(), now_s)
+    states = {state.spec.name: state for state in snapshot.budgets}
+    for budget in decision.budgets:
+        resource = observation.budgets[budget.name]
+        yield BUDGETS, resource, budget_status(states[budget.name], budget, resource.status(), now_s)
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:

@@ -1,7 +1,7 @@
 """Remembers since when the pods of a crash loop are not ready.
 
 Such a pod may become ready for a moment after every restart, and each time its condition `Ready` counts from then.
-Nothing of this is stored: after a restart of the operator, the time counts from the pod's present condition.
+Nothing of this is stored: after a restart of the operator, the time counts from what the restarts of containers say.
 """
 
 import threading
@@ -9,7 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.kube.gateway import Json
-from controller.kube.workloads import crashed, is_ready, ready_since_s, restarts, unready_since_s
+from controller.kube.workloads import (
+    crash_loop,
+    crashed,
+    is_ready,
+    ready_since_s,
+    restarts,
+    unready_since_s,
+)
 
 KEPT_S = 300.0
 """A pod that has been ready for longer is out of its loop: this is the longest back-off of the kubelet."""
@@ -35,10 +42,11 @@ class CrashLoops:
         self._lock = threading.Lock()
 
     def unready_since_s(self, namespace: str, pods: Sequence[Json], now_s: float) -> Mapping[str, float]:
-        """Return since when (epoch seconds) each pod with a node is not ready, by its name; ready pods are left out.
+        """Return since when (epoch seconds) each pod with a node is not ready, by its name.
 
         While the containers of a pod restart, the time counts from its first loss of readiness, until the pod has been
-        ready for `KEPT_S`.
+        ready for `KEPT_S`. A ready pod is left out, unless it was restarted several times and is ready for no longer
+        than twice its last run.
         """
         since_s: dict[str, float] = {}
         with self._lock:
@@ -46,7 +54,8 @@ class CrashLoops:
                 metadata = pod["metadata"]
                 key = namespace, metadata["name"], metadata.get("creationTimestamp") or ""
                 if is_ready(pod):
-                    self._see_ready(key, pod, now_s)
+                    if (flaps_s := self._see_ready(key, pod, now_s)) is not None:
+                        since_s[metadata["name"]] = flaps_s
                 elif (pod.get("spec") or {}).get("nodeName"):
                     since_s[metadata["name"]] = self._see_unready(key, pod, now_s)
         return since_s
@@ -56,19 +65,26 @@ class CrashLoops:
         with self._lock:
             self._pods = {key: known for key, known in self._pods.items() if known.seen_s >= seen_s}
 
-    def _see_ready(self, key: _Pod, pod: Json, now_s: float) -> None:
-        known = self._pods.get(key)
-        if known is None:
-            return
+    def _see_ready(self, key: _Pod, pod: Json, now_s: float) -> float | None:
+        """Remember a ready pod; return since when it is in a crash loop, None for one that is in none."""
         if now_s - ready_since_s(pod) > KEPT_S:
-            del self._pods[key]
-        else:
-            self._pods[key] = replace(known, restarts=restarts(pod), seen_s=now_s)
+            self._pods.pop(key, None)
+            return None
+        known, loop = self._pods.get(key), crash_loop(pod, KEPT_S)
+        if known is None and loop is not None:
+            known = _Unready(since_s=loop.since_s, restarts=restarts(pod), seen_s=now_s)
+        if known is None:
+            return None
+        self._pods[key] = replace(known, restarts=restarts(pod), seen_s=now_s)
+        return known.since_s if loop is not None and now_s - ready_since_s(pod) <= 2 * loop.run_s else None
 
     def _see_unready(self, key: _Pod, pod: Json, now_s: float) -> float:
-        own_s, known = unready_since_s(pod), self._pods.get(key)
+        own_s, known, loop = unready_since_s(pod), self._pods.get(key), crash_loop(pod, KEPT_S)
+        if own_s > now_s:  # the clock of its kubelet is ahead
+            own_s = now_s if known is None else min(known.since_s, now_s)
         if known is not None and (crashed(pod) or restarts(pod) > known.restarts):
             self._pods[key] = replace(known, since_s=min(known.since_s, own_s), seen_s=now_s)
         else:
-            self._pods[key] = _Unready(since_s=own_s, restarts=restarts(pod), seen_s=now_s)
+            since_s = own_s if loop is None else min(own_s, loop.since_s)
+            self._pods[key] = _Unready(since_s=since_s, restarts=restarts(pod), seen_s=now_s)
         return self._pods[key].since_s

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
+from controller.core.act.admission import LAPSE_S
 from controller.core.codec import InvalidRecord
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.kube.durable import memory_from
@@ -12,14 +13,16 @@ from controller.kube.gateway import Json
 REFRESH_S = 60.0
 """Minimum seconds between two writes of a status in which only observed values changed."""
 _MOVED = 0.1  # share by which an observed number must change to be written
-_REPLICAS = ("current", "ready", "terminating", "desired", "recommended")
+_REPLICAS = ("current", "ready", "terminating", "updated", "desired", "recommended")
+_NOT_COMPARED = {"explanation", "planned"}
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     """Return whether the status `new` should replace `old`, which was written `written_s_ago` seconds ago.
 
-    A changed decision is written at once, and so is any status if the stored memory is invalid. Other changes are
+    A changed decision is written at once, and so is any status if the stored memory is invalid. A limit on the load is
+    renewed when half of its time is over. Other changes are
     written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
     """
     try:
@@ -27,6 +30,8 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     except InvalidRecord:
         return True
     if _decided(old) != _decided(new):
+        return True
+    if "admissibleUntil" in new and written_s_ago >= LAPSE_S / 2:
         return True
     return written_s_ago >= REFRESH_S and (_followed(new) or _moved(_condensed(old), _condensed(new)))
 
@@ -52,6 +57,7 @@ def _decided(status: Json) -> object:
         [(c["type"], c["status"], c["reason"], c.get("observedGeneration")) for c in status.get("conditions", [])],
         (status.get("metrics") or {}).get("source"),
         *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
+        *(status.get(field) for field in ("limitPerHour", "pipelines", "shortCount")),
         *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
         [
             (
@@ -64,6 +70,7 @@ def _decided(status: Json) -> object:
         memory.get("excess_excused_until_s"),
         (memory.get("feedback") or {}).get("floors"),
         memory.get("owned", []),
+        "planned" in memory,
         [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
     )
 
@@ -79,8 +86,11 @@ def _followed(status: Json) -> bool:
 
 
 def _condensed(status: Json) -> Json:
-    """Return the status without its explanation, and with the demand samples reduced to minimum, maximum and last."""
-    memory = {name: value for name, value in (status.get("memory") or {}).items() if name != "explanation"}
+    """Return the status without explanation and plan, and with the demand samples reduced to minimum, maximum and last.
+
+    A plan that changes no replica is made again from time to time, and an earlier one serves as well after a restart.
+    """
+    memory = {name: value for name, value in (status.get("memory") or {}).items() if name not in _NOT_COMPARED}
     samples = memory.get("samples", [])
     kept = [sample["forecast"] for sample in samples], [sample.get("peak") or sample["forecast"] for sample in samples]
     extremes = [[min(loads), max(loads), loads[-1]] for loads in kept] if samples else []

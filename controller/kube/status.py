@@ -8,16 +8,19 @@ import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
-from controller.core.messages.conditions import ConditionValue, conditions, pool_condition
+from controller.core.act.admission import LAPSE_S
+from controller.core.messages.conditions import ConditionValue, budget_condition, conditions, pool_conditions
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
+from controller.core.messages.sentences import short_words
 from controller.core.messages.summary import summary
-from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
-from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
+from controller.core.state.decision import BudgetDecision, Decision, PipelineDecision, PoolDecision
+from controller.core.state.schedule import field_of
+from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import Declared, PlacementKey
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
-from controller.kube.workloads import seconds
+from controller.resources.budget import MAX_SHORT
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity, Reading
@@ -30,14 +33,20 @@ _MESSAGE = 2048  # characters that the schema allows
 
 
 def pipeline_status(
-    snapshot: Snapshot, state: PipelineState, own: PipelineDecision, decision: Decision, old: Json
+    snapshot: Snapshot,
+    state: PipelineState,
+    own: PipelineDecision,
+    decision: Decision,
+    old: Json,
+    planned: str | None = None,
 ) -> Json:
     """Return the status of the pipeline `state` as JSON; `own` is its decision, a part of `decision`.
 
-    `old` is the stored status. A condition whose status has not changed keeps its transition time.
+    `old` is the stored status. A condition whose status has not changed keeps its transition time. `planned` is the
+    text of `own.planned`.
     """
     spec, now_s = state.spec, decision.now_s
-    plan, profile = own.plan, own.profile
+    plan, profile, known = own.plan, own.profile, own.demand.known
     # Several pipelines have the lower bound and the optimality gap together.
     alone = decision.plan if decision.plan is not None and len(decision.plan.pipelines) == 1 else None
     status: Json = without_nulls(
@@ -46,7 +55,7 @@ def pipeline_status(
             "conditions": _conditions(conditions(own), old, spec.generation, now_s),
             "summary": summary(own),
             "demand": number(own.demand.planned),
-            "atLeast": own.demand.at_least,
+            **({} if known is None else {field_of(known): known.name}),
             "observedDemand": number(own.demand.observed),
             "metrics": {
                 "source": own.metrics.tier.value,
@@ -71,6 +80,7 @@ def pipeline_status(
             "movedReplicas": None if plan is None else plan.moved_replicas,
             "switchingCostPerHour": None if plan is None else number(plan.switching_cost_per_hour),
             "spendPerHour": number(own.spend_per_hour),
+            "budgetBasis": spec.basis.value,
             "budgetPerHour": _plain(Decimal(repr(spec.budget_per_hour))),
             "requiredBudgetPerHour": None
             if plan is None
@@ -79,10 +89,11 @@ def pipeline_status(
             "gap": None if alone is None else number(alone.gap),
             "servedFraction": None if plan is None else number(plan.served_fraction, rounding=ROUND_FLOOR),
             "admissible": number(own.admissible, rounding=ROUND_FLOOR),
+            "admissibleUntil": None if own.admissible is None else timestamp(now_s + LAPSE_S),
             "stages": [_stage(stage, state, own) for stage in profile.stages],
             "lastDecision": _last_decision(own, old, now_s),
             "memory": {
-                **memory_document(own.memory),
+                **memory_document(own.memory, planned),
                 "explanation": {"time": timestamp(now_s), "lines": explain_pipeline(own, now_s)},
             },
         }
@@ -95,14 +106,15 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
 
     The rest of `old` stays, because the operator resumes from it. Only `admissible` is set to what the last plan admits
     (absent: no limit). It may have been lower while replicas were starting, and nothing would raise it until the
-    resource is usable again.
+    resource is usable again. It is not renewed, and lapses.
     """
     others = [other for other in old.get("conditions", []) if other["type"] != condition.type]
     by_plan = (old.get("memory") or {}).get("admissible")
     admissible = number(by_plan, rounding=ROUND_FLOOR) if isinstance(by_plan, int | float) else None
     return {
-        **{field: value for field, value in old.items() if field != "admissible"},
+        **{field: value for field, value in old.items() if field not in {"admissible", "admissibleUntil"}},
         **({} if admissible is None else {"admissible": admissible}),
+        **({"admissibleUntil": old["admissibleUntil"]} if admissible is not None and "admissibleUntil" in old else {}),
         "observedGeneration": generation,
         "conditions": [*_conditions((condition,), old, generation, now_s), *others],
     }
@@ -111,15 +123,21 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
 def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: float) -> Json:
     """Return the status of a pool as JSON; `old` is the stored status, from which transition times are kept."""
     memory = decision.memory
-    condition = pool_condition(memory, state.unread, now_s)
+    node_pool = state.node_pool
     status: Json = without_nulls(
         {
             "observedGeneration": state.spec.generation,
-            "conditions": _conditions((condition,), old, state.spec.generation, now_s),
+            "conditions": _conditions(pool_conditions(state, memory, now_s), old, state.spec.generation, now_s),
             "inUse": number(decision.in_use),
             "free": number(max(0.0, decision.limit - decision.in_use)),
             "planned": decision.planned,
             "limit": decision.limit,
+            "bounds": {
+                "instances": state.spec.instances,
+                "nodePool": None if node_pool is None else node_pool.instances,
+                "readyNodes": state.ready_instances if state.spec.ready_nodes else None,
+            },
+            "arriving": None if node_pool is None else len(node_pool.claims),
             "zones": decision.zones,
             "pricePerHour": _plain(Decimal(repr(state.spec.price_per_hour))),
             "shadowPricePerHour": number(decision.shadow_price_per_hour),
@@ -131,12 +149,25 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
     return status
 
 
-def written_at_s(status: Json) -> float:
-    """Return the time of the last write of a pipeline's status in seconds since the epoch; -inf if it is unknown."""
-    try:
-        return seconds(status["memory"]["explanation"]["time"])
-    except (KeyError, TypeError, ValueError):  # the schema does not restrict the memory
-        return float("-inf")
+def budget_status(state: BudgetState, decision: BudgetDecision, old: Json, now_s: float) -> Json:
+    """Return the status of a ComputeBudget as JSON; `old` is the stored one, from which transition times are kept."""
+    status: Json = without_nulls(
+        {
+            "observedGeneration": state.spec.generation,
+            "conditions": _conditions((budget_condition(decision, state.unread),), old, state.spec.generation, now_s),
+            "limitPerHour": _plain(Decimal(repr(decision.limit_per_hour))),
+            "spendPerHour": number(decision.spend_per_hour, rounding=ROUND_CEILING),
+            "plannedPerHour": number(decision.planned_per_hour, rounding=ROUND_CEILING),
+            "pipelines": len(decision.pipelines),
+            "short": [
+                {"pipeline": short.key, "servedFraction": number(short.served_fraction, rounding=ROUND_FLOOR)}
+                for short in decision.short[:MAX_SHORT]
+            ],
+            "shortCount": len(decision.short),
+            "reason": short_words(decision) or None,
+        }
+    )
+    return status
 
 
 def number(value: Reading | None, *, rounding: str | None = None) -> str | None:
@@ -259,6 +290,7 @@ def _placement(
         "current": None if found is None else found.desired,
         "ready": None if found is None else found.ready,
         "terminating": None if found is None else found.terminating,
+        "updated": None if found is None or not found.rolling else found.updated,
         "desired": decision.desired.get(key),
         "recommended": decision.recommended.get(key),
         "unconstrained": decision.unconstrained.get(key),

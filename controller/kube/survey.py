@@ -12,6 +12,8 @@ from controller.core.state.spec import Target
 from controller.kube.gateway import (
     AUTOSCALERS,
     DEPLOYMENTS,
+    NAMESPACES,
+    NODE_POOLS,
     NODES,
     PODS,
     SCALED_OBJECTS,
@@ -23,12 +25,10 @@ from controller.kube.gateway import (
     Resource,
 )
 
-NAMESPACES = Resource(api_version="v1", plural="namespaces", namespaced=False)
 _SERVICES = Resource(api_version="v1", plural="services")
 _QUOTAS = Resource(api_version="v1", plural="resourcequotas")
 _LIMIT_RANGES = Resource(api_version="v1", plural="limitranges")
 _SERVICE_ACCOUNTS = Resource(api_version="v1", plural="serviceaccounts")
-_NODE_POOLS = Resource(api_version="karpenter.sh/v1", plural="nodepools", namespaced=False)
 _CRDS = Resource(api_version="apiextensions.k8s.io/v1", plural="customresourcedefinitions", namespaced=False)
 _REVIEWS = Resource(api_version="authorization.k8s.io/v1", plural="subjectaccessreviews", namespaced=False)
 _OWN_REVIEWS = Resource(api_version="authorization.k8s.io/v1", plural="selfsubjectaccessreviews", namespaced=False)
@@ -48,7 +48,7 @@ class Survey:
         """
         return Inventory(
             nodes=self._listed(NODES),
-            node_pools=self._listed(_NODE_POOLS),
+            node_pools=self._listed(NODE_POOLS),
             workspaces={namespace: self._workspace(namespace, selector) for namespace in namespaces},
         )
 

@@ -1,14 +1,18 @@
 """Turns pods, nodes and scales into values of the Snapshot. Pure functions of API objects."""
 
+import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 
+from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.kube.gateway import Json, Scale
-from controller.kube.matching import Workload
+from controller.kube.matching import REVISION_LABELS, Workload
+from optimizer.model import PoolName
 from profiler.samples import PodEndpoint
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -28,6 +32,10 @@ _NOTICES = frozenset(
 )
 """Keys of the taints that announce the removal of a node."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
+_BACK_OFF_WORDS = re.compile(r"back-off (?:(\d+)m)?(\d+)s restarting")
+_LOOP_BACKOFF_S = 40.0
+"""The wait before the third restart in a row: from then on, short runs are a crash loop."""
+_TYPE_LABEL = "node.kubernetes.io/instance-type"
 _FINISHED = {"Succeeded", "Failed"}
 _BACK_OFF = "CrashLoopBackOff"
 _SCRAPE = "prometheus.io/scrape"
@@ -39,20 +47,26 @@ class NodeNames:
     """The names of the nodes that are ready (`up`), and of those among them that are being removed (`leaving`).
 
     `unread` says that the nodes cannot be listed: the names are the last known ones, and other nodes may be up too.
+    `billed` says that it matters which pod is on which node, because budgets count whole instances.
     """
 
     up: frozenset[str] = frozenset()
     leaving: frozenset[str] = frozenset()
     unread: bool = False
+    billed: bool = False
 
 
-def node_names(nodes: Collection[Json], *, unread: bool) -> NodeNames:
-    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old."""
+def node_names(nodes: Collection[Json], *, unread: bool, billed: bool = False) -> NodeNames:
+    """Return the names of the ready `nodes` and of those being removed; `unread` says that `nodes` are old.
+
+    `billed` says whether to count the pods on each node.
+    """
     up = ready_nodes(nodes, {})
     return NodeNames(
         up=frozenset(node["metadata"]["name"] for node in up),
         leaving=frozenset(node["metadata"]["name"] for node in up if is_leaving(node)),
         unread=unread,
+        billed=billed,
     )
 
 
@@ -74,28 +88,57 @@ def target_state(
     `unready_since` has since when (epoch seconds) pods with a node are not ready, by their name, where this is earlier
     than their conditions say.
 
-    An unready pod with a node counts as starting if the node is up, else as stranded. While the nodes are unread, the
-    pod counts as starting, because its node may be up.
+    A ready pod in `unready_since` is in a crash loop and counts as not ready. An unready pod with a node counts as
+    starting if the node is up, else as stranded. While the nodes are unread, the pod counts as starting, because its
+    node may be up.
     """
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = sorted(
         (pod for pod in alive if "deletionTimestamp" not in pod["metadata"]), key=lambda pod: pod["metadata"]["name"]
     )
-    waiting = [pod for pod in staying if not _holds(pod, "Ready")]
+    waiting = [pod for pod in staying if not _holds(pod, "Ready") or pod["metadata"]["name"] in unready_since]
+    revision = _newest_revision(staying)
+    updated = {pod["metadata"]["name"] for pod in staying if revision is not None and _revision(pod) == revision}
     placed = [pod for pod in waiting if _node(pod) is not None]
     return TargetState(
         desired=scale.replicas,
         existing=len(staying),
         ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
-        pending=tuple(_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")),
-        stranded=tuple(
-            _stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up
+        pending=_marked((_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")), updated),
+        stranded=_marked(
+            (_stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up),
+            updated,
         ),
-        starting=tuple(_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up),
-        serving=tuple(_serving(pod, nodes) for pod in staying if _holds(pod, "Ready")),
+        starting=_marked(
+            (_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up), updated
+        ),
+        serving=tuple(_serving(pod, nodes) for pod in staying if pod not in waiting),
         resource_version=scale.resource_version,
+        rolling=revision is not None or (isinstance(scale, Workload) and scale.rolling),
+        updated=len(updated),
+        refusal=scale.failure if isinstance(scale, Workload) else "",
+        nodes=Counter(node for pod in alive if (node := _node(pod)) is not None) if nodes.billed else {},
     )
+
+
+def _newest_revision(pods: Sequence[Json]) -> str | None:
+    """Return the revision whose first pod was created last, None where all pods are of one revision."""
+    first: dict[str, str] = {}
+    for pod in pods:
+        if (revision := _revision(pod)) is not None:
+            created = pod["metadata"].get("creationTimestamp") or ""
+            first[revision] = min(created, first.get(revision, created))
+    return max(first, key=lambda revision: (first[revision], revision)) if len(first) > 1 else None
+
+
+def _revision(pod: Json) -> str | None:
+    labels = pod["metadata"].get("labels") or {}
+    return next((labels[label] for label in REVISION_LABELS if label in labels), None)
+
+
+def _marked(replicas: Iterable[PendingReplica], updated: Collection[str]) -> tuple[PendingReplica, ...]:
+    return tuple(replace(replica, updated=replica.name in updated) for replica in replicas)
 
 
 def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str]:
@@ -135,6 +178,83 @@ def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[J
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNodes:
+    """The nodes of one pool: the names of all, and the distinct allocatable resources of the ready ones.
+
+    `others` are the names of the nodes that are not of the pool.
+    """
+
+    names: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+    allocatable: tuple[Amounts, ...] = ()
+
+    @classmethod
+    def of(cls, nodes: Collection[Json], selector: Mapping[str, str]) -> "PoolNodes":
+        """Return those of `nodes` that match a pool's `selector`."""
+        own = [node for node in nodes if selector.items() <= node["metadata"].get("labels", {}).items()]
+        names = frozenset(node["metadata"]["name"] for node in own)
+        sizes = {
+            tuple(sorted((node["status"].get("allocatable") or {}).items())) for node in own if _holds(node, "Ready")
+        }
+        return cls(
+            names=names,
+            others=frozenset(node["metadata"]["name"] for node in nodes) - names,
+            allocatable=tuple(amounts(dict(size)) for size in sorted(sizes) if size),
+        )
+
+    def outside(self, placed: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the pods of `placed` (pod to node) that are on known nodes which are not of the pool."""
+        return {pod: node for pod, node in placed.items() if node in self.others}
+
+    def holds(self, requests: Amounts) -> int | None:
+        """Return how many pods with `requests` the smallest ready node holds by its allocatable resources.
+
+        None where the pods request nothing or no node is ready. What DaemonSets need is not subtracted.
+        """
+        wanted = {resource: value for resource, value in requests.items() if value > 0}
+        if not wanted or not self.allocatable:
+            return None
+        return min(
+            math.floor(size.get(resource, 0.0) / value + 1e-9)
+            for size in self.allocatable
+            for resource, value in wanted.items()
+        )
+
+
+def placed_pods(pods: Sequence[Json]) -> dict[str, str]:
+    """Return the node of each pod that has one and is not finished, by the pod's name."""
+    return {
+        pod["metadata"]["name"]: node
+        for pod in pods
+        if (node := _node(pod)) is not None and pod.get("status", {}).get("phase") not in _FINISHED
+    }
+
+
+def shared_nodes(
+    selectors: Mapping[PoolName, Mapping[str, str]], nodes: Collection[Json]
+) -> Mapping[PoolName, Mapping[PoolName, tuple[str, ...]]]:
+    """Return the ready nodes that two pools match: their names, by the pool and the other pool."""
+    names = {
+        pool: {node["metadata"]["name"] for node in ready_nodes(nodes, selector)}
+        for pool, selector in selectors.items()
+    }
+    return {
+        pool: {other: tuple(sorted(both)) for other in names if other != pool and (both := names[pool] & names[other])}
+        for pool in names
+    }
+
+
+def instance_types(nodes: Collection[Json], selector: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
+    """Return the instance types of the nodes in `names` that match a pool's `selector`; "" for a node without one."""
+    types: dict[str, str] = {}
+    for node in nodes:
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
+        if name in names and selector.items() <= labels.items():
+            types[name] = labels.get(_TYPE_LABEL, "")
+    return types
+
+
 def zones(nodes: Collection[Json]) -> int:
     """Return the number of distinct zones of `nodes`, at least 1."""
     return max(1, len({node["metadata"]["labels"].get(_ZONE_LABEL) for node in nodes} - {None}))
@@ -157,7 +277,7 @@ def ready_since_s(pod: Json) -> float:
 
 def unready_since_s(pod: Json) -> float:
     """Return since when (epoch seconds) a pod with a node is unready: its loss of readiness, else its scheduling."""
-    known = next((kind for kind in ("Ready", "PodScheduled") if _condition(pod, kind)), "Ready")
+    known = next((kind for kind in ("Ready", "PodScheduled") if condition(pod, kind)), "Ready")
     return _since_s(pod, known)
 
 
@@ -195,8 +315,7 @@ def _startup_s(pod: Json) -> float | None:
 
 
 def _unscheduled(pod: Json) -> PendingReplica:
-    condition = _condition(pod, "PodScheduled")
-    return _replica(pod, _since_s(pod, "PodScheduled"), condition.get("message", ""))
+    return _replica(pod, _since_s(pod, "PodScheduled"), condition(pod, "PodScheduled").get("message", ""))
 
 
 def _stranded(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
@@ -211,11 +330,56 @@ def _earliest_s(pod: Json, unready_since: Mapping[str, float]) -> float:
 def _starting(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
     """Return a starting pod, with the kubelet's reason for the first waiting container, else for the whole pod."""
     containers = [*_statuses(pod, "initContainerStatuses"), *_statuses(pod, "containerStatuses")]
-    for state in (container.get("state") or {} for container in containers):
-        if (waits := state.get("waiting")) is not None:
-            return _replica(pod, _earliest_s(pod, unready_since), _reason(waits))
-    words = _reason(_condition(pod, "Ready")) or "it is not ready"
-    return _replica(pod, _earliest_s(pod, unready_since), words)
+    since_s = _earliest_s(pod, unready_since)
+    for container in containers:
+        if (waits := (container.get("state") or {}).get("waiting")) is not None:
+            return _replica(pod, since_s, "; ".join(filter(None, (_reason(waits), _last_end(container)))))
+    ended = next(filter(None, map(_last_end, containers)), "")
+    words = "" if is_ready(pod) else _reason(condition(pod, "Ready")) or "it is not ready"
+    return _replica(pod, since_s, "; ".join(filter(None, (words, ended))))
+
+
+def _last_end(container: Json) -> str:
+    """Return how often a container was restarted and how it ended before, empty where it never was."""
+    if (ended := (container.get("lastState") or {}).get("terminated")) is None:
+        return ""
+    cause = ended.get("reason") or "an unknown cause"
+    return f"{container.get('restartCount')} restarts, the last after {cause} (exit code {ended.get('exitCode')})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashLoop:
+    """A pod is in a crash loop since `since_s` (epoch seconds) or earlier; its last run took `run_s` seconds."""
+
+    since_s: float
+    run_s: float
+
+
+def crash_loop(pod: Json, shorter_than_s: float) -> CrashLoop | None:
+    """Return the crash loop that a pod is in, as its restarts show it, None for one that is in none.
+
+    The kubelet waits 10 s before the first restart of a container, and twice as long before each further one, until it
+    has run for ten minutes. So the last wait tells how long the loop has lasted at least. A container whose last run
+    was longer than `shorter_than_s` is in none.
+    """
+    for container in _statuses(pod, "containerStatuses"):
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        if not ended.get("startedAt") or not ended.get("finishedAt"):
+            continue
+        finished_s = seconds(ended["finishedAt"])
+        run_s, backoff_s = finished_s - seconds(ended["startedAt"]), _backoff_s(container, finished_s)
+        if run_s <= shorter_than_s and backoff_s >= _LOOP_BACKOFF_S:
+            return CrashLoop(since_s=max(_since_s(pod, "PodScheduled"), finished_s - (backoff_s - 10.0)), run_s=run_s)
+    return None
+
+
+def _backoff_s(container: Json, finished_s: float) -> float:
+    """Return how long the kubelet waits, or has waited, before it restarts a container that ended at `finished_s`."""
+    state = container.get("state") or {}
+    if (running := state.get("running") or {}).get("startedAt"):
+        return seconds(running["startedAt"]) - finished_s
+    waits = _BACK_OFF_WORDS.match((state.get("waiting") or {}).get("message") or "")
+    return 0.0 if waits is None else 60.0 * int(waits[1] or 0) + int(waits[2])
 
 
 def _reason(source: Json) -> str:
@@ -243,14 +407,18 @@ def _port(text: str | None) -> int | None:
 
 
 def _since_s(pod: Json, kind: str) -> float:
-    # lastTransitionTime may be null; then the pod's creation is an earlier bound.
-    return seconds(_condition(pod, kind).get("lastTransitionTime") or pod["metadata"]["creationTimestamp"])
+    # lastTransitionTime may be null; then the pod's creation is an earlier bound. It may also be of a kubelet whose
+    # clock is behind that of the API server: nothing of a pod is older than the pod.
+    created = pod["metadata"].get("creationTimestamp")
+    changed = condition(pod, kind).get("lastTransitionTime")
+    return max(seconds(time) for time in (created, changed) if time)
 
 
 def _holds(resource: Json, kind: str, status: str = "True") -> bool:
-    return bool(_condition(resource, kind).get("status") == status)
+    return bool(condition(resource, kind).get("status") == status)
 
 
-def _condition(resource: Json, kind: str) -> Json:
+def condition(resource: Json, kind: str) -> Json:
+    """Return the condition `kind` in the status of an object, empty without one."""
     conditions: list[Json] = resource.get("status", {}).get("conditions") or []
-    return next((condition for condition in conditions if condition["type"] == kind), {})
+    return next((one for one in conditions if one["type"] == kind), {})

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from controller.kube.server_clock import REPORTED_S
 from controller.monitoring.promql import CUT_SESSIONS, INSTALLATION, OBJECTIVE, PIPELINE, burn_rate, gauge, series
 
 RUNBOOK = "__RUNBOOK_URL__"
@@ -102,6 +103,21 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="SluiceComputeBudgetExceeded",
+        expr=(
+            f"{gauge('budget_spend_usd_per_hour', by='budget')}"
+            f" > {gauge('budget_limit_usd_per_hour', by='budget')} + 1e-6"
+            f" and {gauge('budget_excused', by='budget')} == 0"
+        ),
+        wait="5m",
+        severity="warning",
+        summary="the pipelines of ComputeBudget {{ $labels.budget }} cost more than it allows",
+        description=(
+            f"The replicas of the pipelines of ComputeBudget {{{{ $labels.budget }}}} cost {_MONEY} USD per hour, "
+            "which is above its limit, and not because replicas drain. No change by Sluice exceeds a budget."
+        ),
+    ),
+    Alert(
         name="SluiceMetricsLost",
         expr=f"{gauge('demand_unseen_seconds', by=PIPELINE)} > {UNSEEN_S}",
         wait="1m",
@@ -147,6 +163,28 @@ ALERTS = (
         description=(
             "No replica of the operator holds the lease, or Prometheus scrapes none. No pipeline is scaled until one "
             "leads."
+        ),
+    ),
+    Alert(
+        name="SluiceStatusRefused",
+        expr=f"{gauge('pipeline_status_refused', by=PIPELINE)} == 1",
+        wait="2m",
+        severity="warning",
+        summary=f"the API server refuses the status of {_OF_PIPELINE}",
+        description=(
+            f"The status of {_OF_PIPELINE} cannot be written and shows an earlier decision. The Event StatusRefused "
+            "says why, and whether the pipeline is scaled meanwhile."
+        ),
+    ),
+    Alert(
+        name="SluiceClockSkew",
+        expr=f"abs({gauge('clock_skew_seconds', by=INSTALLATION)}) > {REPORTED_S:g}",
+        wait="5m",
+        severity="warning",
+        summary="the clocks of {{ $labels.job }} and of the API server differ",
+        description=(
+            f"The clocks of the operator {{{{ $labels.job }}}} and of the API server are {_NUMBER} seconds apart. "
+            "Decisions use the API server's clock."
         ),
     ),
     Alert(

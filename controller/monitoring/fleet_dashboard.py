@@ -14,6 +14,10 @@ def _of(name: str, by: str = PIPELINE) -> str:
     return gauge(name, by=by, where=_HERE)
 
 
+def _budget(name: str) -> str:
+    return gauge(f"budget_{name}", by="budget")
+
+
 def _pool(name: str) -> str:
     return gauge(name, by="pool")
 
@@ -41,6 +45,24 @@ FLEET = Dashboard(
                             expr=gauge("fleet_budget_usd_per_hour", by=INSTALLATION),
                             legend="{{job}}: fleet budget",
                             empty_because="there is no budget for the fleet without --fleet-budget",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="ComputeBudgets",
+                    question="What share of each ComputeBudget do its pipelines spend together? At 100 % they give "
+                    "way by priority.",
+                    unit="percentunit",
+                    queries=(
+                        Query(
+                            expr=f"{_budget('spend_usd_per_hour')} / {_budget('limit_usd_per_hour')}",
+                            legend="{{budget}}: spent",
+                            empty_because="there is no ComputeBudget",
+                        ),
+                        Query(
+                            expr=f"{_budget('planned_usd_per_hour')} / {_budget('limit_usd_per_hour')}",
+                            legend="{{budget}}: planned",
+                            empty_because="there is no ComputeBudget",
                         ),
                     ),
                 ),

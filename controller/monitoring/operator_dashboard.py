@@ -108,6 +108,21 @@ OPERATOR = Dashboard(
                     queries=(Query(expr=_rate("api_requests_total", "verb"), legend="{{verb}}"),),
                 ),
                 Panel(
+                    title="Statuses refused",
+                    question="Of how many pipelines does the API server refuse the status, as a failing webhook does?",
+                    kind=Kind.NUMBER,
+                    width=6,
+                    queries=(Query(expr=f"sum({gauge('pipeline_status_refused', by=PIPELINE)})", legend="refused"),),
+                ),
+                Panel(
+                    title="Clock skew",
+                    question="How far is the API server's clock ahead of the operator's?",
+                    kind=Kind.NUMBER,
+                    unit="s",
+                    width=6,
+                    queries=(Query(expr=_of("clock_skew_seconds"), legend="{{job}}"),),
+                ),
+                Panel(
                     title="Metrics answered",
                     question="Which share of the readings that a cycle needs (demand, latency, rules, throughput of "
                     "the stages) were numbers?",
@@ -119,6 +134,13 @@ OPERATOR = Dashboard(
                             legend="answered",
                         ),
                     ),
+                ),
+                Panel(
+                    title="Unanswered queries",
+                    question="Which share of the queries to Prometheus had no answer within the cycle, by kind?",
+                    unit="percentunit",
+                    most=1,
+                    queries=(Query(expr=gauge("metrics_unanswered_ratio", by="kind"), legend="{{kind}}"),),
                 ),
                 Panel(
                     title="Absent readings",

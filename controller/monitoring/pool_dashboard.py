@@ -26,11 +26,12 @@ POOL = Dashboard(
             panels=(
                 Panel(
                     title="Instances",
-                    question="How many instances are in use, planned, ready and allowed?",
+                    question="How many instances are in use, planned, ready, on their way and allowed?",
                     queries=(
                         Query(expr=_of("pool_instances"), legend="{{pool}}: in use"),
                         Query(expr=_of("pool_planned_instances"), legend="{{pool}}: planned"),
                         Query(expr=_of("pool_ready_instances"), legend="{{pool}}: ready"),
+                        Query(expr=_of("pool_arriving_nodes"), legend="{{pool}}: on their way"),
                         Query(expr=_of("pool_limit"), legend="{{pool}}: limit"),
                     ),
                 ),

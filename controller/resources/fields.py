@@ -23,6 +23,7 @@ KIND_PATTERN = r"^[A-Z][A-Za-z0-9]*$"
 API_VERSION_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9]+((alpha|beta)[0-9]+)?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+INSTANCE_TYPE_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
 URL_PATTERN = r"^https?://\S+$"
 CLOCK_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
@@ -32,6 +33,8 @@ MOMENT_PATTERN = (
     r"T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$"
 )
 ZONE_PATTERN = r"^[A-Za-z][-+A-Za-z0-9_]*(/[-+A-Za-z0-9_]+)*$"
+SERIES_LABEL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
+SERIES_VALUE_PATTERN = r"^[^\x00-\x1f\x7f]+$"
 MODEL_PATTERN = r"""^[^"'\\\x00-\x1f\x7f]+$"""
 
 PATTERN_RULES = {
@@ -47,11 +50,14 @@ PATTERN_RULES = {
     API_VERSION_PATTERN: "must be an API version such as apps/v1",
     NUMBER_PATTERN: "must be a decimal number in quotes",
     URL_PATTERN: "must be a URL such as http://prometheus:9090",
+    SERIES_LABEL_PATTERN: "must be the name of a label in Prometheus: letters, digits and _, not a digit first",
+    SERIES_VALUE_PATTERN: "must be printable characters",
     MODEL_PATTERN: "must be the name of a model: printable characters without quotes and backslashes",
     CLOCK_PATTERN: 'must be a time of day in quotes from "00:00" to "23:59"',
     END_PATTERN: 'must be a time of day in quotes from "00:00" to "24:00"',
     MOMENT_PATTERN: "must be an RFC 3339 time in this century, in whole seconds, such as 2026-12-24T18:00:00Z",
     ZONE_PATTERN: "must be an IANA time zone such as Europe/Berlin",
+    LABEL_KEY_PATTERN: "must be a label key such as sluice.dev/pool",
     LABEL_VALUE_PATTERN: "must be a label value: letters, digits, -, _ and ., "
     "starting and ending with a letter or digit",
 }
@@ -134,11 +140,16 @@ Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)
 Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 Kind = Annotated[str, Field(pattern=KIND_PATTERN, max_length=63)]
 ApiVersion = Annotated[str, Field(pattern=API_VERSION_PATTERN, max_length=317)]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN, max_length=317)]
 LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 DROP_NULLS = BeforeValidator(_without_nulls)
 """For maps: removes entries that are null, as the API server does."""
 ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, min_length=1, max_length=253)]
 """The name of a model as its server labels it, such as `openai/whisper-large-v3`."""
+SeriesLabel = Annotated[str, Field(pattern=SERIES_LABEL_PATTERN, min_length=1, max_length=63)]
+"""The name of a label in Prometheus."""
+SeriesValue = Annotated[str, Field(pattern=SERIES_VALUE_PATTERN, min_length=1, max_length=253)]
+"""The value of a label in Prometheus."""
 ClockTime = Annotated[str, Field(pattern=CLOCK_PATTERN, max_length=5)]
 EndTime = Annotated[str, Field(pattern=END_PATTERN, max_length=5)]
 Moment = Annotated[str, Field(pattern=MOMENT_PATTERN, max_length=25), _EXISTS]

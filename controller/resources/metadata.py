@@ -1,11 +1,30 @@
 """Object metadata and status conditions, by the Kubernetes API conventions."""
 
+import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from controller.resources.base import Part
-from controller.resources.fields import DROP_NULLS, Label, LabelValue
+from controller.resources.base import Breach, Constraint, Part
+from controller.resources.fields import DROP_NULLS, LABEL_KEY_PATTERN, Label, LabelValue
+
+
+def label_keys(attribute: str, field: str) -> Constraint:
+    """Return the constraint that the keys of the mapping in `attribute`, the manifest's `field`, are label keys."""
+
+    def find(part: Any) -> Iterator[Breach]:
+        for key in getattr(part, attribute):
+            if not re.fullmatch(LABEL_KEY_PATTERN, key):
+                yield Breach(path=(field, key), rule="must be a label key such as sluice.dev/pool")
+
+    return Constraint(
+        find=find,
+        cel=f"!has(self.{field}) || self.{field}.all(key, key.matches('{LABEL_KEY_PATTERN}'))",
+        rule="keys must be label keys such as sluice.dev/pool",
+        field=field,
+    )
+
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 """An RFC 3339 time."""

@@ -10,7 +10,7 @@ from controller.resources.metadata import Metadata
 from controller.resources.pipeline_rules import MAX_STAGES, PIPELINE_CONSTRAINTS
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.placement import Replicas
-from controller.resources.schedule import MAX_FLOORS, LeastDemand
+from controller.resources.schedule import MAX_FLOORS, ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage
 
 
@@ -44,6 +44,12 @@ class Demand(Part):
     )
     """Demand that is known in advance, such as business hours. The planned demand is not below the highest entry that
     is active now or will be before a replica that is started now is ready."""
+    admission: Literal["Shed", "None"] = "Shed"
+    """Whether the ingress sheds the load above status.admissible. None: nothing sheds; status.admissible is absent, and
+    plans count on all of the load."""
+    expected: Annotated[list[ExpectedDemand], Field(max_length=MAX_FLOORS)] = Field(default_factory=list)
+    """Events that are known in advance and repeat, as cron schedules. They count as the entries of atLeast do: from one
+    start-up time before the event until its end."""
 
 
 class Sla(Part):
@@ -65,6 +71,10 @@ class Budget(Part):
 
     per_hour: DecimalString
     """Limit on the pipeline's spend in USD per hour, including replicas that overlap during a change."""
+    basis: Literal["Replicas", "Instances"] | None = None
+    """What spend, cost and limit count. Replicas: the replicas' shares of instances, at price.perHour of their pools.
+    Instances: the whole nodes that the replicas take, each at its own price; pipelines on one node share its price in
+    proportion. By default Instances for a pipeline that may use an elastic pool, otherwise Replicas."""
 
 
 class UpStep(Part):
@@ -116,6 +126,15 @@ class ScaleDown(Part):
 class Scaling(Part):
     """How fast and how readily to change replicas."""
 
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda scaling: scaling.cold_start is None or scaling.idle_after is not None,
+            cel="!has(self.coldStart) || has(self.idleAfter)",
+            rule="allowed only with idleAfter: without it no stage goes to zero",
+            field="coldStart",
+        ),
+    )
+
     tolerance: Ratio = "0.1"
     """Minimum saving, as a share of the pipeline's cost, for which replicas change while the SLA is met."""
     scale_up: ScaleUp = ScaleUp()
@@ -126,6 +145,10 @@ class Scaling(Part):
     """Time without demand after which stages whose placements all have replicas.min 0 go to zero replicas; at least
     scaleDown.stabilization. As soon as there is demand, each stage gets replicas again. By default, every stage keeps
     at least one."""
+    cold_start: Literal["Wait", "Refuse"] | None = None
+    """What happens to load while a stage has no ready replica. Wait: all of it is admitted. Refuse: status.admissible
+    is 0, also before the first demand; demand.query must count what is refused. By default, load is admitted until the
+    first cycle sees it, then as far as ready replicas have session slots."""
 
 
 class PipelineSpec(Part):

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from controller.resources.base import ListMap, Part
 from controller.resources.fields import Label, Number, Text
 from controller.resources.metadata import Condition, Timestamp
+from controller.resources.schedule import MAX_SCHEDULE
 
 
 class Summary(Part):
@@ -82,6 +83,8 @@ class PlacementStatus(Part):
     """Replicas that are ready."""
     terminating: int | None = None
     """Replicas that are terminating."""
+    updated: int | None = None
+    """Replicas of the new revision. Present only while a roll-out is in progress."""
     desired: int | None = None
     """Replicas after the changes of this cycle."""
     recommended: int | None = None
@@ -168,13 +171,15 @@ class PipelineStatus(Part):
     """The generation of the spec that this status is about."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible."""
+    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, Shedding."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None
     """Planned demand, in the pipeline's unit."""
     at_least: Label | None = None
-    """Entry of spec.demand.atLeast that determines the planned demand. Absent: the load does."""
+    """Entry of spec.demand.atLeast that determines the planned demand. Absent: none does."""
+    expected: Annotated[str, Field(max_length=MAX_SCHEDULE)] | None = None
+    """Schedule of the entry of spec.demand.expected that determines the planned demand. Absent: none does."""
     observed_demand: Number | None = None
     """Observed demand, in the pipeline's unit."""
     metrics: MetricsStatus | None = None
@@ -188,9 +193,9 @@ class PipelineStatus(Part):
     next_bottleneck: Annotated[str, Field(max_length=63)] | None = None
     """The stage where the next dollar would save most latency."""
     limited_by: Annotated[str, Field(max_length=128)] | None = None
-    """The binding constraint: Budget, Pool/<name>, Bounds/<stage> or Sla."""
+    """The binding constraint: Budget, Budget/<ComputeBudget>, Pool/<name>, Bounds/<stage> or Sla."""
     cost_per_hour: Number | None = None
-    """USD per hour of the plan's replicas; of shared ones, this pipeline's share."""
+    """USD per hour of the plan on budgetBasis; of shared replicas, this pipeline's share."""
     billed_per_hour: Number | None = None
     """USD per hour of the whole instances that they occupy. Shared replicas count at the pipeline that scales them."""
     moved_replicas: int | None = None
@@ -198,7 +203,10 @@ class PipelineStatus(Part):
     switching_cost_per_hour: Number | None = None
     """Weight of these changes when plans were compared, in USD per hour. It is not billed."""
     spend_per_hour: Number | None = None
-    """USD per hour of the replicas that exist or are desired, terminating ones included; of shared ones, its share."""
+    """USD per hour, on budgetBasis, of the replicas that exist or are desired, terminating ones included; of shared
+    ones, its share."""
+    budget_basis: Annotated[str, Field(max_length=16)] | None = None
+    """What costPerHour, spendPerHour and budgetPerHour count: spec.budget.basis, or its default."""
     budget_per_hour: Number | None = None
     """USD per hour that may be spent."""
     required_budget_per_hour: Number | None = None
@@ -213,6 +221,8 @@ class PipelineStatus(Part):
     """Demand that can be served within the SLA, in the pipeline's unit. The ingress sheds the rest. Absent: no limit.
 
     While replicas start, it is lowered to the demand that the ready replicas can serve."""
+    admissible_until: Timestamp | None = None
+    """Until when admissible is valid. The operator renews it. Once this time is past, there is no limit."""
     stages: Annotated[list[StageStatus], ListMap(key="name"), Field(max_length=20)] = Field(default_factory=list)
     """The stages."""
     last_decision: DecisionStatus | None = None

@@ -9,29 +9,53 @@ from pydantic import Field
 from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
-    LABEL_KEY_PATTERN,
+    INSTANCE_TYPE_PATTERN,
     DecimalString,
     LabelValue,
     Number,
     PositiveDuration,
+    Subdomain,
     Text,
     duration_s,
 )
-from controller.resources.metadata import Condition, Metadata, Timestamp
+from controller.resources.metadata import Condition, Metadata, Timestamp, label_keys
+
+
+def _bad_instance_types(price: Any) -> Iterator[Breach]:
+    for name in price.by_instance_type or {}:
+        if not re.fullmatch(INSTANCE_TYPE_PATTERN, name):
+            yield Breach(path=("byInstanceType", name), rule="must be an instance type such as g5.2xlarge")
 
 
 class Price(Part):
     """The price of an instance."""
 
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        Constraint(
+            find=_bad_instance_types,
+            cel=f"!has(self.byInstanceType) || self.byInstanceType.all(name, name.matches('{INSTANCE_TYPE_PATTERN}'))",
+            rule="keys must be instance types such as g5.2xlarge",
+            field="byInstanceType",
+        ),
+    )
+
     per_hour: DecimalString
     """USD per instance and hour, as a decimal string."""
+    by_instance_type: Annotated[dict[str, DecimalString], Field(min_length=1, max_length=64), DROP_NULLS] | None = None
+    """USD per hour of nodes by their label node.kubernetes.io/instance-type, as decimal strings, for budgets that count
+    whole instances. Nodes of other types, and new nodes in plans, cost perHour."""
 
 
 class Capacity(Part):
-    """The capacity of the pool."""
+    """What bounds the pool: at least one of the fields. The smallest bound counts."""
 
     instances: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Maximum number of instances. By default the number of ready nodes."""
+    """Maximum number of instances."""
+    node_pool: Subdomain | None = None
+    """The NodePool of Karpenter that makes the nodes of this pool. Its spec.limits are the bound where they convert to
+    instances; without such limits, instances is required too. Replicas may be pending while a node is on its way."""
+    ready_nodes: bool = False
+    """Whether the ready nodes are the bound, because nothing adds nodes to the pool."""
 
 
 class Backoff(Part):
@@ -55,28 +79,26 @@ class Backoff(Part):
 class Unavailable(Part):
     """When the pool counts as unavailable, and for how long."""
 
-    pending_deadline: PositiveDuration = "5m"
-    """The pool counts as unavailable when a replica has been unschedulable for longer than this."""
+    pending_deadline: PositiveDuration | None = None
+    """The pool counts as unavailable when a replica has been unschedulable for longer than this. By default 5m for the
+    device CPU and 15m for accelerators, whose nodes take longer to start and to be found."""
     backoff: Backoff = Backoff()
     """Time for which plans avoid the pool; afterwards one replica is tried."""
-
-
-def _bad_label_keys(spec: Any) -> Iterator[Breach]:
-    for key in spec.node_selector:
-        if not re.fullmatch(LABEL_KEY_PATTERN, key):
-            yield Breach(path=("nodeSelector", key), rule="must be a label key such as sluice.dev/pool")
 
 
 class PoolSpec(Part):
     """The desired state: the nodes of the pool, their price and capacity."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
-        Constraint(
-            find=_bad_label_keys,
-            cel=f"self.nodeSelector.all(key, key.matches('{LABEL_KEY_PATTERN}'))",
-            rule="keys must be label keys such as sluice.dev/pool",
-            field="nodeSelector",
+        constraint(
+            holds=lambda spec: (
+                spec.capacity.instances is not None or spec.capacity.node_pool is not None or spec.capacity.ready_nodes
+            ),
+            cel="has(self.capacity.instances) || has(self.capacity.nodePool) || self.capacity.readyNodes",
+            rule="must say what bounds the pool: instances, nodePool or readyNodes: true; the smallest bound counts",
+            field="capacity",
         ),
+        label_keys("node_selector", "nodeSelector"),
     )
 
     device: Literal["CPU", "Inferentia", "Trainium", "GPU"]
@@ -86,9 +108,20 @@ class PoolSpec(Part):
     price: Price
     """The price of an instance."""
     capacity: Capacity = Capacity()
-    """The capacity of the pool."""
+    """What bounds the pool."""
     unavailable: Unavailable = Unavailable()
     """When the pool counts as unavailable, and for how long."""
+
+
+class PoolBounds(Part):
+    """The bounds of spec.capacity, in instances; a bound that is not stated or not known is absent."""
+
+    instances: int | None = None
+    """spec.capacity.instances."""
+    node_pool: int | None = None
+    """What the limits of the NodePool allow."""
+    ready_nodes: int | None = None
+    """Ready nodes, with spec.capacity.readyNodes."""
 
 
 class PoolStatus(Part):
@@ -97,7 +130,8 @@ class PoolStatus(Part):
     observed_generation: int | None = None
     """The generation of the spec that this status is based on."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=8)] = Field(default_factory=list)
-    """Conditions of the pool: Available says whether replicas can be scheduled on it."""
+    """Conditions of the pool: Available says whether replicas can be scheduled on it, CapacityKnown whether the limits
+    of its NodePool are known, and NodesExclusive whether its nodes are in no other pool."""
     in_use: Number | None = None
     """Instances in use by replicas; a replica that shares an instance counts as a fraction."""
     free: Number | None = None
@@ -105,7 +139,11 @@ class PoolStatus(Part):
     planned: int | None = None
     """Whole instances that the current plan uses."""
     limit: int | None = None
-    """Maximum number of instances: spec.capacity.instances, else the number of ready nodes."""
+    """Maximum number of instances: the smallest bound of spec.capacity."""
+    bounds: PoolBounds | None = None
+    """The bounds of spec.capacity, in instances."""
+    arriving: int | None = None
+    """Nodes that Karpenter has launched for the pool and that have not registered yet."""
     zones: int | None = None
     """Number of distinct zones of the ready nodes, at least 1."""
     price_per_hour: Number | None = None

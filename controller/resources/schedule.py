@@ -1,4 +1,4 @@
-"""The least demand of known times: an entry of `spec.demand.atLeast`."""
+"""The least demand of known times: entries of `spec.demand.atLeast` and `spec.demand.expected`."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -6,19 +6,66 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from controller.resources import cron
 from controller.resources.base import Breach, Constraint, ListSet, Part, constraint
-from controller.resources.fields import ClockTime, DecimalString, EndTime, Label, Moment, ZoneName
+from controller.resources.fields import (
+    ClockTime,
+    DecimalString,
+    EndTime,
+    Label,
+    Moment,
+    PositiveDuration,
+    ZoneName,
+)
 from controller.resources.parsing import nearest_name
 from controller.resources.time_zones import zone_names
 
 MAX_FLOORS = 16
+MAX_SCHEDULE = 128
 
 
-def _unknown_zone(entry: "LeastDemand") -> Iterator[Breach]:
+def _unknown_zone(entry: "LeastDemand | CronEntry") -> Iterator[Breach]:
     if entry.time_zone is not None and entry.time_zone not in zone_names():
         nearest = nearest_name(entry.time_zone, sorted(zone_names()))
         hint = f"; did you mean {nearest}?" if nearest else ""
         yield Breach(path=("timeZone",), rule=f"must be an IANA time zone such as Europe/Berlin{hint}")
+
+
+_ZONE = Constraint(find=_unknown_zone, cel=None, rule="must be an IANA time zone", field="timeZone")
+"""Only the machine that evaluates the schedule knows its time zone data."""
+
+
+def _bad_schedule(entry: "CronEntry") -> Iterator[Breach]:
+    try:
+        cron.parse(entry.schedule)
+    except cron.CronError as error:
+        yield Breach(path=("schedule",), rule=str(error))
+
+
+class CronEntry(Part):
+    """Times that repeat by a cron schedule."""
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        Constraint(
+            find=_bad_schedule, cel=f"self.schedule.matches('{cron.PATTERN}')", rule=cron.RULE, field="schedule"
+        ),
+        _ZONE,
+    )
+
+    schedule: Annotated[str, Field(min_length=9, max_length=MAX_SCHEDULE)]
+    """When it begins, as a cron schedule: minute, hour, day of month, month and day of week, such as
+    "0 18 * * MON-FRI". The names are those of English, in capitals."""
+    time_zone: ZoneName | None = None
+    """IANA name of the time zone of the schedule, such as Europe/Berlin. By default UTC."""
+    for_: Annotated[PositiveDuration, Field(alias="for")]
+    """How long it lasts each time."""
+
+
+class ExpectedDemand(CronEntry):
+    """A demand that is known in advance and repeats: events by a cron schedule."""
+
+    at_least: DecimalString
+    """Least demand to plan for during the events, in the pipeline's unit."""
 
 
 _WEEKLY = "(has(self.from) || has(self.until))"
@@ -65,8 +112,7 @@ class LeastDemand(Part):
             rule="must be after start",
             field="end",
         ),
-        # Only the machine that evaluates the schedule knows its time zone data.
-        Constraint(find=_unknown_zone, cel=None, rule="must be an IANA time zone", field="timeZone"),
+        _ZONE,
     )
 
     name: Label

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from controller.resources.base import Part
+from controller.resources.budget import ComputeBudget
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 
@@ -74,7 +75,7 @@ class Crd:
         }
 
 
-_TYPES = {"AGE": "date", "LIMIT": "integer"}
+_TYPES = {"AGE": "date", "LIMIT": "integer", "PIPELINES": "integer", "SHORT": "integer"}
 
 
 def _column(name: str, json_path: str, description: str) -> dict[str, Any]:
@@ -119,6 +120,22 @@ CRDS = (
             ("UNTIL", ".status.unavailableUntil", "Avoided until"),
             ("REASON", ".status.reason", "Why it is unavailable"),
         ),
+    ),
+    Crd(
+        model=ComputeBudget,
+        plural="computebudgets",
+        singular="computebudget",
+        short_name="cbudget",
+        namespaced=False,
+        columns=(
+            ("PER-HOUR", ".status.limitPerHour", "USD per hour that may be spent now"),
+            ("SPENT", ".status.spendPerHour", "USD per hour that is spent"),
+            ("PLANNED", ".status.plannedPerHour", "USD per hour of the plans"),
+            ("PIPELINES", ".status.pipelines", "Pipelines that have this budget together"),
+            ("SHORT", ".status.shortCount", "Pipelines that are served in part because of this budget"),
+            ("WITHIN", ".status.conditions[?(@.type=='WithinBudget')].status", "Whether the spend is within the limit"),
+        ),
+        wide=(("REASON", ".status.reason", "Why pipelines are served in part"),),
     ),
 )
 

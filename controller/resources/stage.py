@@ -13,6 +13,8 @@ from controller.resources.fields import (
     PassRatio,
     PositiveDuration,
     Query,
+    SeriesLabel,
+    SeriesValue,
 )
 from controller.resources.placement import Placement
 from profiler.samples import Answer, Quantity
@@ -30,6 +32,26 @@ class MetricOverride(Part):
     """PromQL for the quantity."""
 
 
+class LabelMatch(Part):
+    """A label that series must have."""
+
+    label: SeriesLabel
+    """Name of the label, such as cluster."""
+    value: SeriesValue
+    """Its value."""
+
+
+class MetricLabels(Part):
+    """The labels of the servers' series. They replace those that the operator is set to."""
+
+    namespace: SeriesLabel = "namespace"
+    """Name of the label that has the namespace of the pod, such as exported_namespace."""
+    pod: SeriesLabel = "pod"
+    """Name of the label that has the name of the pod, such as exported_pod."""
+    match: Annotated[list[LabelMatch], ListMap(key="label"), Field(max_length=8)] = Field(default_factory=list)
+    """Labels that the series must have, such as cluster where several clusters share a back end."""
+
+
 class Metrics(Part):
     """How to read the metrics of the stage's servers."""
 
@@ -41,15 +63,15 @@ class Metrics(Part):
             field="model",
         ),
         constraint(
-            holds=lambda metrics: metrics.answer is None or metrics.preset == "vllm",
-            cel="!has(self.answer) || self.preset == 'vllm'",
-            rule="needs preset vllm: other servers do not measure the first token of an answer",
+            holds=lambda metrics: metrics.answer is None or metrics.preset not in {"generic", "triton"},
+            cel="!has(self.answer) || !(self.preset in ['generic', 'triton'])",
+            rule="needs preset vllm or one of your own: these servers do not measure the first token of an answer",
             field="answer",
         ),
     )
 
-    preset: Literal["generic", "triton", "vllm"] = "generic"
-    """The kind of server, which determines the metric names."""
+    preset: Label = "generic"
+    """The kind of server, which determines the metric names: generic, triton, vllm, or a preset of your own."""
     model: ModelName | None = None
     """The model of the server that serves the stage, as the server labels it (Triton model, an ensemble included; vLLM
     model_name). Required only if a pod serves several models."""
@@ -57,6 +79,9 @@ class Metrics(Part):
     """Where the latency of a streamed answer ends: First (its first token) or Whole (its end). By default Whole."""
     window: PositiveDuration = "1m"
     """Time window of rates and percentiles; use at least four scrape intervals."""
+    labels: MetricLabels | None = None
+    """The labels of the servers' series, by default those that the operator is set to. Only for Prometheus: direct
+    scrapes know the pod."""
     overrides: Annotated[list[MetricOverride], ListMap(key="quantity"), Field(max_length=12)] = Field(
         default_factory=list
     )
@@ -145,7 +170,7 @@ class Stage(Part):
             "metrics",
             "metrics",
             "!has(self.metrics) || self.metrics.preset == 'generic' && self.metrics.window == '1m'"
-            " && (!has(self.metrics.overrides) || size(self.metrics.overrides) == 0)",
+            " && !has(self.metrics.labels) && (!has(self.metrics.overrides) || size(self.metrics.overrides) == 0)",
         ),
         _of_the_servers("queue_limit", "queueLimit", "!has(self.queueLimit)"),
         _of_the_servers("rules", "rules", "!has(self.rules) || size(self.rules) == 0"),

@@ -5,18 +5,23 @@ Names that thousands of pipelines share are interned to save memory.
 
 from sys import intern
 
-from controller.core.state.schedule import DemandFloor, EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
     UNDECLARED_STARTUP_S,
+    BudgetPeriod,
+    BudgetSpec,
+    ColdStart,
     Declared,
     DemandUnit,
+    LabelSelector,
     Mode,
     PipelineQueries,
     PipelineSpec,
     PlacementSpec,
     PoolSpec,
+    Requirement,
     Rule,
     RuleMetric,
     Scaling,
@@ -24,18 +29,24 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
+from controller.resources import cron
+from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
 from controller.resources.pool import ComputePool
-from controller.resources.schedule import LeastDemand
-from controller.resources.stage import Stage, ThresholdRule
+from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
+from controller.resources.stage import MetricLabels, Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
 from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
-from profiler.samples import Answer
+from profiler.samples import Answer, SeriesLabels
 
+_CPU_DEADLINE = "5m"
+_ACCELERATOR_DEADLINE = "15m"
+"""As long as Karpenter and the cluster autoscaler give a node: those with accelerators are scarcer, and their drivers
+and images take minutes to load."""
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 
@@ -66,15 +77,18 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             down=_step_policy(spec.scaling.scale_down),
             drain_s=duration_s(spec.scaling.scale_down.drain),
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
+            cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
-        at_least=tuple(map(_floor, spec.demand.at_least)),
+        at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
+        sheds=spec.demand.admission == "Shed",
+        declared_basis=None if spec.budget.basis is None else model.Basis(spec.budget.basis),
     )
 
 
 def pool_spec(resource: ComputePool) -> PoolSpec:
     """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
-    spec = resource.spec
+    spec, deadline = resource.spec, resource.spec.unavailable.pending_deadline
     return PoolSpec(
         name=PoolName(resource.metadata.name),
         uid=resource.metadata.uid,
@@ -83,9 +97,33 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
         node_selector=spec.node_selector,
         price_per_hour=float(spec.price.per_hour),
         instances=spec.capacity.instances,
-        pending_deadline_s=duration_s(spec.unavailable.pending_deadline),
+        node_pool=spec.capacity.node_pool,
+        ready_nodes=spec.capacity.ready_nodes,
+        pending_deadline_s=duration_s(deadline or (_CPU_DEADLINE if spec.device == "CPU" else _ACCELERATOR_DEADLINE)),
         backoff_initial_s=duration_s(spec.unavailable.backoff.initial),
         backoff_max_s=duration_s(spec.unavailable.backoff.max),
+        node_prices_per_hour={name: float(price) for name, price in (spec.price.by_instance_type or {}).items()},
+    )
+
+
+def budget_spec(resource: ComputeBudget) -> BudgetSpec:
+    """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
+    spec, selector = resource.spec, resource.spec.namespace_selector
+    return BudgetSpec(
+        name=resource.metadata.name,
+        uid=resource.metadata.uid,
+        generation=resource.metadata.generation,
+        selector=LabelSelector(
+            labels=selector.match_labels,
+            requirements=tuple(
+                Requirement(key=one.key, operator=one.operator, values=frozenset(one.values))
+                for one in selector.match_expressions
+            ),
+        ),
+        per_hour=float(spec.per_hour),
+        periods=tuple(
+            BudgetPeriod(per_hour=float(period.per_hour), windows=windows_of(period)) for period in spec.periods
+        ),
     )
 
 
@@ -106,6 +144,24 @@ def _floor(entry: LeastDemand) -> DemandFloor:
     )
 
 
+def _cron_floor(entry: ExpectedDemand) -> CronFloor:
+    return CronFloor(name=entry.schedule, demand=float(entry.at_least), windows=windows_of(entry))
+
+
+def windows_of(entry: CronEntry) -> CronWindows:
+    """Return the times of `entry`, which must be valid."""
+    times = cron.parse(entry.schedule)
+    return CronWindows(
+        minutes=times.minutes,
+        hours=times.hours,
+        days=times.days,
+        months=times.months,
+        weekdays=times.weekdays,
+        for_s=duration_s(entry.for_),
+        zone=time_zone(entry.time_zone or "UTC"),
+    )
+
+
 def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
     stage, shared = stages[index], stages[index].shared_from
     return StageSpec(
@@ -118,12 +174,23 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         metrics_window_s=duration_s(stage.metrics.window),
         metric_overrides={override.quantity: override.query for override in stage.metrics.overrides},
         metrics_model=None if stage.metrics.model is None else intern(stage.metrics.model),
+        metrics_labels=_series_labels(stage.metrics.labels),
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
         placements=tuple(_placement(placement) for placement in stage.placements or ()),
         shared_from=None
         if shared is None
         else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
+    )
+
+
+def _series_labels(labels: MetricLabels | None) -> SeriesLabels | None:
+    if labels is None:
+        return None
+    return SeriesLabels(
+        namespace=labels.namespace,
+        pod=labels.pod,
+        match=tuple(sorted((each.label, each.value) for each in labels.match)),
     )
 
 

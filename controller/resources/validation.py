@@ -5,19 +5,20 @@ other: duplicates, shared targets, overlapping and missing pools.
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from controller.resources.base import Breach, Part, Unusable, UnusableError
+from controller.resources.budget import ComputeBudget
 from controller.resources.manifests import Document, FieldPath, ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 
 GROUP = "sluice.dev"
-MODELS: dict[str, type[Part]] = {model.__name__: model for model in (SpeechPipeline, ComputePool)}
+MODELS: dict[str, type[Part]] = {model.__name__: model for model in (SpeechPipeline, ComputePool, ComputeBudget)}
 
 _MAX_VALUE = 60
 
@@ -44,9 +45,10 @@ class Finding:
 class Validation:
     """The valid resources in some manifests, and the mistakes in the others.
 
-    `pipeline_documents` has the document of each of `pipelines`. `others` counts the documents of other kinds, which
-    are not checked. `pools_known` is False if the manifests have no pool or a file cannot be read. Without any pool,
-    the pools that pipelines name are not checked.
+    `pipeline_documents` has the document of each of `pipelines`. `namespace_labels` has the labels of the Namespaces in
+    the manifests, by name. `others` counts the documents of other kinds, which are not checked. `pools_known` is False
+    if the manifests have no pool or a file cannot be read. Without any pool, the pools that pipelines name are not
+    checked.
     """
 
     findings: tuple[Finding, ...]
@@ -55,6 +57,8 @@ class Validation:
     pools: tuple[ComputePool, ...]
     others: int
     pools_known: bool
+    budgets: tuple[ComputeBudget, ...] = ()
+    namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +126,19 @@ def validate_documents(documents: Sequence[Document]) -> Validation:
         pools=tuple(entry.resource for entry in valid if isinstance(entry.resource, ComputePool)),
         others=others,
         pools_known=bool(pools),
+        budgets=tuple(entry.resource for entry in valid if isinstance(entry.resource, ComputeBudget)),
+        namespace_labels=_namespace_labels(documents),
     )
+
+
+def _namespace_labels(documents: Sequence[Document]) -> Mapping[str, Mapping[str, str]]:
+    found: dict[str, Mapping[str, str]] = {}
+    for document in documents:
+        metadata = document.data.get("metadata")
+        if document.data.get("kind") == "Namespace" and isinstance(metadata, dict):
+            labels = metadata.get("labels")
+            found[str(metadata.get("name"))] = labels if isinstance(labels, dict) else {}
+    return found
 
 
 def _entry(document: Document, kind: str) -> _Entry:

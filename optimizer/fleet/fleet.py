@@ -7,10 +7,11 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from optimizer.fleet.budgets import Budgets
 from optimizer.fleet.lagrangian import share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
-from optimizer.model import Composition, Pipeline, PipelineKey, Problem
+from optimizer.model import Basis, Composition, Pipeline, PipelineKey, Problem
 from optimizer.runtime.cache import BoundedCache
 from optimizer.search.exact import lower_bound, solve
 from optimizer.search.greedy import cheapest, search
@@ -119,6 +120,7 @@ class Fleet:
     ) -> None:
         self.problem = problem
         self.supply = supply
+        self.budgets = Budgets(problem)
         self.targets = targets or {}
         self.shares_before = shares_before or {}
         self._subproblems: dict[tuple[PipelineKey, float, Mixing], Subproblem] = {}
@@ -126,11 +128,23 @@ class Fleet:
         self._bounds: dict[tuple[PipelineKey, ...], float] = {}
         self.pool_prices: Array | None = pool_prices
 
+    def supply_for(self, pipeline: Pipeline) -> Supply:
+        """Return the supply at the prices with which the pipeline is searched.
+
+        What it pays for whole instances depends on all replicas together. It is never less than the shares of instances
+        at the lowest price of a node, so budgets and bounds hold for these too (`optimizer.fleet.whole_instances`).
+        """
+        pools = self.problem.pools
+        if pipeline.basis is Basis.REPLICAS or not any(pool.node_prices_per_hour for pool in pools.values()):
+            return self.supply
+        least = [pools[name].least_price_per_hour for name in self.supply.pools]
+        return replace(self.supply, prices_per_hour=np.array(least, dtype=np.float64))
+
     def subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing = Mixing.OVERFLOW) -> Subproblem:
         """Return the subproblem of serving `share` of the demand with all pools; without load no latency is limited."""
         key = (pipeline.key, share, mixing)
         if key not in self._subproblems:
-            problem, supply = self.problem, self.supply
+            problem, supply = self.problem, self.supply_for(pipeline)
             target = self.targets.get(pipeline.key)
             if target is None:
                 target = Target(latency_s=pipeline.sla.latency_s, composition=problem.composition)
@@ -148,7 +162,7 @@ class Fleet:
             stage_options(
                 stage,
                 stage_load(scaled, stage),
-                self.supply,
+                self.supply_for(pipeline),
                 percentile=pipeline.sla.percentile,
                 max_wer=pipeline.max_wer,
                 switching_cost_per_hour=self.problem.switching_cost_per_hour,
@@ -179,7 +193,9 @@ class Fleet:
     def together(
         self, shares: Mapping[PipelineKey, float], capacity: Counts, budget_per_hour: float, *, exact: bool = True
     ) -> Answers | None:
-        """Return how all of `shares` are served within `capacity` and `budget_per_hour`, or None if no way was found.
+        """Return how all of `shares` are served within `capacity` and the budgets, or None if no way was found.
+
+        The budgets are `budget_per_hour` for all of them and those of the problem's groups.
 
         `Problem.search_effort` limits the search for pool prices, and may be exceeded by a hundred evaluations of each
         option. It does not limit searches of single pipelines. There is one with proof (at most two million partial
@@ -192,13 +208,13 @@ class Fleet:
             answers = self._each(pipelines, shares, capacity, exact)
             if answers is None:
                 return None
-        if answers is None or not _within(answers, capacity):
+        if answers is None or not (_within(answers, capacity) and self._affordable(answers)):
             answers = self._priced(pipelines, shares, capacity, budget_per_hour, exact)
         if answers is None:
             answers = self._one_by_one(pipelines, shares, capacity, exact and self.problem.search_effort is None)
         if answers is None:
             return None
-        if _cost(answers) > budget_per_hour + TOLERANCE:
+        if _cost(answers) > budget_per_hour + TOLERANCE or not self._affordable(answers):
             return self.together(shares, capacity, budget_per_hour) if not exact else None
         return answers
 
@@ -260,6 +276,8 @@ class Fleet:
             subproblems,
             capacity,
             own_budgets=[own_budget(pipeline) for pipeline in pipelines],
+            group_budgets=self.budgets.per_hour,
+            members=self.budgets.members(pipelines),
             # Where prices are costs, the least price is the least cost: a limit on it does not help.
             budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
             start=self.pool_prices,
@@ -276,6 +294,16 @@ class Fleet:
             pipeline.key: Answer(subproblem=subproblem, walk=_way(subproblem, choice))
             for pipeline, subproblem, choice in zip(pipelines, subproblems, choices, strict=True)
         }
+
+    def most(self, pipeline: Pipeline) -> float:
+        """Return the most that the pipeline may cost: its own budget, and those of its groups; infinite without."""
+        return min(own_budget(pipeline), self.budgets.most(pipeline.key, self.budgets.per_hour))
+
+    def _affordable(self, answers: Answers) -> bool:
+        if not self.budgets.names:
+            return True
+        left = self.budgets.left({key: answer.cost_per_hour for key, answer in answers.items()})
+        return bool(np.all(left >= -TOLERANCE))
 
     def _each(
         self, pipelines: Sequence[Pipeline], shares: Mapping[PipelineKey, float], capacity: Counts, exact: bool
@@ -305,7 +333,7 @@ class Fleet:
         return self._in_turn(self._by_need(pipelines, shares, capacity), shares, capacity)
 
     def _alone(self, pipeline: Pipeline, share: float, capacity: Counts, exact: bool) -> Answer | None:
-        budget, subproblem = own_budget(pipeline), self.subproblem(pipeline, share)
+        budget, subproblem = self.most(pipeline), self.subproblem(pipeline, share)
         walk = serve(subproblem, budget, exact=exact)
         if walk is not None and np.all(subproblem.use(walk.answer) <= capacity):
             return Answer(subproblem=subproblem.within(capacity), walk=walk)

@@ -170,6 +170,8 @@ def share_pools(
     capacity: Counts,
     *,
     own_budgets: Sequence[float] = (),
+    group_budgets: Array | None = None,
+    members: Mask | None = None,
     budget_per_hour: float = np.inf,
     start: Array | None = None,
     search_effort: int | None = None,
@@ -177,7 +179,8 @@ def share_pools(
 ) -> Shared:
     """Return how `subproblems` share the `capacity` at least price.
 
-    `own_budgets` are the budgets of each pipeline, `budget_per_hour` that of all together, in USD. `start` (K,) are
+    `own_budgets` are the budgets of each pipeline, `budget_per_hour` that of all together, in USD. `group_budgets` (G,)
+    are those of groups, and `members` (P, G) says which pipeline is in which group. `start` (K,) are
     unit prices from which the search starts; the prices of a similar fleet save most of the work. When the work,
     counted in partial plans, exceeds `search_effort` (None: `WORK_LIMIT`), the best so far is returned. Without `prove`
     the first choices that fit are returned, after changes of one pipeline at a time that lower the price.
@@ -186,8 +189,11 @@ def share_pools(
     if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
         return nothing
     limit = WORK_LIMIT if search_effort is None else search_effort
-    pipelines = _Pipelines.of(subproblems, np.array(own_budgets or [np.inf] * len(subproblems)), budget_per_hour)
-    search = _Search(pipelines, np.append(capacity.astype(np.float64), budget_per_hour), limit)
+    groups = np.zeros(0) if group_budgets is None else group_budgets
+    members = np.zeros((len(subproblems), 0), dtype=np.bool_) if members is None else members
+    own = np.array(own_budgets or [np.inf] * len(subproblems))
+    pipelines = _Pipelines.of(subproblems, own, members, budget_per_hour)
+    search = _Search(pipelines, len(capacity), np.concatenate((capacity, groups, [budget_per_hour])), limit)
     return search.run(start, prove)
 
 
@@ -195,7 +201,8 @@ def share_pools(
 class _Pipelines:
     """The subproblems of P pipelines with T stages together, and their options in sequence (`optimizer.fleet.columns`).
 
-    `limited` says whether money is limited. `offset` (P + 1,) is where the options of each pipeline begin.
+    Options use K pools, the money of G groups, which is 0 outside of the group, and money. `members` (P, G) has the
+    groups. `limited` says whether money is limited. `offset` (P + 1,) is where the options of each pipeline begin.
     `pipeline_of` and `position_of` (T,) are the pipeline of a stage and its position in the pipeline. `longest` is the
     most stages of a pipeline. `composed` (P,) marks pipelines with `Composition.RSS`, whose latencies do not add up,
     `joined` (P,) those whose branches join, and `additive` (P,) the others.
@@ -205,6 +212,7 @@ class _Pipelines:
     flats: Sequence[Flat]
     options: Options
     own_budgets: Array
+    members: Mask
     limited: bool
     offset: Counts
     pipeline_of: Counts
@@ -215,7 +223,9 @@ class _Pipelines:
     additive: Mask
 
     @staticmethod
-    def of(subproblems: Sequence[Subproblem], own_budgets: Array, budget_per_hour: float) -> "_Pipelines":
+    def of(
+        subproblems: Sequence[Subproblem], own_budgets: Array, members: Mask, budget_per_hour: float
+    ) -> "_Pipelines":
         """Return `subproblems` with their options in sequence. With a budget, the money used is the replicas' cost."""
         flats = [subproblem.flat for subproblem in subproblems]
         sizes = np.array([flat.offsets[-1] for flat in flats], dtype=np.int64)
@@ -225,7 +235,7 @@ class _Pipelines:
         pipeline_of = np.repeat(np.arange(len(subproblems)), np.diff(bounds))
         cost = np.concatenate([flat.price for flat in flats])
         money = cost
-        limited = bool(np.isfinite(budget_per_hour) or np.isfinite(own_budgets).any())
+        limited = bool(np.isfinite(budget_per_hour) or np.isfinite(own_budgets).any() or members.any())
         if limited:
             money = np.concatenate(
                 [
@@ -244,7 +254,13 @@ class _Pipelines:
                 cost=cost,
                 mean=np.concatenate([flat.mean_s for flat in flats]),
                 excess=np.concatenate([flat.excess_s for flat in flats]),
-                use=np.column_stack((np.concatenate([flat.use for flat in flats]), money)),
+                use=np.column_stack(
+                    (
+                        np.concatenate([flat.use for flat in flats]),
+                        money[:, None] * members[np.repeat(np.arange(len(flats)), sizes)],
+                        money,
+                    )
+                ),
                 start=np.concatenate((*starts, offset[-1:])),
                 bounds=bounds,
                 limits=np.minimum(np.array([subproblem.latency_s for subproblem in subproblems]), _NEVER),
@@ -252,6 +268,7 @@ class _Pipelines:
                 path_count=path_count,
             ),
             own_budgets=own_budgets,
+            members=members,
             limited=limited,
             offset=offset,
             pipeline_of=pipeline_of,
@@ -392,10 +409,10 @@ class _Columns:
 class _Search:
     """The search for one fleet: the best prices, the bound that they prove, and each pipeline's present column."""
 
-    def __init__(self, pipelines: _Pipelines, capacity: Array, limit: int) -> None:
+    def __init__(self, pipelines: _Pipelines, pools: int, capacity: Array, limit: int) -> None:
         self.pipelines = pipelines
         self.capacity = capacity
-        self.pools = len(capacity) - 1
+        self.pools = pools
         self.oracle = _Oracle(pipelines, limit)
         self.columns = _Columns(pipelines)
         self.current: Counts | None = None
@@ -440,8 +457,9 @@ class _Search:
         known = _SOLVED.get(key)
         if known is not None:
             return known
+        money_price = prices[-1] + self.pipelines.members[number] @ prices[self.pools : -1]
         priced = [
-            np.asarray(own + table.use @ prices[:-1] + prices[-1] * table.cost_per_hour)
+            np.asarray(own + table.use @ prices[: self.pools] + money_price * table.cost_per_hour)
             for own, table in zip(subproblem.prices, subproblem.tables, strict=True)
         ]
         return _SOLVED.put(key, solve(subproblem.priced(priced)))
@@ -486,7 +504,7 @@ class _Search:
         if not active.any():
             return self._result(self.bound)
         fits = False
-        for _ in range(self.pools + 1):
+        for _ in self.capacity:
             if not self._maximise(active, start):
                 return self._result(np.inf)
             fits = self._fit(active)
@@ -530,7 +548,7 @@ class _Search:
         return True
 
     def _try(self, charged: Counts, prices: Array) -> None:
-        at = np.zeros(self.pools + 1)
+        at = np.zeros(len(self.capacity))
         at[charged[: len(prices)]] = np.maximum(prices, 0.0)
         bound = self._evaluate(at)
         if bound > self.bound:
@@ -582,7 +600,7 @@ class _Search:
 
         The results are cost, use, options, number of columns, and 1 for each pipeline with no column missing.
         """
-        prices = np.zeros(self.pools + 1)
+        prices = np.zeros(len(self.capacity))
         prices[charged] = self.prices[charged]
         found = self.oracle.list(prices, window, listed=most_rows, labels=most_rows)
         count, complete = found.counts, found.complete
@@ -590,7 +608,7 @@ class _Search:
         within = np.arange(most) < count[:, None]
         own = self.columns.option[self.columns.rows, self.current].astype(np.int64)
         plans = np.concatenate((own[:, None], np.where(within[..., None], found.option[:, :most], -1)), axis=1)
-        cost, use = np.zeros(plans.shape[:2]), np.zeros((*plans.shape[:2], self.pools + 1))
+        cost, use = np.zeros(plans.shape[:2]), np.zeros((*plans.shape[:2], len(self.capacity)))
         for position in range(self.pipelines.longest):
             filled = plans[:, :, position] >= 0
             cost += np.where(filled, self.pipelines.options.cost[plans[:, :, position]], 0.0)
@@ -651,7 +669,7 @@ class _Search:
         for pipeline in range(len(count) - 1, -1, -1):
             chosen[pipeline] = back[pipeline, at]
             at -= int(offsets[pipeline, chosen[pipeline]])
-        return chosen, work >= 0 and not (charged == self.pools).any()
+        return chosen, work >= 0 and not (charged >= self.pools).any()
 
     def _best_prices(self, charged: Counts, centre: Array, radius: Array, tolerance: float) -> tuple[Array, float]:
         """Return the prices ≥ 0 that maximise the bound over the columns (see `_worth`), and that bound.
@@ -733,7 +751,7 @@ class _Search:
         return Shared(
             choices=choices,
             bound=bound,
-            unit_prices=self.prices[:-1].copy(),
+            unit_prices=self.prices[: self.pools].copy(),
             work=self.oracle.work,
         )
 

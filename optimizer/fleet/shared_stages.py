@@ -17,7 +17,7 @@ from math import inf
 
 from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem, Stage, StageName, whole_instances
+from optimizer.model import Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
 from optimizer.search.tables import Mixing, stage_options, supply_of
 
@@ -160,10 +160,16 @@ def without(problem: Problem, pipelines: Sequence[Pipeline], plans: Sequence[Pip
     return replace(
         problem,
         pools={
-            name: Pool(name=name, price_per_hour=pool.price_per_hour, instances=max(0, pool.instances - used(name)))
-            for name, pool in problem.pools.items()
+            name: replace(pool, instances=max(0, pool.instances - used(name))) for name, pool in problem.pools.items()
         },
         budget_per_hour=None if budget is None else max(0.0, budget - sum(plan.cost_per_hour for plan in plans)),
+        budgets=tuple(
+            replace(
+                group,
+                per_hour=max(0.0, group.per_hour - sum(p.cost_per_hour for p in plans if p.key in group.pipelines)),
+            )
+            for group in problem.budgets
+        ),
     )
 
 

@@ -96,8 +96,9 @@ def share_out(fleet: Fleet, capacity: Counts, budget_per_hour: float) -> Mapping
                 step = min(_step(pipeline), _reach(fleet, pipeline))
                 # A multiple of the step, because tables for it are cached; at least half a step above `served`.
                 more = (floor(served / step + 0.5) + 1) * step
-                left, money = state.left(pipeline.key)
+                left, money = state.left_for(pipeline)
                 limit = blame(state.what_if(pipeline), more, left, money, mixing=answer.mixing)
+                limit = _named(state, pipeline) if limit == BUDGET else limit
             shares[pipeline.key] = Share(served=served, answer=answer, limit=limit)
     return shares
 
@@ -149,6 +150,15 @@ def blame(
     return every[back]
 
 
+def _named(state: "_State", pipeline: Pipeline) -> Limit:
+    """Return the budget that leaves the pipeline least: its own and that of the fleet have no name, a group's has."""
+    groups, left = state.fleet.budgets.of(pipeline.key), state.left_of_groups(pipeline.key)
+    _, fleet = state.left(pipeline.key)
+    if not groups.any() or left[groups].min() > min(own_budget(pipeline), fleet) - TOLERANCE:
+        return BUDGET
+    return Limit(kind=LimitKind.BUDGET, name=state.fleet.budgets.names[int(np.argmin(np.where(groups, left, inf)))])
+
+
 @dataclass(slots=True, kw_only=True)
 class _State:
     """The share and answer of each pipeline so far. All answers together keep `capacity` and `budget_per_hour`."""
@@ -171,6 +181,19 @@ class _State:
         use = sum((answer.use for answer in others), np.zeros_like(self.capacity))
         return self.capacity - use, self.budget_per_hour - sum(answer.cost_per_hour for answer in others)
 
+    def left_of_groups(self, *keys: PipelineKey) -> Array:
+        """Return the money that all pipelines except `keys` leave of each group's budget, in USD per hour."""
+        if not self.fleet.budgets.names:
+            return self.fleet.budgets.per_hour
+        return self.fleet.budgets.left(
+            {key: answer.cost_per_hour for key, answer in self.answers.items() if key not in keys}
+        )
+
+    def left_for(self, pipeline: Pipeline) -> tuple[Counts, float]:
+        """Return the capacity and the money that all others leave for `pipeline`; its own budget is not counted."""
+        capacity, money = self.left(pipeline.key)
+        return capacity, min(money, self.fleet.budgets.most(pipeline.key, self.left_of_groups(pipeline.key)))
+
     def answer(
         self,
         pipeline: Pipeline,
@@ -187,7 +210,7 @@ class _State:
         what_if = self.what_if(pipeline)
         if what_if.searches > _SEARCHES:
             return None
-        capacity, money = self.left(pipeline.key)
+        capacity, money = self.left_for(pipeline)
         pool_prices, money_price = prices or (None, 1.0)
         return what_if.answer(
             share,
@@ -207,7 +230,7 @@ class _State:
         """Serve the pipeline's present share at least cost within what the other pipelines leave."""
         if self.answers[pipeline.key].mixing is Mixing.ANY or self.served[pipeline.key] == 0:
             return
-        capacity, money = self.left(pipeline.key)
+        capacity, money = self.left_for(pipeline)
         better = self.what_if(pipeline).answer(
             self.served[pipeline.key], capacity, min(money, own_budget(pipeline)), mixing=Mixing.OVERFLOW
         )
@@ -252,6 +275,7 @@ def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, An
     """Return minimum replicas that use less of the contended pools, for the pipelines that can have such."""
     in_full = [(p, state.answer(p, 1.0)) for p in group]
     capacity, money = state.left()
+    groups = state.left_of_groups()
     occupied = np.zeros_like(capacity)
     for pipeline, answer in in_full:
         if answer is not None:
@@ -264,7 +288,12 @@ def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, An
         now = state.answers[pipeline.key]
         if not now.complete:
             continue
-        left, paid = capacity + now.use, min(money + now.cost_per_hour, own_budget(pipeline))
+        left = capacity + now.use
+        paid = min(
+            money + now.cost_per_hour,
+            own_budget(pipeline),
+            state.fleet.budgets.most(pipeline.key, groups) + now.cost_per_hour,
+        )
         subproblem = state.what_if(pipeline).minimum(left)
         choice = cheapest(
             subproblem.priced([table.use @ weights + 1e-9 * table.cost_per_hour for table in subproblem.tables])
@@ -273,10 +302,9 @@ def _frugal(state: _State, group: Sequence[Pipeline]) -> Mapping[PipelineKey, An
             continue
         if subproblem.use(choice) @ weights < now.use @ weights - TOLERANCE:
             frugal[pipeline.key] = Answer(subproblem=subproblem, walk=Walk(visited=(choice,)))
-            capacity, money = (
-                left - subproblem.use(choice),
-                money + now.cost_per_hour - subproblem.cost_per_hour(choice),
-            )
+            added = subproblem.cost_per_hour(choice) - now.cost_per_hour
+            capacity, money = left - subproblem.use(choice), money - added
+            groups[state.fleet.budgets.of(pipeline.key)] -= added
     return frugal
 
 
@@ -288,18 +316,20 @@ def _selection(state: _State, group: Sequence[Pipeline]) -> dict[int, Answer]:
     capacity, money = state.left()
     minimums = [state.answers[p.key] for p in group]
     paid = isfinite(money)
+    members = state.fleet.budgets.members(group)
+    moneys = np.concatenate((state.left_of_groups(), [money] if paid else []))
 
     def need(number: int, answer: Answer) -> Array:
         use = (answer.use - minimums[number].use).astype(float)
-        cost = [answer.cost_per_hour - minimums[number].cost_per_hour] if paid else []
-        return np.concatenate((use, cost))
+        cost = answer.cost_per_hour - minimums[number].cost_per_hour
+        return np.concatenate((use, cost * members[number], [cost] if paid else []))
 
     found: list[tuple[int, Answer, Array]] = []
     for number, pipeline in enumerate(group):
         answer = state.answer(pipeline, 1.0, exact=True)
         if answer is not None:
             found.append((number, answer, need(number, answer)))
-    available = np.maximum(np.concatenate((capacity.astype(float), [money] if paid else [])), 0.0)
+    available = np.maximum(np.concatenate((capacity.astype(float), moneys)), 0.0)
     able = [number for number, _, _ in found]
     best: dict[int, Answer] = {}
     for turn in range(_ROUNDS + 1 if found else 0):
@@ -313,12 +343,15 @@ def _selection(state: _State, group: Sequence[Pipeline]) -> dict[int, Answer]:
         if len(selection.columns) > len(best):
             best = {found[column][0]: found[column][1] for column in selection.columns}
         pool_prices = selection.prices[: len(capacity)]
-        if turn == _ROUNDS or len(best) == len(able) or not pool_prices.any():
+        group_prices = selection.prices[len(capacity) : len(capacity) + members.shape[1]]
+        if turn == _ROUNDS or len(best) == len(able) or not (pool_prices.any() or group_prices.any()):
             break
-        # A small price on money takes the cheapest among equals.
-        money_price = max(float(selection.prices[-1]) if paid else 0.0, 1e-6 * float(pool_prices.max()))
+        fleet_price = float(selection.prices[-1]) if paid else 0.0
         fresh, hope = [], float(selection.prices @ available)
         for number in able:
+            # A small price on money takes the cheapest among equals.
+            money_price = max(fleet_price + float(group_prices @ members[number]), 1e-6 * float(pool_prices.max()))
+            money_price = money_price or 1.0  # nothing that it uses is scarce
             answer = state.answer(group[number], 1.0, prices=(pool_prices, money_price), exact=True)
             if answer is None:
                 continue
@@ -382,9 +415,10 @@ def _raise_together(state: _State, active: Sequence[Pipeline], low: int) -> tupl
     """Raise all of `active` from level `low` to the highest common level; return that level, and whether it rose."""
     found: dict[PipelineKey, Answer] = {}
     capacity, money = state.left(*(p.key for p in active))
+    groups = state.left_of_groups(*(p.key for p in active))
 
     def reaches(level: int) -> bool:
-        answers = _together_at(state, active, level / RESOLUTION, capacity, money)
+        answers = _together_at(state, active, level / RESOLUTION, capacity, money, groups)
         if answers is not None:
             found.clear()
             found.update(answers)
@@ -397,7 +431,7 @@ def _raise_together(state: _State, active: Sequence[Pipeline], low: int) -> tupl
 
 
 def _together_at(
-    state: _State, active: Sequence[Pipeline], share: float, capacity: Counts, money: float
+    state: _State, active: Sequence[Pipeline], share: float, capacity: Counts, money: float, groups: Array
 ) -> Mapping[PipelineKey, Answer] | None:
     """Return how each of `active` gets `share` as if it were alone; None where these answers do not fit together."""
     answers: dict[PipelineKey, Answer] = {}
@@ -405,14 +439,15 @@ def _together_at(
         what_if = state.what_if(pipeline)
         answer = None
         if what_if.searches <= _SEARCHES // 2:
-            at_most = min(money, own_budget(pipeline))
+            at_most = min(money, own_budget(pipeline), state.fleet.budgets.most(pipeline.key, groups))
             answer = what_if.answer(share, capacity, at_most, mixing=Mixing.OVERFLOW, exact=False)
         if answer is None:
             return None
         answers[pipeline.key] = answer
     use = np.sum([answer.use for answer in answers.values()], axis=0)
-    cost = sum(answer.cost_per_hour for answer in answers.values())
-    if np.all(use <= capacity) and cost <= money + TOLERANCE:
+    costs = {key: answer.cost_per_hour for key, answer in answers.items()}
+    spent = state.fleet.budgets.per_hour - state.fleet.budgets.left(costs)
+    if np.all(use <= capacity) and sum(costs.values()) <= money + TOLERANCE and np.all(spent <= groups + TOLERANCE):
         return answers
     return None
 
@@ -521,7 +556,7 @@ def _minimum(state: _State, pipeline: Pipeline) -> tuple[Answer | None, Limit | 
 
     Where nothing fits, return None and the binding constraint.
     """
-    capacity, money = state.left()
+    capacity, money = state.left_for(pipeline)
     subproblem = state.what_if(pipeline).minimum(capacity)
     choice = cheapest(subproblem)
     if choice is None:
@@ -529,7 +564,7 @@ def _minimum(state: _State, pipeline: Pipeline) -> tuple[Answer | None, Limit | 
         choice = cheapest(subproblem)
     assert choice is not None, "stages that do not run always have room"
     if subproblem.cost_per_hour(choice) > min(own_budget(pipeline), money) + TOLERANCE:
-        return None, BUDGET
+        return None, _named(state, pipeline)
     if not subproblem.use(choice).any():
         return None, blame(state.what_if(pipeline), 0.0, capacity, money)
     return Answer(subproblem=subproblem, walk=Walk(visited=(choice,))), None
@@ -540,7 +575,7 @@ def _with_all_options(state: _State, pipeline: Pipeline) -> None:
     answer = state.answers[pipeline.key]
     if not answer.complete:
         return
-    capacity, money = state.left(pipeline.key)
+    capacity, money = state.left_for(pipeline)
     whole = state.fleet.subproblem(pipeline, 0.0).within(capacity)
     subproblem = whole.priced([table.cost_per_hour for table in whole.tables])
     choice = cheapest(subproblem)

@@ -198,7 +198,7 @@ class WhatIf:
         return serve(self._subproblem(roomy, Mixing.OVERFLOW), budget_per_hour, exact=False) is not None
 
     def _request(self, share: float, lifted: frozenset[Limit], capacity: Counts, latency_s: float | None) -> _Request:
-        demand, supply = self.pipeline.demand.scaled(share), self._fleet.supply
+        demand, supply = self.pipeline.demand.scaled(share), self._fleet.supply_for(self.pipeline)
         if SLA in lifted or (latency_s is None and demand.entry_rate_rps <= 0):
             latency_s = inf
         elif latency_s is None:

@@ -1,16 +1,17 @@
 """Advice for pipelines that are not served in full: the required budget, and the best latency within the limits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.allocate import Component, fleet_budget
+from optimizer.billing import costs_per_hour, plan_charges
 from optimizer.fleet.fleet import Answer, Fleet, own_budget
-from optimizer.model import Pipeline, PipelineKey
+from optimizer.model import Basis, Pipeline, PipelineKey
 from optimizer.overload.what_if import WhatIf
-from optimizer.plan import Advice
+from optimizer.plan import Advice, PipelinePlan
 
 Counts = NDArray[np.int64]
 
@@ -26,28 +27,56 @@ def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:
     fleet, shares = component.fleet, component.shares
     left = fleet.supply.limits - np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     money = fleet_budget(fleet.problem) - component.plan.cost_per_hour
+    groups = fleet.budgets.left({plan.key: plan.cost_per_hour for plan in component.plan.pipelines})
     advice = {}
     for pipeline, plan in zip(fleet.problem.pipelines, component.plan.pipelines, strict=True):
         if not plan.feasible:
             own = shares[pipeline.key].answer
             capacity = left if own is None else left + own.use
-            advice[pipeline.key] = advise(fleet, pipeline, capacity, money + plan.cost_per_hour)
+            beside = [other for other in component.plan.pipelines if other.key != pipeline.key]
+            at_most = min(money, fleet.budgets.most(pipeline.key, groups)) + plan.cost_per_hour
+            advice[pipeline.key] = advise(fleet, pipeline, capacity, at_most, beside=beside)
     return advice
 
 
-def advise(fleet: Fleet, pipeline: Pipeline, capacity: Counts, budget_per_hour: float = inf) -> Advice:
+def advise(
+    fleet: Fleet,
+    pipeline: Pipeline,
+    capacity: Counts,
+    budget_per_hour: float = inf,
+    *,
+    beside: Sequence[PipelinePlan] = (),
+) -> Advice:
     """Return the advice for `pipeline` within `capacity` and `budget_per_hour`.
 
     `capacity` is in units of `fleet.supply`. The required budget is computed without `budget_per_hour`; the best
-    latency is within it and the pipeline's own budget.
+    latency is within it and the pipeline's own budget. Where whole instances count, the required budget is what the
+    pipeline pays for the plan that is cheapest by shares, while the other pipelines have their plans, `beside`.
     """
     what_if = WhatIf(fleet, pipeline)
     cheapest = what_if.answer(1.0, capacity, pool_prices=np.zeros(len(capacity)))
     quickest = fastest(what_if, capacity, min(budget_per_hour, own_budget(pipeline)))
     return Advice(
-        required_budget_per_hour=None if cheapest is None else cheapest.cost_per_hour,
+        required_budget_per_hour=None if cheapest is None else _paid_per_hour(fleet, pipeline, cheapest, beside),
         best_latency_s=None if quickest is None else quickest.subproblem.latency(quickest.choice),
     )
+
+
+def _paid_per_hour(fleet: Fleet, pipeline: Pipeline, answer: Answer, beside: Sequence[PipelinePlan]) -> float:
+    """Return what `pipeline` pays for `answer` on its basis, in USD per hour."""
+    if pipeline.basis is Basis.REPLICAS:
+        return answer.cost_per_hour
+    others = {plan.key: plan.replicas() for plan in beside}
+    own = {
+        (table.stage.name, placement.pool): count
+        for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
+        for placement, count, _ in table.placed(row)
+    }
+    charges = [*plan_charges(pipeline, own)]
+    for other in fleet.problem.pipelines:
+        if other.key in others:
+            charges.extend(plan_charges(other, others[other.key]))
+    return costs_per_hour(charges, fleet.problem.pools)[pipeline.key]
 
 
 def fastest(what_if: WhatIf, capacity: Counts, budget_per_hour: float = inf) -> Answer | None:

@@ -150,7 +150,7 @@ def _alone(problem: Problem, key: PipelineKey) -> tuple[WhatIf, Counts]:
     if not matching:
         raise KeyError(key)
     pipeline = replace(matching[0], budget_per_hour=None)
-    alone = replace(problem, pipelines=(pipeline,), budget_per_hour=None, switching_cost_per_hour=0.0)
+    alone = replace(problem, pipelines=(pipeline,), budget_per_hour=None, budgets=(), switching_cost_per_hour=0.0)
     supply = supply_of(alone)
     return WhatIf(Fleet(alone, supply), pipeline), supply.limits
 

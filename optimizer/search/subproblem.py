@@ -126,6 +126,14 @@ class Subproblem:
         """Return the latency of the pipeline under `choice`, at its percentile, in seconds."""
         return float(self._latency([np.array(row) for row in choice]))
 
+    def costs_per_hour(self, rows: Sequence[Counts]) -> Array:
+        """Return the costs of choices: `rows` has one array per table, all of the same length, in USD per hour."""
+        return np.asarray(sum(table.cost_per_hour[row] for table, row in zip(self.tables, rows, strict=True)))
+
+    def latencies_of(self, rows: Sequence[Counts]) -> Array:
+        """Return the latencies of choices: `rows` has one array per table, all of the same length."""
+        return self._latency(rows)
+
     def latencies(self, choice: Choice, stage: int) -> Array:
         """Return the latency of the pipeline for every row of `stage`, with the other stages as in `choice`."""
         rows = [np.array([row]) for row in choice]

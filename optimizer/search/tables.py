@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from hashlib import blake2b
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from math import ceil, inf, isqrt, sqrt
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.latency.stage import Predictions, StageLoad, capacity_rps, predict_all
-from optimizer.model import Placement, Pool, PoolName, Problem, Routing, Stage
+from optimizer.model import Placement, Pool, PoolName, Problem, Routing, Stage, share_instances
 from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.compiled import compiled
 
@@ -88,6 +88,9 @@ def supply_of(problem: Problem) -> Supply:
     sizes: dict[PoolName, set[int]] = {name: {1} for name in names}
     for _, _, placement in problem.placements():
         sizes[placement.pool].add(placement.per_instance)
+    if problem.counts_instances:  # replicas outside the problem share the nodes that are paid for
+        for name in names:
+            sizes[name].update(size for size, count in problem.pools[name].held if count)
     units = np.array([_divisor(sizes[name]) for name in names], dtype=np.int64)
     pools: Mapping[PoolName, Pool] = problem.pools
     return Supply(
@@ -702,5 +705,4 @@ def _by_running(rows: Counts) -> list[_Part]:
 
 
 def _divisor(sizes: set[int]) -> int:
-    ordered = sorted(sizes)
-    return ordered[-1] if all(large % small == 0 for small, large in pairwise(ordered)) else 1
+    return max(sizes) if share_instances(sizes) else 1

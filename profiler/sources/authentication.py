@@ -84,7 +84,8 @@ class _SigV4(AuthBase):
 
         # The signature covers the query as it is sent; AWS expects %20 where `requests` writes +.
         request.url = (request.url or "").replace("+", "%20")
-        signed = AWSRequest(method=request.method, url=request.url)
+        body = request.body.encode() if isinstance(request.body, str) else request.body
+        signed = AWSRequest(method=request.method, url=request.url, data=body)
         SigV4Auth(self._credentials(), self._service, self._region).add_auth(signed)
         request.headers.update(dict(signed.headers.items()))
         return request

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -10,19 +11,38 @@ from profiler.samples import Absence, Origin, PlacementSamples, PlacementTarget,
 PlacementId = tuple[PipelineKey, StageName, PoolName]
 
 
+class QueryKind(Enum):
+    """What a query is for, in the order in which queries are sent to a back end that may not answer all in time."""
+
+    FRESHNESS = "Freshness"
+    """The ages of samples, which every reading of a placement needs."""
+    DEMAND = "Demand"
+    """`demand.query`."""
+    THROUGHPUT = "Throughput"
+    """Arrivals and completions. Without them, nothing is scaled down."""
+    LATENCY = "Latency"
+    """`sla.query`, and the 95th percentiles of the servers."""
+    SERVICE = "Service"
+    """Service times, batch sizes and sessions."""
+    RULES = "Rules"
+    """The queries of threshold rules."""
+    OTHER = "Other"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
     """The metrics that one cycle needs.
 
     Every quantity is read for each of `placements`. `scalars` are the users' own queries (demand, SLA, rules) by keys
-    that the caller chooses; `scalar_owners` has the pipeline of each query. The whole read may take `deadline_s`
-    seconds.
+    that the caller chooses; `scalar_owners` has the pipeline of each query, and `scalar_kinds` its kind, by default
+    DEMAND. The whole read may take `deadline_s` seconds.
     """
 
     placements: tuple[PlacementTarget, ...]
     scalars: Mapping[Hashable, str]
     deadline_s: float
     scalar_owners: Mapping[Hashable, PipelineKey] = field(default_factory=dict)
+    scalar_kinds: Mapping[Hashable, QueryKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +50,15 @@ class ReadAnswer:
     """A reading for every placement and every scalar of the request.
 
     `problems` are messages for a log, each once. `origins` has the metrics tier of each pipeline; a pipeline that is
-    not listed was read from Prometheus.
+    not listed was read from Prometheus. `unanswered` has the share (0–1) of the queries of each kind to which there
+    was no answer, because the time was over or the back end failed; kinds without queries are left out.
     """
 
     placements: Mapping[PlacementId, PlacementSamples]
     scalars: Mapping[Hashable, Reading]
     problems: tuple[str, ...]
     origins: Mapping[PipelineKey, Origin] = field(default_factory=dict)
+    unanswered: Mapping[QueryKind, float] = field(default_factory=dict)
 
 
 def wrong_query(problem: str, query: str) -> str:

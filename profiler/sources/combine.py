@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from profiler.samples import ABSURD, Absence, AbsenceReason, Reading, sane
 from profiler.sources.presets import Combine, Edge, Formula
 
+_SHOWN = 3
+"""Most names of pods in a message."""
 Pod = tuple[str, str]
 """Namespace and name."""
 Buckets = Mapping[float, float]
@@ -19,17 +21,37 @@ Buckets = Mapping[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reporting:
-    """Which of the `expected` pods have recent samples (`fresh`), and which have only older ones (`stale`)."""
+    """Which of the `expected` pods have recent samples (`fresh`), and which have only older ones (`stale`).
+
+    The others count for pods that are `excused`: each of these is taken to be as the mean of the others.
+    """
 
     expected: Set[Pod]
     fresh: Set[Pod]
     stale: Set[Pod]
+    excused: Set[Pod] = frozenset()
+
+    @property
+    def factor(self) -> float:
+        """Return by what to multiply a sum over the pods that are not excused."""
+        return len(self.expected) / (len(self.expected) - len(self.excused))
 
 
-def reporting(expected: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float) -> Reporting:
-    """Return which of the `expected` pods report; `ages_s` has the age in seconds of each pod's newest sample."""
+def reporting(
+    expected: Set[Pod], ages_s: Mapping[Pod, float], max_age_s: float, long_silent: Set[Pod] = frozenset()
+) -> Reporting:
+    """Return which of the `expected` pods report; `ages_s` has the age in seconds of each pod's newest sample.
+
+    Those of `long_silent` without a sample are excused if they are at most half of the pods.
+    """
     fresh = {pod for pod in expected if ages_s.get(pod, math.inf) <= max_age_s}
-    return Reporting(expected=expected, fresh=fresh, stale={pod for pod in expected - fresh if pod in ages_s})
+    excused = {pod for pod in long_silent & expected if pod not in ages_s}
+    return Reporting(
+        expected=expected,
+        fresh=fresh,
+        stale={pod for pod in expected - fresh if pod in ages_s},
+        excused=excused if 2 * len(excused) <= len(expected) else frozenset(),
+    )
 
 
 def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -> Reading:
@@ -42,7 +64,7 @@ def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -
         return max(finite.values())
     # Growth rates of gauges are part of some sums and may leave them slightly negative.
     total = max(0.0, math.fsum(finite.values()))
-    return _concluded(total if how is Combine.SUM else total / len(finite))
+    return _concluded(total * pods.factor if how is Combine.SUM else total / len(finite))
 
 
 def combine_ratio(
@@ -139,11 +161,11 @@ def _concluded(value: float) -> Reading:
 
 def _too_few(pods: Reporting, usable: Set[Pod], reported: Set[Pod], *, needs_all: bool) -> Absence | None:
     """Return the absence if too few pods have a `usable` value, else None; `reported` are the pods with any value."""
-    expected = len(pods.expected)
+    expected = len(pods.expected) - len(pods.excused)
     needed = expected if needs_all else math.ceil(expected / 2)
     if usable and len(usable) >= needed:
         return None
-    silent = len(pods.expected - pods.fresh - pods.stale) + len(pods.fresh - reported)
+    silent = (pods.expected - pods.fresh - pods.stale - pods.excused) | (pods.fresh - reported)
     if usable:
         reason = AbsenceReason.PARTIAL
     elif pods.fresh & reported:
@@ -153,6 +175,12 @@ def _too_few(pods: Reporting, usable: Set[Pod], reported: Set[Pod], *, needs_all
     else:
         reason = AbsenceReason.MISSING
     parts = [f"{len(usable)} of {expected} pods"]
-    parts += [f"{len(pods.stale)} stale"] if pods.stale else []
-    parts += [f"{silent} silent"] if silent else []
+    parts += [f"{len(pods.stale)} stale ({_names(pods.stale)})"] if pods.stale else []
+    parts += [f"{len(silent)} silent ({_names(silent)})"] if silent else []
     return Absence(reason=reason, detail=", ".join(parts))
+
+
+def _names(pods: Set[Pod]) -> str:
+    names = sorted(name for _, name in pods)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

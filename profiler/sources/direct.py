@@ -18,7 +18,7 @@ from typing import Any
 from profiler.samples import Absence, AbsenceReason, MetricsTier, Origin, PlacementTarget, PodEndpoint
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.history import TargetHistory
-from profiler.sources.presets import load_presets
+from profiler.sources.presets import PresetFiles
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
 from profiler.sources.promql_tokens import UnsupportedQuery
@@ -43,9 +43,11 @@ class DirectSource:
     Each of `endpoints` must be one process. The counters of several processes behind one URL give wrong rates.
     """
 
-    def __init__(self, *, cadence_s: float, endpoints: Sequence[str] = ()) -> None:
+    def __init__(self, *, cadence_s: float, endpoints: Sequence[str] = (), presets: PresetFiles | None = None) -> None:
+        """`presets` are by default those of the package."""
         self._endpoints = tuple(dict.fromkeys(endpoints))
-        self._presets = load_presets()
+        self._presets = presets or PresetFiles()
+        self._loaded = self._presets.load()
         self._max_age_s = max(_LEAST_AGE_S, _MISSED_VISITS * cadence_s)
         self._has_read = False
         self._scraper = Scraper(cadence_s)
@@ -57,7 +59,11 @@ class DirectSource:
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         """See `MetricSource.read`. It returns at once, from earlier scrapes; only the first read waits for scrapes."""
-        plan = query_plan(request, self._presets, max_age_s=self._max_age_s)
+        # Scraped series get the default labels.
+        targets = tuple(replace(target, labels=None) for target in request.placements)
+        request = replace(request, placements=targets)
+        self._loaded = self._presets.load()
+        plan = query_plan(request, self._loaded, max_age_s=self._max_age_s)
         pods, without_port = self._pods(request, plan)
         self._scraper.follow({**pods, **self._further_endpoints(plan)})
         if not self._has_read:
@@ -66,7 +72,8 @@ class DirectSource:
         pod_results, user_results = self._scraper.look(lambda seen, now_s: self._evaluate(plan, seen, now_s))
         origins = {target.pipeline: Origin(tier=MetricsTier.DIRECT_SCRAPE) for target in request.placements}
         answer = plan.answer(pod_results, user_results, origins)
-        return replace(answer, problems=(*answer.problems, *self._scraper.problems(), *without_port))
+        problems = (*answer.problems, *self._scraper.problems(), *without_port, *self._loaded.problems.values())
+        return replace(answer, problems=problems)
 
     def _pods(self, request: ReadRequest, plan: QueryPlan) -> tuple[dict[Identity, ScrapeTarget], tuple[str, ...]]:
         """Return the pods to scrape, and a message if the port of some pods is not known."""
@@ -91,7 +98,7 @@ class DirectSource:
         return found, (f"{message} ({len(without)} pods)",) if without else ()
 
     def _url(self, target: PlacementTarget, endpoint: PodEndpoint) -> str | None:
-        preset = self._presets.get(target.preset)
+        preset = self._loaded.usable.get(target.preset)
         port = endpoint.port or (None if preset is None else preset.port)
         host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
         return None if port is None else f"http://{host}:{port}{endpoint.path}"

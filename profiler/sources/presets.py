@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib import resources
+from pathlib import Path
 from typing import TypeVar
 
-from profiler.samples import Answer, Quantity
+from profiler.samples import THROUGHPUT, Answer, Quantity
+from profiler.sources.promql_syntax import selector_places
+from profiler.sources.promql_tokens import UnsupportedQuery
 
 
 class Combine(Enum):
@@ -46,7 +49,8 @@ class Formula:
     `over` is PromQL for the denominator, set for ratios only. `quantile`, between 0 and 1, is set for quantiles only,
     and `edge` chooses the value inside a histogram bucket or one of its bounds. The combined value is divided by
     `divide_by`, such as the placement's concurrency. A `positive` ratio is absent where it is 0. With `per_model` the
-    series have the preset's model label.
+    series have the preset's model label. With `vanishes` a pod that is scraped, and has no series, counts as 0: its
+    server exports none before the first item.
     """
 
     combine: Combine
@@ -57,6 +61,7 @@ class Formula:
     divide_by: Divisor = Divisor.ONE
     positive: bool = False
     per_model: bool = False
+    vanishes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,9 @@ class Preset:
         return self.first.get(quantity, whole) if answer is Answer.FIRST else whole
 
 
+_KEYS = ("combine", "value", "over", "quantile", "edge", "divide_by", "positive", "vanishes")
 _ANSWERS = {"first", "whole"}
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BY = re.compile(r"\bby\s*\(([^)]*)\)")
 
@@ -99,6 +106,83 @@ def load_presets() -> dict[str, Preset]:
     files = (file for file in resources.files("profiler").joinpath("presets").iterdir() if file.name.endswith(".toml"))
     presets = (parse_preset(file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")) for file in files)
     return {preset.name: preset for preset in presets}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedPresets:
+    """Presets by name, and by name the problems of those that cannot be used."""
+
+    usable: Mapping[str, Preset]
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    def problem(self, name: str) -> str:
+        """Return why there is no preset `name`: the field, its value and the rule."""
+        rule = self.problems.get(name, f"must be one of {', '.join(sorted(self.usable))}")
+        return f"metrics.preset: {name!r}: {rule}"
+
+
+class PresetFiles:
+    """The presets of the package and the users' own in `directory`, where each file `NAME.toml` is one.
+
+    A file that is changed is read again. An invalid one leaves the others as they are.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self._own = load_presets()
+        self._texts: dict[str, str] = {}
+        self._loaded = LoadedPresets(usable=self._own)
+
+    def load(self) -> LoadedPresets:
+        """Return the presets as they are now."""
+        if self._directory is None:
+            return self._loaded
+        texts, problems = _texts(self._directory)
+        if texts != self._texts or problems:
+            usable = dict(self._own)
+            for name, text in texts.items():
+                try:
+                    usable[name] = self._users_preset(name, text)
+                except InvalidPreset as error:
+                    problems[name] = str(error)
+            self._texts, self._loaded = texts, LoadedPresets(usable=usable, problems=problems)
+        return self._loaded
+
+    def _users_preset(self, name: str, text: str) -> Preset:
+        if name in self._own:
+            raise _invalid(f"{name}.toml", name, "is the name of a preset of Sluice: choose another one")
+        if _NAME.fullmatch(name) is None:
+            raise _invalid(f"{name}.toml", name, "must be lower-case letters, digits and -, at most 63")
+        preset = parse_preset(name, text)
+        for quantity in THROUGHPUT:
+            if quantity not in preset.formulas:
+                raise _invalid(f"{name}.toml: {quantity.value}", None, "is required: without it nothing scales down")
+        for quantity, formula in [*preset.formulas.items(), *preset.first.items()]:
+            for template in (formula.value, formula.over):
+                if template is not None:
+                    _require_promql(f"{name}.toml: {quantity.value}", template)
+        return preset
+
+
+def _texts(directory: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the files of presets in `directory` by the name of the preset, and the problems of those not read."""
+    texts: dict[str, str] = {}
+    problems: dict[str, str] = {}
+    for file in sorted(directory.glob("*.toml")):
+        try:
+            texts[file.stem] = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            problems[file.stem] = f"{file.name}: {reason}"
+    return texts, problems
+
+
+def _require_promql(where: str, template: str) -> None:
+    query = template.replace("$pods", 'namespace="any"').replace("$window", "1m")
+    try:
+        selector_places(query)
+    except UnsupportedQuery as error:
+        raise _invalid(where, template, f"must be PromQL: {error}") from error
 
 
 def parse_preset(name: str, text: str) -> Preset:
@@ -142,9 +226,10 @@ def parse_preset(name: str, text: str) -> Preset:
 
 
 def _formula(where: str, table: Mapping[str, object], model_label: str | None) -> Formula:
-    unknown = sorted(table.keys() - {"combine", "value", "over", "quantile", "edge", "divide_by", "positive"})
+    unknown = sorted(table.keys() - set(_KEYS))
     if unknown:
-        raise _invalid(where, unknown, "knows only combine, value, over, quantile, edge, divide_by and positive")
+        rule = f"knows only {', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
+        raise _invalid(where, unknown, rule)
     combine = _one_of(Combine, f"{where}.combine", table.get("combine"))
     divide_by = _one_of(Divisor, f"{where}.divide_by", table.get("divide_by", Divisor.ONE.value))
     if divide_by is not Divisor.ONE and combine is not Combine.MEAN:
@@ -161,8 +246,13 @@ def _formula(where: str, table: Mapping[str, object], model_label: str | None) -
     positive = table.get("positive", False)
     if not isinstance(positive, bool) or (positive and combine is not Combine.RATIO):
         raise _invalid(f"{where}.positive", positive, "must be true or false, and belongs to combine = ratio")
+    vanishes = table.get("vanishes", False)
+    if not isinstance(vanishes, bool) or (vanishes and combine is not Combine.SUM):
+        raise _invalid(f"{where}.vanishes", vanishes, "must be true or false, and belongs to combine = sum")
     value = _promql(f"{where}.value", table.get("value"))
     over = _promql(f"{where}.over", table["over"]) if "over" in table else None
+    if over == value:
+        raise _invalid(f"{where}.over", over, "must not be the same as value")
     return Formula(
         combine=combine,
         value=value,
@@ -171,6 +261,7 @@ def _formula(where: str, table: Mapping[str, object], model_label: str | None) -
         edge=edge,
         divide_by=divide_by,
         positive=positive,
+        vanishes=vanishes,
         per_model=_per_model(where, model_label, [value] if over is None else [value, over]),
     )
 

@@ -9,13 +9,17 @@ prometheus-api-client builds the requests to /api/v1/query and /api/v1/query_ran
 * Checks before the library reads the answer. `warnings` mark a partial answer, and the library drops them. Answers may
   come from a cache. Pages that are not an answer of the API make the library raise `KeyError` or `JSONDecodeError`.
 * Credentials that rotate (`authentication`).
+* Queries too long for a URL are sent by POST. Others are sent by GET, because a proxy that grants the right to read may
+  not grant that to POST. Where POST is refused, all are sent by GET.
+* Joined queries (`joined_queries`). If the back end refuses one, its halves are sent, down to the query that is wrong.
 """
 
 import io
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -23,6 +27,7 @@ from typing import Any, TypeVar
 
 import requests
 from prometheus_api_client import PrometheusConnect
+from typing_extensions import override
 from urllib3 import HTTPResponse
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 from urllib3.util.retry import Retry
@@ -31,11 +36,17 @@ from profiler.samples import Absence, AbsenceReason
 from profiler.sources.access import Access
 from profiler.sources.authentication import NoCredentials, authenticate
 from profiler.sources.base import wrong_query
+from profiler.sources.joined_queries import joined, separated
 
+_OF_QUERY = "PromQL warning"
+"""Prometheus' warnings about the query itself begin so; others mark a partial answer."""
+_NOT_IN_TIME = "no answer in time"
 _ATTEMPTS = 2
 _PAUSE_S = 0.1
 _CONNECT_S = 2.0
-_WORKERS = 4
+_WORKERS = 8
+_LONGEST_URL = 2_000
+"""Most characters of a query that is sent by GET, before its encoding. Proxies may refuse URLs of more than 8 KiB."""
 _MOST_BYTES = 64 * 2**20
 """Limit per answer. Twenty thousand pods with a histogram each take about 40 MiB."""
 _CHUNK = 2**16
@@ -78,11 +89,35 @@ class Period:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """For every query the API's `result`, or an `Absence` with the reason.
+
+    `slow` are the queries that were sent and not answered in time.
+    """
+
+    results: Mapping[str, Any]
+    slow: frozenset[str]
+
+
+class _Session(requests.Session):
+    """Sends a long query by POST instead of GET while `posts`."""
+
+    posts = True
+
+    @override
+    def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
+        if self.posts and len(request.params.get("query", "")) > _LONGEST_URL:
+            request.method, request.data, request.params = "POST", request.params, {}
+        return super().prepare_request(request)
+
+
 class PrometheusApi:
     """A client of the query API at `url`, which authenticates as `access` says."""
 
     def __init__(self, url: str, access: Access = _OPEN) -> None:
-        session = requests.Session()
+        session = self._session = _Session()
+        self._forbidden = False
         session.hooks["response"] += [self._read, _require_complete_answer]
         self._of_thread = threading.local()
         authenticate(session, access)
@@ -95,6 +130,26 @@ class PrometheusApi:
     def ask(self, queries: Collection[str], deadline_s: float) -> dict[str, Any]:
         """Return the API's `result` for every query, or an `Absence` with the reason, within `deadline_s` seconds."""
         return self._ask_all({query: (query, self._instant(query)) for query in queries}, deadline_s)
+
+    def ask_joined(self, requests: Sequence[Sequence[str]], deadline_s: float) -> Answers:
+        """Ask the `requests` in their order; each is sent as one query, joined from those in it."""
+        end_s = time.monotonic() + deadline_s
+        if self._forbidden:  # then it was not POST that was refused
+            self._session.posts, self._forbidden = True, False
+        results: dict[str, Any] = {}
+        slow: set[str] = set()
+        with _pool() as pool:
+            pending = [(queries, pool.submit(self._ask_all_of, queries, end_s)) for queries in requests]
+            wait([future for _, future in pending], timeout=deadline_s)
+            for queries, future in pending:
+                if future.done():
+                    found = future.result()
+                    results |= found.results
+                    slow |= found.slow
+                else:
+                    results |= dict.fromkeys(queries, _late(deadline_s))
+                    slow |= set(queries) if future.running() else set()
+        return Answers(results=results, slow=frozenset(slow))
 
     def ask_ranges(self, queries: Collection[str], period: Period, deadline_s: float) -> dict[str, Any]:
         """Return the series of every query over `period`, or an `Absence` with the reason.
@@ -129,16 +184,41 @@ class PrometheusApi:
 
     def _ask_all(self, sends: Mapping[Name, tuple[str, _Send]], deadline_s: float) -> dict[Name, Any]:
         end_s = time.monotonic() + deadline_s
-        pool = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="prometheus")
-        try:
+        with _pool() as pool:
             pending: dict[Name, Future[Any]] = {
                 name: pool.submit(self._ask_one, query, send, end_s) for name, (query, send) in sends.items()
             }
             wait(pending.values(), timeout=deadline_s)
-            late = _unavailable(f"no answer within {deadline_s:g} s")
+            late = _late(deadline_s)
             return {name: future.result() if future.done() else late for name, future in pending.items()}
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _ask_all_of(self, queries: Sequence[str], end_s: float) -> Answers:
+        """Ask `queries` in one request; where that is refused, in two, and so on."""
+        query = joined(queries)
+        if len(queries) > 1 and len(query) > _LONGEST_URL and not self._session.posts:
+            return self._ask_halves_of(queries, end_s)
+        try:
+            result = self._answer(self._instant(query), end_s)
+        except _PostRefused:
+            return self._ask_all_of(queries, end_s)
+        except _BadQuery as error:
+            if len(queries) > 1:
+                return self._ask_halves_of(queries, end_s)
+            return Answers(results={query: _absence(error, query)}, slow=frozenset())
+        except _Unanswered as error:
+            late = isinstance(error, _Late)
+            return Answers(
+                results=dict.fromkeys(queries, _absence(error, query)), slow=frozenset(queries if late else ())
+            )
+        return Answers(results=separated(queries, result), slow=frozenset())
+
+    def _ask_halves_of(self, queries: Sequence[str], end_s: float) -> Answers:
+        half = len(queries) // 2
+        parts = [self._ask_all_of(part, end_s) for part in (queries[:half], queries[half:])]
+        return Answers(
+            results={query: result for part in parts for query, result in part.results.items()},
+            slow=frozenset().union(*(part.slow for part in parts)),
+        )
 
     def _read(self, response: requests.Response, **_: object) -> None:
         """Read the body within the limits of size and time: `requests` has no limit for a body that never ends."""
@@ -151,14 +231,28 @@ class PrometheusApi:
             raise requests.Timeout from error
         except HTTPError as error:
             raise requests.ConnectionError(error) from error
-        except _NoAnswer:
+        except _Unanswered:
             response.raw.close()
             raise
         response.raw = HTTPResponse(io.BytesIO(body), preload_content=False)
 
     def _ask_one(self, query: str, send: _Send, end_s: float) -> Any:
+        try:
+            return self._answer(send, end_s)
+        except _PostRefused:
+            return self._ask_one(query, send, end_s)
+        except _Unanswered as error:
+            return _absence(error, query)
+
+    def _answer(self, send: _Send, end_s: float) -> Any:
+        """Return the API's `result`, from one of several attempts.
+
+        Raises:
+            _PostRefused: the query was sent by POST, and will be sent by GET from now on.
+            _Unanswered: there is no answer.
+        """
         self._of_thread.end_s = end_s
-        problem = "no time was left before the deadline to send the query"
+        problem: _Unanswered = _NoAnswer("no time was left before the deadline to send the query")
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(_PAUSE_S)
@@ -168,42 +262,60 @@ class PrometheusApi:
             read_s = left_s / (_ATTEMPTS - attempt)
             try:
                 return send((min(_CONNECT_S, read_s), read_s))
-            except _NoAnswer as refusal:
-                return Absence(reason=refusal.reason, detail=f"Prometheus: {refusal}")
-            except _BadQuery as error:
-                return _unavailable(wrong_query(str(error), query))
+            except _PostRefused:
+                self._session.posts = False
+                raise
+            except _Forbidden:
+                self._forbidden = True
+                raise
             except _Overloaded as error:
-                problem = str(error)
+                problem = error
             except requests.Timeout:
-                problem = "no answer in time"
+                problem = _Late(_NOT_IN_TIME)
             except NoCredentials as error:
-                return _unavailable(str(error))
+                raise _NoAnswer(str(error)) from error
             except OSError as error:  # those of `requests`, and a CA or certificate file that is gone
-                problem = _cause(error)
-        return _unavailable(problem)
+                problem = _Late(_NOT_IN_TIME) if _is_late(error) else _NoAnswer(_cause(error))
+        raise problem
 
 
-class _NoAnswer(Exception):
-    """There is no usable answer, and another attempt would not change that."""
+class _Unanswered(Exception):
+    """There is no usable answer; `reason` is that of the `Absence`."""
 
     def __init__(self, detail: str, reason: AbsenceReason = AbsenceReason.UNAVAILABLE) -> None:
         super().__init__(detail)
         self.reason = reason
 
 
-class _BadQuery(Exception):
+class _NoAnswer(_Unanswered):
+    """Another attempt would not change that there is no answer."""
+
+
+class _Forbidden(_NoAnswer):
+    """The back end refuses the credentials."""
+
+
+class _PostRefused(Exception):
+    """The query was sent by POST, and the back end may answer it by GET."""
+
+
+class _BadQuery(_Unanswered):
     """The back end reports an error in the query."""
 
 
-class _Overloaded(Exception):
+class _Overloaded(_Unanswered):
     """The back end cannot answer now; another attempt may succeed."""
+
+
+class _Late(_Unanswered):
+    """The query was sent, and not answered in time."""
 
 
 def _require_an_end(size: int, end_s: float) -> None:
     if size > _MOST_BYTES:
         raise _NoAnswer(f"more than {_MOST_BYTES // 2**20} MiB in answer to one query")
     if time.monotonic() > end_s:
-        raise _NoAnswer("the answer did not end before the deadline")
+        raise _Late("the answer did not end before the deadline")
 
 
 def _require_complete_answer(response: requests.Response, **_: object) -> None:
@@ -213,11 +325,15 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
         return
     if status == requests.codes.too_many_requests or status >= 500:
         raise _Overloaded(f"HTTP status {status}")
+    if response.request.method == "POST" and status in {requests.codes.forbidden, requests.codes.method_not_allowed}:
+        raise _PostRefused
     document = _document(response)
+    if status in {requests.codes.request_entity_too_large, requests.codes.request_uri_too_large}:
+        raise _BadQuery(f"HTTP status {status}: the query is too long for the back end")
     if status in {requests.codes.bad_request, requests.codes.unprocessable_entity} and "error" in document:
         raise _BadQuery(str(document["error"])[:_SHOWN])
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
-        raise _NoAnswer(f"HTTP status {status}: check the credentials (--prometheus-token-file and others)")
+        raise _Forbidden(f"HTTP status {status}: check the credentials (--prometheus-token-file and others)")
     if status == requests.codes.not_found:
         raise _NoAnswer(f"HTTP status {status}: check --prometheus-url")
     if status != requests.codes.ok:
@@ -232,7 +348,10 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
         # The answer comes from a cache.
         raise _NoAnswer(f"evaluated more than {_MOST_OFF_S:g} s {when} it was sent", AbsenceReason.STALE)
     if document.get("warnings"):
-        warnings = "; ".join(str(warning) for warning in document["warnings"])
+        texts = [str(warning) for warning in document["warnings"]]
+        warnings = "; ".join(texts)
+        if all(text.startswith(_OF_QUERY) for text in texts):
+            raise _BadQuery(warnings[:_SHOWN], AbsenceReason.PARTIAL)
         raise _NoAnswer(warnings[:_SHOWN], AbsenceReason.PARTIAL)
     response.json = lambda **_: document  # type: ignore[method-assign]  # custom_query would parse the body once more
 
@@ -261,8 +380,29 @@ def _document(response: requests.Response) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _unavailable(detail: str) -> Absence:
-    return Absence(reason=AbsenceReason.UNAVAILABLE, detail=f"Prometheus: {detail}")
+def _absence(error: _Unanswered, query: str) -> Absence:
+    detail = wrong_query(str(error), query) if isinstance(error, _BadQuery) else str(error)
+    return Absence(reason=error.reason, detail=f"Prometheus: {detail}")
+
+
+def _late(deadline_s: float) -> Absence:
+    return Absence(reason=AbsenceReason.UNAVAILABLE, detail=f"Prometheus: no answer within {deadline_s:g} s")
+
+
+@contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    """Provide threads that are not waited for: requests that are late end by themselves."""
+    pool = ThreadPoolExecutor(max_workers=_WORKERS, thread_name_prefix="prometheus")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_late(error: OSError) -> bool:
+    """Return whether the answer did not begin in time, which the library reports as a lost connection."""
+    inner = error.args[0] if error.args else None
+    return isinstance(getattr(inner, "reason", None), ReadTimeoutError)
 
 
 def _cause(error: OSError) -> str:

@@ -3,40 +3,58 @@
 import math
 import re
 from collections.abc import Iterable, Mapping, Set
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
-from profiler.samples import Absence, AbsenceReason, Reading, sane
+from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, Reading, SeriesLabels, sane
 from profiler.sources.combine import Pod
 
+_BY = re.compile(r"(?<=\bby)\s*\([^)]*\)")
 _LONGEST_MATCHER = 2000
 """Most characters of a matcher. Proxies may refuse URLs with longer ones."""
 
 
+@lru_cache(maxsize=4096)  # a large fleet fills the same few templates for each of its placements
 def fill(template: str, *, pods: str, window_s: float) -> str:
     """Return `template` with `$pods` replaced by the label matchers `pods` and `$window` by `window_s` in ms."""
     return template.replace("$pods", pods).replace("$window", f"{round(window_s * 1000)}ms")
 
 
-def namespace_matcher(namespaces: Iterable[str]) -> str:
+def namespace_matcher(namespaces: Iterable[str], labels: SeriesLabels = DEFAULT_LABELS) -> str:
     """Return label matchers for all pods of `namespaces`, or of every namespace if the text would be too long."""
-    matcher = f'namespace=~"{_alternatives(namespaces)}"'
-    return matcher if len(matcher) <= _LONGEST_MATCHER else 'namespace!=""'
+    matcher = f'{labels.namespace}=~"{_alternatives(namespaces)}"'
+    return (matcher if len(matcher) <= _LONGEST_MATCHER else f'{labels.namespace}!=""') + _matchers(labels)
 
 
-def pod_matcher(namespace: str, pods: Iterable[str]) -> str:
+def pod_matcher(namespace: str, pods: Iterable[str], labels: SeriesLabels = DEFAULT_LABELS) -> str:
     """Return label matchers for exactly the `pods` of `namespace`."""
-    return f'namespace=~"{_alternatives([namespace])}", pod=~"{_alternatives(pods)}"'
+    named = f'{labels.namespace}=~"{_alternatives([namespace])}", {labels.pod}=~"{_alternatives(pods)}"'
+    return named + _matchers(labels)
+
+
+def relabelled(template: str, labels: SeriesLabels) -> str:
+    """Return `template` with the names of the labels of namespace and pod in its `by` clauses replaced by `labels`."""
+    names = {DEFAULT_LABELS.namespace: labels.namespace, DEFAULT_LABELS.pod: labels.pod}
+    return _BY.sub(lambda by: re.sub(r"\w+", lambda word: names.get(word[0], word[0]), by[0]), template)
+
+
+def quoted(value: str) -> str:
+    """Return `value` as a PromQL string."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _matchers(labels: SeriesLabels) -> str:
+    return "".join(f", {name}={quoted(value)}" for name, value in labels.match)
 
 
 class PodSeries:
     """The `result` of a query, with its series by pod.
 
-    They are grouped once, on first use: a query is over all pods of a fleet, and every placement needs its own.
+    They are grouped and read once, on first use: a query is over all pods of a fleet, and a placement needs its own.
     """
 
-    def __init__(self, result: Any) -> None:
-        self.result = result
+    def __init__(self, result: Any, labels: SeriesLabels = DEFAULT_LABELS) -> None:
+        self.result = result if labels == DEFAULT_LABELS else _with_default_names(result, labels)
 
     @cached_property
     def _by_pod(self) -> Mapping[Pod, list[Any]]:
@@ -46,9 +64,40 @@ class PodSeries:
                 groups.setdefault(pod, []).append(series)
         return groups
 
+    @cached_property
+    def _ages(self) -> Mapping[Pod, float]:
+        return pod_ages(self.result)
+
+    @cached_property
+    def _values(self) -> Mapping[Pod, float]:
+        return pod_values(self.result)
+
+    @cached_property
+    def _buckets(self) -> Mapping[Pod, dict[float, float]]:
+        return pod_buckets(self.result)
+
+    def ages(self, pods: Set[Pod]) -> dict[Pod, float]:
+        """Return the age of the newest series of each of `pods`."""
+        return _only(pods, self._ages)
+
+    def values(self, pods: Set[Pod]) -> dict[Pod, float]:
+        """Return the value of each of `pods`, as `pod_values`."""
+        return _only(pods, self._values)
+
+    def buckets(self, pods: Set[Pod]) -> dict[Pod, dict[float, float]]:
+        """Return the cumulative rates of the histogram of each of `pods`, as `pod_buckets`."""
+        return _only(pods, self._buckets)
+
     def of(self, pods: Set[Pod]) -> list[Any]:
         """Return the series of `pods`."""
         return [series for pod in pods for series in self._by_pod.get(pod, ())]
+
+
+_Value = TypeVar("_Value")
+
+
+def _only(pods: Set[Pod], found: Mapping[Pod, _Value]) -> dict[Pod, _Value]:
+    return {pod: found[pod] for pod in pods if pod in found}
 
 
 def of_models(result: Any, label: str, models: Mapping[Pod, str]) -> list[Any]:
@@ -108,6 +157,17 @@ def scalar(result: Any) -> Reading:
     return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=detail)
 
 
+def _with_default_names(result: Any, labels: SeriesLabels) -> Any:
+    """Return `result` with the labels of namespace and pod under their default names, from those of `labels`."""
+    own = {labels.namespace: DEFAULT_LABELS.namespace, labels.pod: DEFAULT_LABELS.pod}
+    return [
+        {**series, "metric": {own.get(name, name): value for name, value in series["metric"].items()}}
+        if isinstance(series, dict) and isinstance(series.get("metric"), dict)
+        else series
+        for series in result
+    ]
+
+
 def _series(result: Any) -> Iterable[tuple[Pod, Mapping[str, str], float]]:
     for series in result:
         match series:
@@ -131,5 +191,4 @@ def _number(text: object) -> float:
 
 def _alternatives(values: Iterable[str]) -> str:
     """Return a regular expression for any of `values`, as the inside of a PromQL string."""
-    pattern = "|".join(re.escape(value) for value in sorted(set(values)))
-    return pattern.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return quoted("|".join(re.escape(value) for value in sorted(set(values))))[1:-1]

@@ -6,14 +6,18 @@ of samples, so clocks of two machines are never compared.
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from optimizer.model import PipelineKey
 from profiler.samples import (
+    DEFAULT_LABELS,
+    SILENT_S,
+    UNKNOWN_SCRAPES,
     Absence,
     AbsenceReason,
     Answer,
@@ -22,9 +26,13 @@ from profiler.samples import (
     PlacementTarget,
     Quantity,
     Reading,
+    Scrapes,
+    SeriesLabels,
 )
-from profiler.sources.base import PlacementId, ReadAnswer, ReadRequest
+from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import (
+    Pod,
+    Reporting,
     combine_buckets,
     combine_ratio,
     combine_values,
@@ -32,21 +40,41 @@ from profiler.sources.combine import (
     whole_answer_percentile,
 )
 from profiler.sources.models import chosen_models
-from profiler.sources.presets import Combine, Divisor, Edge, Formula, Preset
+from profiler.sources.presets import Combine, Divisor, Edge, Formula, LoadedPresets, Preset
 from profiler.sources.promql import (
     PodSeries,
     fill,
     namespace_matcher,
     of_models,
-    pod_ages,
-    pod_buckets,
     pod_matcher,
     pod_models,
-    pod_values,
+    relabelled,
     scalar,
 )
 
 _EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
+_KINDS: Mapping[Quantity, QueryKind] = {
+    Quantity.ARRIVAL_RATE: QueryKind.THROUGHPUT,
+    Quantity.COMPLETION_RATE: QueryKind.THROUGHPUT,
+    Quantity.LATENCY_P95: QueryKind.LATENCY,
+    Quantity.LATENCY_P95_FLOOR: QueryKind.LATENCY,
+    Quantity.LATENCY_P95_CEILING: QueryKind.LATENCY,
+    Quantity.SERVICE_TIME: QueryKind.SERVICE,
+    Quantity.BATCH_SIZE: QueryKind.SERVICE,
+    Quantity.SERVED_BATCH: QueryKind.SERVICE,
+    Quantity.PRESENT_BATCH: QueryKind.SERVICE,
+    Quantity.SESSIONS: QueryKind.SERVICE,
+}
+"""Kinds of the queries for quantities; all others are OTHER."""
+_ORDER = {kind: number for number, kind in enumerate(QueryKind)}
+_AGGREGATIONS = re.compile(r"\b(\w+)\s+by\s*\(")
+_COUNTED_S = 300.0
+"""Time in which scrapes are counted. It is that for which a sample is the value of its series."""
+_MAX_AGE_SCRAPES = 3
+"""Scrape intervals after which a sample is stale: two scrapes may fail."""
+_LEAST_MAX_AGE_S = 15.0
+"""Age at which samples are not stale yet if the window allows it: a busy server scrapes and answers late."""
+_NONE, _EXPORTED = "none", "exported"
 _MAX_AGE_SHARE = 0.75
 """Greatest age of the newest sample, as a share of the window. A window of four scrape intervals is recommended, and
 two samples are enough for a rate."""
@@ -59,10 +87,17 @@ PodResults = Mapping[str, PodSeries | Absence]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReading:
-    """The queries that one reading needs. `conclude` takes the results in the same order and returns the reading."""
+    """The queries that one reading needs, each with its kind.
 
-    queries: tuple[str, ...]
+    `conclude` takes the results in the same order, then those of `optional`, which may be absent, and returns the
+    reading. The series of pods have `labels`.
+    """
+
+    queries: Mapping[str, QueryKind]
     conclude: Callable[..., Reading]
+    optional: tuple[str, ...] = ()
+    labels: SeriesLabels = DEFAULT_LABELS
+    is_override: bool = False
 
     def reading(self, results: Mapping[str, Any]) -> Reading:
         """Return the reading that follows from `results`, or the first `Absence` among the results that it needs.
@@ -71,28 +106,29 @@ class PlannedReading:
         """
         own = [results[query] for query in self.queries]
         absence = next((result for result in own if isinstance(result, Absence)), None)
-        return self.conclude(*own) if absence is None else absence
+        return self.conclude(*own, *(results[query] for query in self.optional)) if absence is None else absence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSessions:
-    """The queries for the sessions of each pod of `target`. They are the same as for the sum over its pods.
+    """The queries for the sessions of each pod. They are the same as for the sum over its pods, `formula`."""
 
-    Pods whose newest sample is older than `max_age_s` seconds are left out.
-    """
-
-    target: PlacementTarget
-    max_age_s: float
-    queries: tuple[str, ...]
+    reads: "_Reads"
+    formula: Formula
+    queries: Mapping[str, QueryKind]
+    optional: tuple[str, ...]
 
     def by_pod(self, results: PodResults) -> Mapping[str, float]:
         """Return the sessions by name of the pods with recent samples. Pods that just became ready are included."""
-        ages_s, values = (results[query] for query in self.queries)
+        ages_s, *copies, values = (results[query] for query in self.queries)
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
-        expected = {(self.target.namespace, pod) for pod in {*self.target.pods, *self.target.endpoints}}
-        fresh = reporting(expected, pod_ages(ages_s.of(expected)), self.max_age_s).fresh
-        sessions = pod_values(values.of(expected))
+        target = self.reads.target
+        expected = {(target.namespace, pod) for pod in {*target.pods, *target.endpoints}}
+        most_s = self.reads.most_age_s([results[query] for query in self.optional])
+        fresh = reporting(expected, ages_s.ages(expected), most_s).fresh
+        known = [each.values(expected) for each in copies if not isinstance(each, Absence)]
+        sessions = _once(values.values(expected), known[0] if known else {}, self.formula.value)
         return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
 
 
@@ -103,25 +139,68 @@ class QueryPlan:
     placements: Mapping[PlacementId, Mapping[Quantity, PlannedReading]]
     sessions: Mapping[PlacementId, PlannedSessions]
     scalars: Mapping[Hashable, PlannedReading]
+    scrapes: Mapping[PlacementId, "PlannedScrapes"] = field(default_factory=dict)
 
     def pod_queries(self) -> set[str]:
         """Return the queries for all placements, overrides included."""
-        return {query for own in self.placements.values() for planned in own.values() for query in planned.queries}
+        own = {query for own in self.placements.values() for planned in own.values() for query in planned.queries}
+        return own | {query for planned in self.scrapes.values() for query in planned.queries}
 
     def user_queries(self) -> set[str]:
         """Return the users' queries for demand, SLA and rules."""
         return {query for planned in self.scalars.values() for query in planned.queries}
 
+    def kinds(self) -> dict[str, QueryKind]:
+        """Return the kind of every query. A query with several purposes has the kind that is sent first."""
+        kinds: dict[str, QueryKind] = {}
+        own = (planned for placement in self.placements.values() for planned in placement.values())
+        scrapes = (planned.queries for planned in self.scrapes.values())
+        for queries in (*(planned.queries for planned in (*own, *self.scalars.values())), *scrapes):
+            for query, kind in queries.items():
+                known = kinds.get(query)
+                if known is None or _ORDER[kind] < _ORDER[known]:
+                    kinds[query] = kind
+        return kinds
+
+    def together(self) -> set[tuple[str, ...]]:
+        """Return the queries of the readings that need several besides the one for freshness, each set once."""
+        return {
+            tuple(query for query, kind in planned.queries.items() if kind is not QueryKind.FRESHNESS)
+            for own in self.placements.values()
+            for planned in own.values()
+            if len(planned.queries) > 2
+        }
+
+    def single_queries(self) -> set[str]:
+        """Return the users' queries, overrides included. Each returns one series; those of presets return many."""
+        overrides = {
+            query
+            for own in self.placements.values()
+            for planned in own.values()
+            if planned.is_override
+            for query in planned.queries
+        }
+        return overrides | self.user_queries()
+
     def answer(self, pod_results: Results, user_results: Results, origins: Mapping[PipelineKey, Origin]) -> ReadAnswer:
         """Return the answer to the request, from the results of `pod_queries` and of `user_queries`."""
+        labels = {
+            query: planned.labels
+            for own in self.placements.values()
+            for planned in own.values()
+            if planned.labels != DEFAULT_LABELS
+            for query in (*planned.queries, *planned.optional)
+        }
         by_pod: PodResults = {
-            query: result if isinstance(result, Absence) else PodSeries(result) for query, result in pod_results.items()
+            query: result if isinstance(result, Absence) else PodSeries(result, labels.get(query, DEFAULT_LABELS))
+            for query, result in pod_results.items()
         }
         return ReadAnswer(
             placements={
                 key: PlacementSamples(
                     readings={quantity: planned.reading(by_pod) for quantity, planned in own.items()},
                     sessions=self.sessions[key].by_pod(by_pod) if key in self.sessions else {},
+                    scrapes=self.scrapes[key].conclude(by_pod) if key in self.scrapes else UNKNOWN_SCRAPES,
                 )
                 for key, own in self.placements.items()
             },
@@ -131,52 +210,75 @@ class QueryPlan:
         )
 
 
-def query_plan(request: ReadRequest, presets: Mapping[str, Preset], *, max_age_s: float | None = None) -> QueryPlan:
-    """Return the queries for `request`.
+def query_plan(
+    request: ReadRequest,
+    loaded: LoadedPresets,
+    *,
+    max_age_s: float | None = None,
+    checks: bool = False,
+    labels: SeriesLabels = DEFAULT_LABELS,
+) -> QueryPlan:
+    """Return the queries for `request`. `labels` are those of series of pods whose target names none.
 
-    Samples older than `max_age_s`, or than three quarters of their window if that is less, are stale.
+    Samples older than `max_age_s`, or than three quarters of their window if that is less, are stale. With `checks`,
+    pods that are scraped twice count once, pods that are silent for long hold no others back, samples are stale after
+    three observed scrape intervals, and the answer has `Scrapes`.
     """
-    all_namespaces = namespace_matcher(target.namespace for target in request.placements)
-    sessions = (_sessions(target, all_namespaces, presets, max_age_s) for target in request.placements)
+    namespaces = sorted({target.namespace for target in request.placements})
+    kinds_of_labels = {target.labels or labels for target in request.placements}
+    matchers = {own: namespace_matcher(namespaces, own) for own in kinds_of_labels}
+    reads = {
+        (target.pipeline, target.stage, target.pool): _Reads(
+            target=target,
+            preset=loaded.usable[target.preset],
+            labels=target.labels or labels,
+            matchers=matchers[target.labels or labels],
+            checks=checks,
+            max_age_s=max_age_s,
+        )
+        for target in request.placements
+        if target.pods and target.preset in loaded.usable
+    }
+    sessions = {key: _sessions(own) for key, own in reads.items()}
     return QueryPlan(
-        sessions={
-            (planned.target.pipeline, planned.target.stage, planned.target.pool): planned
-            for planned in sessions
-            if planned is not None
-        },
+        sessions={key: planned for key, planned in sessions.items() if planned is not None},
         placements={
-            (target.pipeline, target.stage, target.pool): {
-                quantity: _of_placement(target, quantity, all_namespaces, presets, max_age_s) for quantity in Quantity
+            (key := (target.pipeline, target.stage, target.pool)): {
+                quantity: _of_placement(target, quantity, reads.get(key), loaded, labels) for quantity in Quantity
             }
             for target in request.placements
         },
-        scalars={key: PlannedReading(queries=(query,), conclude=scalar) for key, query in request.scalars.items()},
+        scalars={
+            key: PlannedReading(queries={query: request.scalar_kinds.get(key, QueryKind.DEMAND)}, conclude=scalar)
+            for key, query in request.scalars.items()
+        },
+        scrapes={key: PlannedScrapes(reads=own) for key, own in reads.items()} if checks else {},
     )
 
 
 def _of_placement(
     target: PlacementTarget,
     quantity: Quantity,
-    all_namespaces: str,
-    presets: Mapping[str, Preset],
-    max_age_s: float | None,
+    reads: "_Reads | None",
+    loaded: LoadedPresets,
+    labels: SeriesLabels,
 ) -> PlannedReading:
     if not target.pods:
         return _without_query(AbsenceReason.MISSING, "no pod has been ready for long enough to have samples")
+    kind = _KINDS.get(quantity, QueryKind.OTHER)
     if quantity in target.overrides:
-        pods = pod_matcher(target.namespace, target.pods)
+        pods = pod_matcher(target.namespace, target.pods, target.labels or labels)
         query = fill(target.overrides[quantity], pods=pods, window_s=target.window_s)
-        return PlannedReading(queries=(query,), conclude=lambda found: scalar(found.result))
+        return PlannedReading(queries={query: kind}, conclude=lambda found: scalar(found.result), is_override=True)
     if quantity in _EDGES and Quantity.LATENCY_P95 in target.overrides:
         return _without_query(AbsenceReason.UNSUPPORTED, "the override of latencyP95 gives no histogram bucket")
-    preset = presets.get(target.preset)
-    if preset is None:
-        known = ", ".join(sorted(presets))
-        return _without_query(AbsenceReason.UNSUPPORTED, f"metrics.preset: {target.preset!r}: must be one of {known}")
+    if reads is None:
+        return _without_query(AbsenceReason.MISSING, loaded.problem(target.preset))
+    preset = reads.preset
     formula = preset.formula(quantity, target.answer)
     if formula is None:
         return _without_query(AbsenceReason.UNSUPPORTED, f"{preset.name} does not export it")
-    plan = partial(_by_preset, target, preset, all_namespaces, _most_age_s(target, max_age_s))
+    plan = partial(_by_preset, reads, kind)
     if refines(preset, quantity, target.answer):
         return _whole_percentile(plan, preset, quantity)
     return plan(formula)
@@ -200,74 +302,246 @@ def _whole_percentile(plan: Callable[[Formula], PlannedReading], preset: Preset,
     parts = [plan(formula) for formula in formulas]
 
     def conclude(*results: Any) -> Reading:
-        known = dict(zip(queries, results, strict=True))
+        known = dict(zip((*queries, *parts[0].optional), results, strict=True))
         coarse, floor_s, ceiling_s, first, whole_s, first_s = (part.reading(known) for part in parts)
         return whole_answer_percentile(coarse, bucket=(floor_s, ceiling_s), first=first, means=(whole_s, first_s))
 
-    queries = tuple(dict.fromkeys(query for part in parts for query in part.queries))
-    return PlannedReading(queries=queries, conclude=conclude)
+    queries = {query: kind for part in parts for query, kind in part.queries.items()}
+    return PlannedReading(queries=queries, optional=parts[0].optional, labels=parts[0].labels, conclude=conclude)
 
 
-def _most_age_s(target: PlacementTarget, max_age_s: float | None) -> float:
-    most_s = target.window_s * _MAX_AGE_SHARE
-    return most_s if max_age_s is None else min(most_s, max_age_s)
-
-
-def _sessions(
-    target: PlacementTarget, all_namespaces: str, presets: Mapping[str, Preset], max_age_s: float | None
-) -> PlannedSessions | None:
+def _sessions(reads: "_Reads") -> PlannedSessions | None:
     """Return the queries for the sessions of each pod; None where only their sum over the pods is known."""
-    preset = presets.get(target.preset)
-    if not target.pods or preset is None or Quantity.SESSIONS in target.overrides:
+    formula = reads.preset.formulas.get(Quantity.SESSIONS)
+    if Quantity.SESSIONS in reads.target.overrides or formula is None or formula.combine is not Combine.SUM:
         return None
-    formula = preset.formulas.get(Quantity.SESSIONS)
-    if formula is None or formula.combine is not Combine.SUM:
-        return None
-    most_s = _most_age_s(target, max_age_s)
-    queries = _by_preset(target, preset, all_namespaces, most_s, formula).queries
-    return PlannedSessions(target=target, max_age_s=most_s, queries=queries)
+    planned = _by_preset(reads, _KINDS[Quantity.SESSIONS], formula)
+    return PlannedSessions(reads=reads, formula=formula, queries=planned.queries, optional=planned.optional)
 
 
 def _without_query(reason: AbsenceReason, detail: str) -> PlannedReading:
-    return PlannedReading(queries=(), conclude=lambda: Absence(reason=reason, detail=detail))
+    return PlannedReading(queries={}, conclude=lambda: Absence(reason=reason, detail=detail))
 
 
-def _by_preset(
-    target: PlacementTarget, preset: Preset, all_namespaces: str, max_age_s: float, formula: Formula
-) -> PlannedReading:
-    labels = "namespace, pod" if preset.model_label is None else f"namespace, pod, {preset.model_label}"
-    ages_s = f"time() - max by ({labels}) (timestamp({preset.freshness}{{$pods}}))"
-    templates = [ages_s, formula.value, *([] if formula.over is None else [formula.over])]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reads:
+    """What the readings of one placement by a preset share: the queries about its pods, and what follows from them.
+
+    With `checks`, queries show which pods are scraped twice, how often, and which are silent for long. Samples older
+    than `max_age_s` are stale; None: it follows from the window and the scrape interval.
+    """
+
+    target: PlacementTarget
+    preset: Preset
+    labels: SeriesLabels
+    matchers: str
+    checks: bool
+    max_age_s: float | None
+
+    def fill(self, template: str) -> str:
+        own = template if self.labels == DEFAULT_LABELS else relabelled(template, self.labels)
+        return fill(own, pods=self.matchers, window_s=self.target.window_s)
+
+    @property
+    def ages(self) -> str:
+        """Return the query for the ages of the newest samples, by pod and model."""
+        model = "" if self.preset.model_label is None else f", {self.preset.model_label}"
+        return self.fill(f"time() - max by (namespace, pod{model}) (timestamp({self.preset.freshness}{{$pods}}))")
+
+    @property
+    def copies(self) -> str:
+        """Return the query for how often each pod is scraped, at one address by several jobs or Prometheus servers.
+
+        Only series with a sample in the last half of the window count: a server that has gone must not halve the
+        numbers of another while its own leave the window.
+        """
+        recent = f"timestamp({self.preset.freshness}{{$pods}}) > time() - {self.target.window_s / 2:g}"
+        jobs = f"count by (namespace, pod, instance, job, prometheus, prometheus_replica, replica) ({recent})"
+        return self.fill(f"max by (namespace, pod) (count by (namespace, pod, instance) ({jobs}))")
+
+    @property
+    def lately(self) -> str:
+        """Return the query for the pods without a present sample that had one in the last `SILENT_S`."""
+        name = f"{self.preset.freshness}{{$pods}}"
+        had = f"max by (namespace, pod) (present_over_time({name}[{SILENT_S:.0f}s]))"
+        return self.fill(f"{had} unless max by (namespace, pod) ({name})")
+
+    @property
+    def scrapes(self) -> str:
+        """Return the query for the samples of each pod in `_COUNTED_S`, for series that are older than that."""
+        name = f"{self.preset.freshness}{{$pods}}"
+        counted = f"{_COUNTED_S:.0f}s"
+        return self.fill(f"max by (namespace, pod) (count_over_time({name}[{counted}]) and {name} offset {counted})")
+
+    @property
+    def strangers(self) -> str:
+        """Return the query for series without the label of a pod, and for those with one called exported_…."""
+        name, labels = self.preset.freshness, self.labels
+        return (
+            f'label_replace(count({name}{{{labels.pod}=""}}), "found", "{_NONE}", "", "") or '
+            f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "")'
+        )
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Return the queries that readings use if they are answered."""
+        return (self.lately, self.scrapes) if self.checks else ()
+
+    @property
+    def expected(self) -> set[Pod]:
+        return {(self.target.namespace, pod) for pod in self.target.pods}
+
+    def pods(self, ages_s: Mapping[Pod, float], optional: Sequence[PodSeries | Absence]) -> Reporting:
+        """Return which pods report, from their ages and the results of `optional`."""
+        return reporting(self.expected, ages_s, self.most_age_s(optional), self._long_silent(optional))
+
+    def interval_s(self, optional: Sequence[PodSeries | Absence]) -> float | None:
+        """Return the observed time between two scrapes, None where it is not known."""
+        match optional:
+            case [_, PodSeries() as scrapes] if counts := scrapes.values(self.expected):
+                return usual_interval_s(_COUNTED_S / max(counts.values()))
+        return None
+
+    def _long_silent(self, optional: Sequence[PodSeries | Absence]) -> set[Pod]:
+        match optional:
+            case [PodSeries() as lately, _]:
+                ready = {(self.target.namespace, pod) for pod in self.target.long_ready}
+                return ready - lately.values(ready).keys()
+        return set()
+
+    def most_age_s(self, optional: Sequence[PodSeries | Absence]) -> float:
+        """Return the greatest age of a sample in use: three scrape intervals, or as the window says if unknown."""
+        of_window_s = self.target.window_s * _MAX_AGE_SHARE
+        if self.max_age_s is not None:
+            return min(of_window_s, self.max_age_s)
+        interval_s = self.interval_s(optional)
+        if interval_s is None:
+            return of_window_s
+        return max(_MAX_AGE_SCRAPES * interval_s, min(of_window_s, _LEAST_MAX_AGE_S))
+
+
+_USUAL_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0)
+
+
+def usual_interval_s(interval_s: float) -> float:
+    """Return the usual scrape interval that `interval_s` is within an eighth of, else `interval_s`."""
+    nearest = min(_USUAL_S, key=lambda usual: abs(usual - interval_s))
+    return nearest if abs(nearest - interval_s) <= nearest / 8 else interval_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedScrapes:
+    """The queries that show how the pods of a placement are scraped."""
+
+    reads: _Reads
+
+    @property
+    def queries(self) -> dict[str, QueryKind]:
+        """Return the queries with their kinds."""
+        own = self.reads
+        return {
+            own.ages: QueryKind.FRESHNESS,
+            own.copies: QueryKind.FRESHNESS,
+            own.lately: QueryKind.THROUGHPUT,
+            own.scrapes: QueryKind.OTHER,
+            own.strangers: QueryKind.OTHER,
+        }
+
+    def conclude(self, results: PodResults) -> Scrapes:
+        """Return what the results show; nothing where the ages are not known."""
+        own, expected = self.reads, self.reads.expected
+        ages_s, copies = results[own.ages], results[own.copies]
+        if isinstance(ages_s, Absence):
+            return UNKNOWN_SCRAPES
+        optional = [results[query] for query in own.optional]
+        pods = own.pods(ages_s.ages(expected), optional)
+        twice = {} if isinstance(copies, Absence) else copies.values(expected)
+        return Scrapes(
+            interval_s=own.interval_s(optional),
+            duplicated=tuple(sorted(pod for (_, pod), count in twice.items() if count > 1)),
+            silent=tuple(sorted(pod for _, pod in expected - pods.fresh)),
+            excused=tuple(sorted(pod for _, pod in pods.excused)),
+            unlabelled="" if pods.fresh or pods.stale else self._unlabelled(results[own.strangers]),
+        )
+
+    def _unlabelled(self, strangers: PodSeries | Absence) -> str:
+        """Return why no series has the name of one of the pods, if there are series of other pods or of none."""
+        if isinstance(strangers, Absence):
+            return ""
+        labels, name = self.reads.labels, self.reads.preset.freshness
+        found = {series["metric"].get("found") for series in strangers.result if isinstance(series, dict)}
+        if _EXPORTED in found and labels.pod != "exported_pod":
+            return (
+                f"{name} has its pods in the label exported_pod: set metrics.labels (pod: exported_pod, namespace: "
+                "exported_namespace), --pod-label and --namespace-label, or honorLabels in the scrape job"
+            )
+        if _NONE in found:
+            return (
+                f"series of {name} have no label {labels.pod}: let the scrape job add it, or name the label that has "
+                "the pod in metrics.labels or --pod-label"
+            )
+        return ""
+
+
+def _by_preset(reads: _Reads, kind: QueryKind, formula: Formula) -> PlannedReading:
+    values = (formula.value,) if formula.over is None else (formula.value, formula.over)
+    checks = (reads.copies,) if reads.checks else ()
     return PlannedReading(
-        queries=tuple(fill(template, pods=all_namespaces, window_s=target.window_s) for template in templates),
-        conclude=partial(_combined, target, formula, preset.model_label if formula.per_model else None, max_age_s),
+        queries={
+            reads.ages: QueryKind.FRESHNESS,
+            **dict.fromkeys(checks, QueryKind.FRESHNESS),
+            **{reads.fill(template): kind for template in values},
+        },
+        optional=reads.optional,
+        labels=reads.labels,
+        conclude=partial(_combined, reads, formula),
     )
 
 
-def _combined(
-    target: PlacementTarget, formula: Formula, model_label: str | None, max_age_s: float, *results: PodSeries
-) -> Reading:
-    """Return the reading of a placement; `results` are those of the ages, the value and the divisor, if there is one.
+def _combined(reads: _Reads, formula: Formula, *found: PodSeries | Absence) -> Reading:
+    """Return the reading of a placement.
 
-    With `model_label`, only the series of one model per pod count.
+    `found` are the results for the ages, for the copies with `reads.checks`, for the value, for the divisor if there is
+    one, and for `reads.optional`. Series of a model count only where the model is that of the pod.
     """
-    expected = {(target.namespace, pod) for pod in target.pods}
-    own = [result.of(expected) for result in results]
+    target, expected = reads.target, reads.expected
+    required = len(found) - len(reads.optional)
+    results, optional = cast(tuple[PodSeries, ...], found[:required]), found[required:]
+    model_label = reads.preset.model_label if formula.per_model else None
+    copies = results[1].values(expected) if reads.checks else {}
+    used = results[:1] + results[1 + reads.checks :]
     if model_label is not None:
-        models = chosen_models(pod_models(own[0], model_label, max_age_s), target.model)
+        own = [result.of(expected) for result in used]
+        models = chosen_models(pod_models(own[0], model_label, reads.most_age_s(optional)), target.model)
         if isinstance(models, Absence):
             return models
-        own = [of_models(result, model_label, models) for result in own]
-    ages_s, value, *divisors = own
-    pods = reporting(expected, pod_ages(ages_s), max_age_s)
+        used = tuple(PodSeries(of_models(result, model_label, models)) for result in own)
+    ages_s, value, *divisors = used
+    pods = reads.pods(ages_s.ages(expected), optional)
     match formula.combine:
         case Combine.RATIO:
-            return combine_ratio(pods, pod_values(value), pod_values(divisors[0]), positive=formula.positive)
+            above = _once(value.values(expected), copies, formula.value)
+            below = _once(divisors[0].values(expected), copies, formula.over or "")
+            return combine_ratio(pods, above, below, positive=formula.positive)
         case Combine.QUANTILE:
-            return combine_buckets(pods, formula, pod_buckets(value))
+            return combine_buckets(pods, formula, value.buckets(expected))
         case _:
-            reading = combine_values(formula.combine, pods, pod_values(value))
+            values = _once(value.values(expected), copies, formula.value)
+            if formula.vanishes:  # the same scrape has the sample that shows the pod's freshness
+                values = dict.fromkeys(pods.fresh, 0.0) | values
+            reading = combine_values(formula.combine, pods, values)
             return reading if isinstance(reading, Absence) else reading / _divisor(formula.divide_by, target)
+
+
+def _once(values: dict[Pod, float], copies: Mapping[Pod, float], template: str) -> dict[Pod, float]:
+    """Return the values of pods, each counted once although its pod is scraped `copies` times.
+
+    Only `sum` adds copies up: a `max` or `avg` over them is that of one.
+    """
+    several = [pod for pod, count in copies.items() if count > 1 and pod in values]
+    if several and set(_AGGREGATIONS.findall(template)) == {"sum"}:
+        return values | {pod: values[pod] / copies[pod] for pod in several}
+    return values
 
 
 def _divisor(divisor: Divisor, target: PlacementTarget) -> int:

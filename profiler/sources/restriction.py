@@ -9,22 +9,21 @@ from dataclasses import replace
 from functools import lru_cache
 
 from optimizer.model import PipelineKey
-from profiler.samples import Absence, AbsenceReason, PlacementTarget, Quantity, Reading
+from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, PlacementTarget, Quantity, Reading, SeriesLabels
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
-from profiler.sources.promql import fill, pod_matcher
+from profiler.sources.promql import fill, pod_matcher, quoted
 from profiler.sources.promql_syntax import selector_places
 from profiler.sources.promql_tokens import UnsupportedQuery
 
 
 @lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own
-def restricted(query: str, namespace: str) -> str:
-    """Return `query` with the condition `namespace="<namespace>"` in every selector.
+def restricted(query: str, namespace: str, labels: SeriesLabels = DEFAULT_LABELS) -> str:
+    """Return `query` with the condition `namespace="<namespace>"` in every selector, and those of `labels.match`.
 
     Raises:
         UnsupportedQuery: the query is not understood to its last token.
     """
-    quoted = namespace.replace("\\", "\\\\").replace('"', '\\"')
-    condition = f'namespace="{quoted}"'
+    condition = ", ".join(f"{name}={quoted(value)}" for name, value in ((labels.namespace, namespace), *labels.match))
     pieces, begin = [], 0
     for place in selector_places(query):
         addition = (f"{condition}, " if place.conditions else condition) if place.braces else f"{{{condition}}}"
@@ -36,8 +35,9 @@ def restricted(query: str, namespace: str) -> str:
 class RestrictedSource:
     """A `MetricSource` that reads from another one, with users' queries restricted to their pipeline's namespace."""
 
-    def __init__(self, source: MetricSource) -> None:
+    def __init__(self, source: MetricSource, labels: SeriesLabels = DEFAULT_LABELS) -> None:
         self._source = source
+        self._labels = labels
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         """See `MetricSource.read`. A query that cannot be restricted is not sent and reads as `Unsupported`."""
@@ -45,13 +45,13 @@ class RestrictedSource:
         refused: dict[Hashable, Absence] = {}
         for key, query in request.scalars.items():
             try:
-                scalars[key] = restricted(query, _namespace(request.scalar_owners.get(key)))
+                scalars[key] = restricted(query, _namespace(request.scalar_owners.get(key)), self._labels)
             except UnsupportedQuery as error:
                 refused[key] = _refusal(error, query)
         refused_overrides: dict[PlacementId, dict[Quantity, Absence]] = {}
         targets = []
         for target in request.placements:
-            overrides, unusable = _overrides(target)
+            overrides, unusable = _overrides(target, self._labels)
             targets.append(replace(target, overrides=overrides))
             refused_overrides[target.pipeline, target.stage, target.pool] = unusable
         answer = self._source.read(replace(request, placements=tuple(targets), scalars=scalars))
@@ -64,28 +64,33 @@ class RestrictedSource:
                 for key, samples in answer.placements.items()
             },
             scalars={
-                **{key: _explained(reading, request.scalar_owners.get(key)) for key, reading in answer.scalars.items()},
+                **{
+                    key: _explained(reading, request.scalar_owners.get(key), self._labels)
+                    for key, reading in answer.scalars.items()
+                },
                 **refused,
             },
             problems=(*answer.problems, *refusals),
         )
 
 
-def _explained(reading: Reading, key: PipelineKey | None) -> Reading:
+def _explained(reading: Reading, key: PipelineKey | None, labels: SeriesLabels) -> Reading:
     """Return `reading`; where the query returns no series, with the condition that it got."""
     if not isinstance(reading, Absence) or reading.reason is not AbsenceReason.MISSING or key is None:
         return reading
-    condition = f'--restrict-queries added namespace="{_namespace(key)}" to every selector'
+    condition = f'--restrict-queries added {labels.namespace}="{_namespace(key)}" to every selector'
     return replace(reading, detail=f"{reading.detail}; {condition}" if reading.detail else condition)
 
 
-def _overrides(target: PlacementTarget) -> tuple[dict[Quantity, str], dict[Quantity, Absence]]:
+def _overrides(target: PlacementTarget, labels: SeriesLabels) -> tuple[dict[Quantity, str], dict[Quantity, Absence]]:
     usable: dict[Quantity, str] = {}
     refused: dict[Quantity, Absence] = {}
     for quantity, template in target.overrides.items():
-        query = fill(template, pods=pod_matcher(target.namespace, target.pods), window_s=target.window_s)
+        query = fill(
+            template, pods=pod_matcher(target.namespace, target.pods, target.labels or labels), window_s=target.window_s
+        )
         try:
-            usable[quantity] = restricted(query, target.namespace)
+            usable[quantity] = restricted(query, target.namespace, labels)
         except UnsupportedQuery as error:
             refused[quantity] = _refusal(error, template)
     return usable, refused

@@ -56,7 +56,13 @@ class TieredSource:
             scalars[scalar] = _first([answer.scalars[scalar] for answer in answers], best=False)
         self._steady = {key: count for key, count in self._steady.items() if key in self._tiers}
         problems = dict.fromkeys(problem for answer in answers for problem in answer.problems)
-        return ReadAnswer(placements=placements, scalars=scalars, problems=tuple(problems), origins=origins)
+        return ReadAnswer(
+            placements=placements,
+            scalars=scalars,
+            problems=tuple(problems),
+            origins=origins,
+            unanswered=next((answer.unanswered for answer in answers if answer.unanswered), {}),
+        )
 
     def _next_tier(self, key: PipelineKey, tier: int, essential: Sequence[Mapping[Hashable, Reading]]) -> int:
         """Return the index of the pipeline's next tier; `essential` has the readings that decisions need, by tier."""

@@ -16,6 +16,7 @@ import yaml
 from numpy.typing import NDArray
 
 from controller.core.messages.phrases import duration, timestamp
+from controller.core.state.schedule import field_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec
 from optimizer.model import PipelineKey, PoolName, Routing
 from profiler.sources.prometheus_api import Period
@@ -173,8 +174,8 @@ def assumptions(specs: Sequence[PipelineSpec], step_s: int, session_s: float | N
             f"variation of {_SESSION_CV}"
         )
     for spec in specs:
-        if spec.at_least:
-            yield f"{spec.key}: demand.atLeast is left out: a simulated run has no date"
+        for field in sorted({field_of(floor) for floor in spec.at_least}):
+            yield f"{spec.key}: demand.{field} is left out: a simulated run has no date"
         for stage in spec.stages:
             if stage.metric_overrides:
                 yield f"{spec.key} {stage.name}: metrics.overrides are left out: the simulated pods export the preset's"
@@ -195,7 +196,10 @@ def _pipeline(written: Mapping[str, Any], spec: PipelineSpec) -> dict[str, Any]:
         query = f"sum(sluice_ingress_active_streams{{{labels}}})"
     else:
         query = f"sum(rate(sluice_ingress_requests_total{{{labels}}}[1m]))"
-    demand = {**{name: value for name, value in written["demand"].items() if name != "atLeast"}, "query": query}
+    demand = {
+        **{name: value for name, value in written["demand"].items() if name not in {"atLeast", "expected"}},
+        "query": query,
+    }
     sla = {name: value for name, value in written["sla"].items() if name != "query"}
     if spec.queries.latency is not None:
         buckets = f"sum by (le) (rate(sluice_ingress_latency_seconds_bucket{{{labels}}}[1m]))"

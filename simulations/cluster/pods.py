@@ -2,7 +2,8 @@
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -78,8 +79,15 @@ class Workload:
         """Return the number of pods that a roll-out may add to the desired ones: 1 while there are outdated pods."""
         return int(any(pod.outdated for pod in self.staying()))
 
-    def target_state(self, pool: NodePool) -> TargetState:
-        """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds."""
+    def nodes(self) -> Mapping[str, int]:
+        """Return the number of pods on each node, by its name."""
+        return Counter(f"{self.key[1]}-{pod.node.index}" for pod in self.pods if pod.node is not None)
+
+    def target_state(self, pool: NodePool, *, billed: bool = False) -> TargetState:
+        """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds.
+
+        `billed` says whether to count the pods on each node.
+        """
         staying, announced = self.staying(), pool.announced()
         pending, starting, serving = [], [], []
         for pod in staying:
@@ -101,10 +109,11 @@ class Workload:
             starting=tuple(starting),
             serving=tuple(serving),
             resource_version=str(self.version),
+            nodes=self.nodes() if billed else {},
         )
 
-    def replicas(self) -> Replicas:
-        """Return the replica counts of the Deployment."""
+    def replicas(self, *, billed: bool = False) -> Replicas:
+        """Return the replica counts of the Deployment; `billed` as in `target_state`."""
         staying = self.staying()
         return Replicas(
             desired=self.desired,
@@ -112,6 +121,7 @@ class Workload:
             terminating=len(self.pods) - len(staying),
             ready=sum(pod.ready_s is not None for pod in staying),
             scheduled=sum(pod.node is not None for pod in self.pods),
+            nodes=self.nodes() if billed else {},
         )
 
 
@@ -218,6 +228,10 @@ class Workloads:
     def of_pool(self, pool: PoolName) -> Iterator[Workload]:
         """Yield the Deployments whose pods run on a pool."""
         return (workload for workload in self.workloads.values() if workload.key[1] == pool)
+
+    def occupied(self, pool: PoolName) -> Set[str]:
+        """Return the names of the nodes of a pool on which pods are."""
+        return {node for workload in self.of_pool(pool) for node in workload.nodes()}
 
     def _reconcile(self, workload: Workload, now_s: float) -> None:
         staying = workload.staying()

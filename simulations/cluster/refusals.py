@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from controller.core.state.schedule import field_of
 from controller.core.state.spec import PipelineSpec, Target
 from controller.resources.base import Breach
 from controller.resources.manifests import FieldPath, format_path
@@ -52,6 +53,11 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
                 value=None,
                 rule="must be given: it is the number of simulated nodes",
             )
+    for budget in scenario.budgets:
+        if budget.spec.periods and scenario.file.begins is None:
+            rule = "must be absent where the scenario has no begins: the run has no date and no time of day"
+            value = ", ".join(period.schedule for period in budget.spec.periods)
+            yield Refusal(resource=resource_name(budget), path=("spec", "periods"), value=value, rule=rule)
     specs = {resource_name(resource): pipeline_spec(resource) for resource in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
     keys = [spec.key for spec in specs.values()]
@@ -59,11 +65,13 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
     for name, spec in specs.items():
         yield from _placements(name, spec, pools)
         yield from _metrics(name, spec, keys, None)
-        yield from _floors(name, spec, None)
+        if scenario.file.begins is None:
+            yield from _floors(name, spec, None)
     for change in resource_changes(scenario):
         if isinstance(change.resource, SpeechPipeline):  # running pods stay, their queries change
             yield from _metrics(change.name, pipeline_spec(change.resource), keys, change.fault)
-            yield from _floors(change.name, pipeline_spec(change.resource), change.fault)
+            if scenario.file.begins is None:
+                yield from _floors(change.name, pipeline_spec(change.resource), change.fault)
 
 
 def check_simulated(scenario: Scenario, *, what_ifs: Collection[str], seeds: Collection[int]) -> None:
@@ -138,10 +146,12 @@ def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> It
 
 
 def _floors(name: str, pipeline: PipelineSpec, fault: int | None) -> Iterator[Refusal]:
-    if pipeline.at_least:
-        rule = "must be absent: a simulated run has no date and no time of day"
-        value = ", ".join(floor.name for floor in pipeline.at_least)
-        yield Refusal(resource=name, path=("spec", "demand", "atLeast"), value=value, rule=rule, fault=fault)
+    named: dict[str, list[str]] = {}
+    for floor in pipeline.at_least:
+        named.setdefault(field_of(floor), []).append(floor.name)
+    rule = "must be absent where the scenario has no begins: the run has no date and no time of day"
+    for field, names in named.items():
+        yield Refusal(resource=name, path=("spec", "demand", field), value=", ".join(names), rule=rule, fault=fault)
 
 
 def _metrics(

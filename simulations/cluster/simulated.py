@@ -7,16 +7,17 @@ fault changes only the resource; running pods keep the values of the manifests, 
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec, with_basis
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import Basis, PipelineKey, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.ingress_queries import ActiveStreams, parse_query
@@ -157,10 +158,12 @@ class SimulatedCluster:
             grace_s=REPORTING_VISITS * duration_s(self._file.scrape_interval),
             file=self._file,
         )
+        specs = self._specs()
+        billed = any(spec.basis is Basis.INSTANCES for spec in specs.values())
         return DetailedSnapshot(
             now_s=self.now_s,
             pipelines=tuple(
-                self._pipeline_state(declared(spec, self._file), metrics) for spec in self._resources.pipelines.values()
+                self._pipeline_state(declared(spec, self._file), metrics, billed=billed) for spec in specs.values()
             ),
             pools={
                 name: PoolState(
@@ -169,9 +172,11 @@ class SimulatedCluster:
                     leaving_instances=self._workloads.pools[name].going(),
                     zones=1,
                     memory=self._resources.pool_memories.get(name, PoolMemory()),
+                    nodes=dict.fromkeys(self._workloads.occupied(name), "") if billed else {},
                 )
                 for name, spec in self._resources.pools.items()
             },
+            budgets=self._resources.budgets(),
             replicas=self._replica_readings(metrics),
             ingress=OnDemand(partial(self._ingress_readings, metrics, tuple(self._resources.pipelines.values()))),
         )
@@ -268,10 +273,12 @@ class SimulatedCluster:
         if state == self._observed:
             return
         self._observed = state
+        bases = {key: spec.basis for key, spec in self._specs().items()}
+        billed = Basis.INSTANCES in bases.values()
         seen = spending.observation(
             max(0.0, self.now_s),
-            self.pipelines,
-            {(key, *placement): w.replicas() for (key, placement), w in self._workloads.workloads.items()},
+            [replace(pipeline, declared_basis=bases[pipeline.key]) for pipeline in self.pipelines],
+            {(key, *placement): w.replicas(billed=billed) for (key, placement), w in self._workloads.workloads.items()},
             budget_per_hour={key: spec.budget_per_hour for key, spec in self._resources.pipelines.items()},
             price_per_hour={name: spec.price_per_hour for name, spec in self._resources.pools.items()},
         )
@@ -357,7 +364,11 @@ class SimulatedCluster:
 
     # -- snapshots
 
-    def _pipeline_state(self, spec: PipelineSpec, metrics: SimulatedMetrics) -> PipelineState:
+    def _specs(self) -> Mapping[PipelineKey, PipelineSpec]:
+        """Return the current pipelines, with the default basis of their budgets."""
+        return {key: with_basis(spec, self._resources.pools) for key, spec in self._resources.pipelines.items()}
+
+    def _pipeline_state(self, spec: PipelineSpec, metrics: SimulatedMetrics, *, billed: bool) -> PipelineState:
         workloads = {
             (stage.name, placement.pool): self._targets.get((spec.key, placement.target.name))
             for stage in spec.stages
@@ -370,6 +381,7 @@ class SimulatedCluster:
                     workloads[stage.name, placement.pool],
                     self._workloads.pools.get(placement.pool),
                     str(placement.target),
+                    billed=billed,
                 )
                 for stage in spec.stages
                 for placement in stage.placements
@@ -425,7 +437,9 @@ class SimulatedCluster:
         return readings
 
 
-def _target(workload: Workload | None, pool: NodePool | None, name: str) -> TargetState | TargetMissing:
+def _target(
+    workload: Workload | None, pool: NodePool | None, name: str, *, billed: bool
+) -> TargetState | TargetMissing:
     if workload is None or pool is None:
         return TargetMissing(reason=f"{name}: not found")
-    return workload.target_state(pool)
+    return workload.target_state(pool, billed=billed)

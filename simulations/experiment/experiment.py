@@ -21,8 +21,10 @@ from controller.core.messages.explain import reason_sentence
 from controller.core.record import decision_key
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
+from controller.core.state.spec import with_basis
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations.cluster.simulated import SimulatedCluster
@@ -300,15 +302,17 @@ def _settings(policy: str, tuning: Tuning) -> Any:
 def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Autoscaler:
     if isinstance(settings, RecordedSettings):  # not in the catalogue: it needs the record of a backtest
         return RecordedReplicas(settings)
-    pipelines = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
+    pools = {spec.name: spec for spec in map(pool_spec, scenario.pools)}
+    pipelines = tuple(with_basis(pipeline_spec(resource), pools) for resource in scenario.pipelines)
     briefing = Briefing(
         pipelines=pipelines,
-        pools=tuple(pool_spec(resource) for resource in scenario.pools),
+        pools=tuple(pools.values()),
         changes=tuple(
             pipeline_spec(change.resource)
             if isinstance(change.resource, SpeechPipeline)
             else pool_spec(change.resource)
             for change in resource_changes(scenario)
+            if isinstance(change.resource, SpeechPipeline | ComputePool)
         ),
         loads={pipeline.key: loads[pipeline.key] for pipeline in pipelines},
         duration_s=scenario.file.clock.duration_s,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.resources.pipeline import SpeechPipeline
+from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations.bound.clairvoyant import Bound, Epoch, clairvoyant_bound
@@ -66,7 +67,7 @@ def _changes(scenario: Scenario) -> tuple[Epoch, ...]:
         if isinstance(change.resource, SpeechPipeline):
             pipeline = pipeline_spec(change.resource)
             pipelines[PipelineKey(pipeline.key)] = pipeline
-        else:
+        elif isinstance(change.resource, ComputePool):
             pool = pool_spec(change.resource)
             pools[pool.name] = pool
         changes.append(Epoch(at_s=change.at_s, pipelines=tuple(pipelines.values()), pools=tuple(pools.values())))

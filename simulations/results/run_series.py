@@ -54,6 +54,8 @@ def _pipeline(
     spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
 ) -> PipelineSeries:
     def cost_per_hour(seen: Observation) -> float:
+        if spec.key in seen.whole_per_hour:
+            return seen.whole_per_hour[spec.key]
         prices = spending.replica_prices(spec, seen.price_per_hour)
         return sum(price * seen.placements[place].scheduled for place, price in prices.items())
 

@@ -5,11 +5,13 @@ Pure. Times are seconds since the run began, money is USD.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
+from types import MappingProxyType
 
+from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import Basis, PipelineKey, Pool, PoolName, StageName
 from simulations.results import scoring
 from simulations.results.scoring import Clock, Interval, Steps
 
@@ -18,13 +20,30 @@ PlacementKey = tuple[PipelineKey, StageName, PoolName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicas:
-    """The replicas of a placement at one time; `existing` also counts `terminating` and unscheduled pods."""
+    """The replicas of a placement at one time; `existing` also counts `terminating` and unscheduled pods.
+
+    `nodes` has the number of scheduled pods on each node.
+    """
 
     desired: int
     existing: int
     terminating: int
     ready: int
     scheduled: int
+    nodes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePrices:
+    """The prices of a pool's nodes in USD per hour: `by_type` for the instance types in `types`, which are by node."""
+
+    price_per_hour: float
+    by_type: Mapping[str, float] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+
+    def node_price_per_hour(self, node: str) -> float:
+        """Return the price of the node named `node` in USD per hour."""
+        return self.by_type.get(self.types.get(node, ""), self.price_per_hour)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +52,8 @@ class Observation:
 
     `spend_per_hour` is max(desired, existing) × price of each pipeline: the cap limits it. `cost_per_hour` is the price
     of all scheduled replicas: it is paid. `budget_per_hour` and `price_per_hour` (of an instance) are the resources'
-    current values.
+    current values. Spend and cost are on the basis of each pipeline's budget. `whole_per_hour` has the part of the cost
+    of each pipeline that pays for whole instances.
     """
 
     t_s: float
@@ -42,6 +62,10 @@ class Observation:
     cost_per_hour: float
     budget_per_hour: Mapping[PipelineKey, float]
     price_per_hour: Mapping[PoolName, float]
+    whole_per_hour: Mapping[PipelineKey, float] = field(default_factory=dict)
+
+
+NO_PRICES: Mapping[PoolName, NodePrices] = MappingProxyType({})
 
 
 def observation(
@@ -51,12 +75,23 @@ def observation(
     *,
     budget_per_hour: Mapping[PipelineKey, float],
     price_per_hour: Mapping[PoolName, float],
+    node_prices: Mapping[PoolName, NodePrices] = NO_PRICES,
 ) -> Observation:
-    """Return the observation of `placements` at `price_per_hour` (USD per instance); a pool without a price is free."""
+    """Return the observation of `placements` at `price_per_hour` (USD per instance); a pool without a price is free.
+
+    `node_prices` has the prices of nodes for pipelines that pay for whole instances; the others of a pool cost as much
+    as its instances.
+    """
     spend: dict[PipelineKey, float] = {}
     cost_per_hour = 0.0
+    prices = {name: NodePrices(price_per_hour=price) for name, price in price_per_hour.items()} | dict(node_prices)
+    spent = _whole_per_hour(pipelines, placements, prices, lambda replicas: max(replicas.desired, replicas.existing))
+    whole = _whole_per_hour(pipelines, placements, prices, lambda replicas: replicas.scheduled)
     for pipeline in pipelines:
-        spend[pipeline.key] = 0.0
+        spend[pipeline.key] = spent.get(pipeline.key, 0.0)
+        if pipeline.key in whole:
+            cost_per_hour += whole[pipeline.key]
+            continue
         for key, price in replica_prices(pipeline, price_per_hour).items():
             replicas = placements[key]
             spend[pipeline.key] += price * max(replicas.desired, replicas.existing)
@@ -68,7 +103,36 @@ def observation(
         cost_per_hour=cost_per_hour,
         budget_per_hour=budget_per_hour,
         price_per_hour=price_per_hour,
+        whole_per_hour=whole,
     )
+
+
+def _whole_per_hour(
+    pipelines: Sequence[PipelineSpec],
+    placements: Mapping[PlacementKey, Replicas],
+    prices: Mapping[PoolName, NodePrices],
+    count: Callable[[Replicas], int],
+) -> Mapping[PipelineKey, float]:
+    """Return what `count` of the replicas cost each pipeline that pays for whole instances, in USD per hour."""
+    paying = {pipeline.key for pipeline in pipelines if pipeline.basis is Basis.INSTANCES}
+    if not paying:
+        return {}
+    placed = [
+        Placed(
+            name=(pipeline.key, stage.name, placement.pool),
+            pool=placement.pool,
+            per_instance=placement.prior.per_instance,
+            replicas=count(placements[pipeline.key, stage.name, placement.pool]),
+            nodes=placements[pipeline.key, stage.name, placement.pool].nodes,
+        )
+        for pipeline in pipelines
+        for stage in pipeline.stages
+        for placement in stage.placements
+        if placement.pool in prices
+    ]
+    pools = {name: Pool(name=name, price_per_hour=own.price_per_hour, instances=0) for name, own in prices.items()}
+    costs = instance_costs_per_hour(placed, pools, prices)
+    return {key: sum(cost for name, cost in costs.items() if name[0] == key) for key in sorted(paying)}
 
 
 def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, float]) -> dict[PlacementKey, float]:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, PlainValidator, WithJsonSchema
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
-from controller.resources.fields import Duration, PositiveDuration, duration_s
+from controller.resources.budget import ComputeBudget
+from controller.resources.fields import Duration, Moment, PositiveDuration, duration_s
 from controller.resources.manifests import Document, ManifestError, format_path, load_documents
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
@@ -27,6 +28,7 @@ from simulations.scenario.traces import Column, InvalidTrace, read_trace
 
 EVERYTHING = "*"
 Value = TypeVar("Value")
+AnyResource = SpeechPipeline | ComputePool | ComputeBudget
 MAX_NUMBER = 1_000_000
 MAX_WINDOWS = 100_000
 
@@ -391,6 +393,9 @@ class ScenarioFile(Part):
     """Files with the SpeechPipelines and ComputePools, relative to this file."""
     duration: PositiveDuration
     """Length of the run, warm-up included."""
+    begins: Moment | None = None
+    """When the load begins, as an RFC 3339 time such as 2026-12-24T18:00:00Z. Needed where a pipeline has
+    `demand.atLeast` or `demand.expected`. On the lab they follow the machine's clock instead."""
     warmup: Duration = "0s"
     """Time at the begin of the run that is not scored."""
     window: PositiveDuration = "10s"
@@ -475,13 +480,16 @@ class InvalidScenario(ValueError):
 class Scenario:
     """A valid scenario with the resources its manifests declare.
 
-    `documents` are these resources as written in the manifests, by KIND/[NAMESPACE/]NAME.
+    `documents` are these resources as written in the manifests, by KIND/[NAMESPACE/]NAME. `namespace_labels` has the
+    labels of the Namespaces in the manifests.
     """
 
     path: Path
     file: ScenarioFile
     pipelines: tuple[SpeechPipeline, ...]
     pools: tuple[ComputePool, ...]
+    budgets: tuple[ComputeBudget, ...]
+    namespace_labels: Mapping[str, Mapping[str, str]]
     documents: Mapping[str, Mapping[str, Any]]
 
     @property
@@ -512,7 +520,7 @@ class ResourceChange:
     at_s: float
     fault: int
     name: str
-    resource: SpeechPipeline | ComputePool
+    resource: AnyResource
 
 
 class PatchRefused(ValueError):
@@ -557,6 +565,7 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
         scenario,
         pipelines=tuple(_of_kind(SpeechPipeline, changed.get(resource_name(p), p)) for p in scenario.pipelines),
         pools=tuple(_of_kind(ComputePool, changed.get(resource_name(p), p)) for p in scenario.pools),
+        budgets=tuple(_of_kind(ComputeBudget, changed.get(resource_name(b), b)) for b in scenario.budgets),
         documents={**scenario.documents, **documents},
     )
 
@@ -599,13 +608,13 @@ def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
     return changes
 
 
-def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> SpeechPipeline | ComputePool:
+def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> AnyResource:
     resource, found = inspect_strictly(MODELS[name.partition("/")[0]], dict(document))
     if isinstance(resource, SpeechPipeline) and not found:
         found = [*_not_simulated(resource)]
     if found or isinstance(resource, Unusable):
         raise PatchRefused(name, tuple(found), fault)
-    assert isinstance(resource, SpeechPipeline | ComputePool)
+    assert isinstance(resource, SpeechPipeline | ComputePool | ComputeBudget)
     return resource
 
 
@@ -628,19 +637,19 @@ def _not_simulated(pipeline: SpeechPipeline) -> Iterator[Breach]:
                 yield Breach(path=(*at, "placements", j, "serviceTime"), rule=rule)
 
 
-Resource = TypeVar("Resource", SpeechPipeline, ComputePool)
+Resource = TypeVar("Resource", SpeechPipeline, ComputePool, ComputeBudget)
 
 
-def _of_kind(kind: type[Resource], resource: SpeechPipeline | ComputePool) -> Resource:
+def _of_kind(kind: type[Resource], resource: AnyResource) -> Resource:
     assert isinstance(resource, kind)
     return resource
 
 
-def resource_name(resource: SpeechPipeline | ComputePool) -> str:
+def resource_name(resource: AnyResource) -> str:
     """Return the name of a resource in scenario files, KIND/[NAMESPACE/]NAME."""
     if isinstance(resource, SpeechPipeline):
         return f"SpeechPipeline/{pipeline_key(resource)}"
-    return f"ComputePool/{resource.metadata.name}"
+    return f"{resource.kind}/{resource.metadata.name}"
 
 
 def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
@@ -675,7 +684,15 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
     if unknown:
         raise InvalidScenario(tuple(unknown))
     written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
-    scenario = Scenario(path=path, file=file, pipelines=resources.pipelines, pools=resources.pools, documents=written)
+    scenario = Scenario(
+        path=path,
+        file=file,
+        pipelines=resources.pipelines,
+        pools=resources.pools,
+        documents=written,
+        budgets=resources.budgets,
+        namespace_labels=resources.namespace_labels,
+    )
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:
@@ -707,8 +724,8 @@ def _manifest_documents(paths: Iterable[Path]) -> dict[str, Document]:
 
 def _document_name(document: Mapping[str, Any]) -> str:
     metadata = document["metadata"]
-    if document["kind"] == "ComputePool":
-        return f"ComputePool/{metadata['name']}"
+    if document["kind"] != "SpeechPipeline":
+        return f"{document['kind']}/{metadata['name']}"
     return f"SpeechPipeline/{metadata.get('namespace') or 'default'}/{metadata['name']}"
 
 
@@ -758,7 +775,8 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
     """Yield references to unknown resources, and loads that do not fit the pipeline's unit."""
     pipelines = {pipeline_key(pipeline): pipeline for pipeline in scenario.pipelines}
     pools = {pool.metadata.name for pool in scenario.pools}
-    resources = {*map(resource_name, scenario.pipelines), *map(resource_name, scenario.pools)}
+    declared: tuple[AnyResource, ...] = (*scenario.pipelines, *scenario.pools, *scenario.budgets)
+    resources = {resource_name(resource) for resource in declared}
     stages = {name for key, p in pipelines.items() for s in p.spec.stages for name in (s.name, f"{key}/{s.name}")}
     for index, load in enumerate(scenario.file.load):
         at = ("load", index)

@@ -17,6 +17,7 @@ COMPILED = {"compiled", "inlined"}
 DOCUMENTS = {
     "controller.core.state.decision.PipelineDecision": "the entry of a pipeline in a decision record",
     "controller.core.state.spec.PipelineSpec": "the spec of a SpeechPipeline",
+    "controller.core.state.carry_over.PipelineMemory": "the document in status.memory",
     "controller.resources.pipeline_status.PipelineStatus": "the status document of the API",
     "controller.settings.OperatorSettings": "one attribute per flag of `sluice operator`",
     "simulations.results.results.RunResult": "the JSON of a run in results.json",

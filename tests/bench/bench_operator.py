@@ -12,9 +12,15 @@ own: four Deployments, three or more ready pods and a status per pipeline, ten p
     restart         from the start of the process to the first decision with nothing changed, and what was written
     one change      from the change of one pipeline to the patch of its Deployment, in cycles
     noisy           a cycle in which every reading has moved by up to 5 %
+
+Then the same fleet with metrics of a real Prometheus, which scrapes all pods from one exporter, behind a proxy that
+delays the answer to every query (5, 50 and 250 ms). The servers tell latencies here, so the operator learns and writes.
+What is printed for each delay: the duration of a cycle, what of it was spent on reading, the share of the queries of
+each kind without an answer, and the share of the pipelines of which nothing was missing.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -23,23 +29,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from unittest import mock
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from large_fleets import LargeFleet, Maker, SyntheticMetrics
+from aiohttp import web
+from large_fleets import FleetExporter, LargeFleet, Maker, SyntheticMetrics
+from typing_extensions import override
 
 from controller.kube.gateway import DEPLOYMENTS, PIPELINES, PODS
 from simulations.lab.cluster.control_plane import ControlPlane
+from simulations.lab.cluster.prometheus import PrometheusServer
+from simulations.lab.faults.reverse_proxy import ReverseProxy, end_to_end
 from simulations.lab.host.binaries import ensure
+from simulations.lab.host.processes import free_ports
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("read", "decide", "status", "apply")
 NOISE = 0.05
 LIMIT_S = 900.0
+DELAYS_MS = (5, 50, 250)
+SCRAPES_S = 15.0
 _LOOK_S = 5.0
 _QUIET = 0.4  # cores
 
@@ -54,6 +68,17 @@ class Cycle:
     cpu_seconds: float
     requests: dict[str, float]
     rss_mib: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delayed:
+    """Cycles with a metric back end that takes `delay_ms` more for each query; shares are of the last cycle."""
+
+    delay_ms: int
+    cycle: Cycle
+    queries: float
+    unanswered: dict[str, float]
+    complete: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +103,23 @@ class Row:
     exposition_mib: float
     exposition_s: float
     events: int
+    delayed: tuple[Delayed, ...] = ()
 
 
 class OperatorProcess:
     """A running operator, and what it tells about itself."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, interval_s: float) -> None:
+    def __init__(self, kubeconfig: Path, folder: Path, interval_s: float, prometheus_url: str = "") -> None:
         self.noise = folder / "noise"
         self.noise.write_text("0")
         self._log = folder / f"operator-{time.monotonic_ns()}.log"
         self.started_s = time.monotonic()
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, "--operate", str(kubeconfig), str(self.noise), f"{interval_s:g}s"],
+                [
+                    *(sys.executable, __file__, "--operate"),
+                    *(str(kubeconfig), str(self.noise), f"{interval_s:g}s", prometheus_url),
+                ],
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -130,6 +159,15 @@ class OperatorProcess:
                 r"^(sluice_(?:cycle|api|scale|events|last)[^ ]*) ([0-9.e+-]+)$", self.exposition(), re.MULTILINE
             )
         }
+
+    def labelled(self, name: str, label: str) -> dict[str, float]:
+        """Return the values of the operator's gauge `name` by `label`, its only one."""
+        found = re.findall(rf'^{name}\{{{label}="([^"]+)"\}} ([0-9.e+-]+)$', self.exposition(), re.MULTILINE)
+        return {key: float(value) for key, value in found}
+
+    def missing(self) -> int:
+        """Return how many pipelines miss metrics that decisions need."""
+        return len(re.findall(r'^sluice_pipeline_hold\{.*reason="MetricsMissing".*\}', self.exposition(), re.MULTILINE))
 
     def cycles(self) -> int:
         return int(self.counters().get('sluice_cycles_total{outcome="success"}', 0))
@@ -178,16 +216,43 @@ class OperatorProcess:
         return bool(found)
 
 
-def operate(kubeconfig: str, noise: str, interval: str) -> None:
-    """Be the operator, with synthetic metrics."""
+class DelayingProxy(ReverseProxy):
+    """Forwards each request after `delay_s`, and counts them."""
+
+    delay_s = 0.0
+    requests = 0
+
+    @override
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        await asyncio.sleep(self.delay_s)
+        async with self._forwarded(request) as answer:
+            return web.Response(status=answer.status, body=await answer.read(), headers=end_to_end(answer.headers))
+
+
+class ExporterPrometheus(PrometheusServer):
+    """A Prometheus that scrapes its static targets only: nothing listens at the addresses of the pods."""
+
+    @override
+    def _settings(self) -> dict[str, object]:
+        settings = super()._settings()
+        jobs = settings["scrape_configs"]
+        assert isinstance(jobs, list)
+        return {**settings, "scrape_configs": [job for job in jobs if "static_configs" in job]}
+
+
+def operate(kubeconfig: str, noise: str, interval: str, prometheus_url: str) -> None:
+    """Be the operator, with synthetic metrics unless there is a Prometheus."""
     from controller.commands.operator import operator
 
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    flags = ["--kubeconfig", kubeconfig, "--interval", interval, "--port", "0", "--prometheus-url"]
+    if prometheus_url:
+        operator([*flags, prometheus_url, "--scrape-interval", f"{SCRAPES_S:g}s"])
+        return
     source = SyntheticMetrics(lambda: float(Path(noise).read_text() or 0), tails=False)
     with mock.patch("profiler.sources.prometheus.PrometheusSource", return_value=source):
-        operator(
-            ["--kubeconfig", kubeconfig, "--prometheus-url", "http://synthetic", "--interval", interval, "--port", "0"]
-        )
+        operator([*flags, "http://synthetic"])
 
 
 def wait_for_quiet() -> None:
@@ -219,6 +284,16 @@ def changed(before: dict[str, str], after: dict[str, str]) -> int:
 
 def measure(pipelines: int, cycles: int, interval_s: float) -> Row:
     fleet = LargeFleet(pipelines=pipelines)
+    with _made(fleet) as (maker, _, kubeconfig, folder):
+        row = _measured(fleet, maker, kubeconfig, folder, cycles, interval_s)
+    scraped = replace(fleet, scraped=True)
+    with _made(scraped) as (maker, cluster, kubeconfig, folder):
+        return replace(row, delayed=_delayed(scraped, maker, cluster, kubeconfig, folder, cycles, interval_s))
+
+
+@contextmanager
+def _made(fleet: LargeFleet) -> Iterator[tuple[Maker, ControlPlane, Path, Path]]:
+    """Make the fleet on a cluster of its own, and provide also the operator's kubeconfig and a folder."""
     binaries = ensure(lambda line: print(line, file=sys.stderr))
     with tempfile.TemporaryDirectory(prefix="sluice-scale-") as name:
         folder = Path(name)
@@ -230,11 +305,65 @@ def measure(pipelines: int, cycles: int, interval_s: float) -> Row:
             maker = Maker(cluster.kubeconfig)
             began_s = time.monotonic()
             maker.create(fleet)
-            print(f"  {pipelines} pipelines made in {time.monotonic() - began_s:.0f} s", file=sys.stderr)
+            print(f"  {fleet.pipelines} pipelines made in {time.monotonic() - began_s:.0f} s", file=sys.stderr)
             try:
-                return _measured(fleet, maker, kubeconfig, folder, cycles, interval_s)
+                yield maker, cluster, kubeconfig, folder
             finally:
                 maker.close()
+
+
+def _delayed(
+    fleet: LargeFleet,
+    maker: Maker,
+    cluster: ControlPlane,
+    kubeconfig: Path,
+    folder: Path,
+    cycles: int,
+    interval_s: float,
+) -> tuple[Delayed, ...]:
+    def pods() -> Iterator[tuple[str, str]]:
+        for page in maker.gateway.pages(PODS):
+            yield from ((pod["metadata"]["namespace"], pod["metadata"]["name"]) for pod in page.items)
+
+    binaries = ensure(lambda line: print(line, file=sys.stderr))
+    wait_for_quiet()
+    with ExitStack() as parts:
+        exporter = parts.enter_context(FleetExporter(fleet, pods))
+        prometheus = parts.enter_context(
+            ExporterPrometheus(
+                folder / "prometheus",
+                binaries,
+                kubeconfig=cluster.kubeconfig,
+                scrape_interval_s=SCRAPES_S,
+                targets=[exporter.address],
+            )
+        )
+        proxy = parts.enter_context(DelayingProxy(prometheus.url, free_ports(1)[0]))
+        time.sleep(4 * SCRAPES_S)  # a window of rates
+        operator = OperatorProcess(kubeconfig, folder, interval_s, proxy.url)
+        parts.callback(operator.end)
+        operator.wait(lambda: operator.cycles() >= 2, "ended no cycle")
+        for _ in range(3):  # what starts at first, and what this changes
+            maker.play_pods(fleet)
+            exporter.refresh()
+            operator.wait_cycles(4)
+        rows = []
+        for delay_ms in DELAYS_MS:
+            proxy.delay_s = delay_ms / 1000
+            operator.wait_cycles(1)
+            before = proxy.requests
+            cycle = operator.measured(cycles)
+            rows.append(
+                Delayed(
+                    delay_ms=delay_ms,
+                    cycle=cycle,
+                    queries=(proxy.requests - before) / cycles,
+                    unanswered=operator.labelled("sluice_metrics_unanswered_ratio", "kind"),
+                    complete=1 - operator.missing() / fleet.pipelines,
+                )
+            )
+            print(f"  {rows[-1]}", file=sys.stderr)
+        return tuple(rows)
 
 
 def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, cycles: int, interval_s: float) -> Row:
@@ -341,6 +470,13 @@ def report(row: Row) -> None:
         f"{row.exposition_s:.2f} s; {row.events} Events in all",
         flush=True,
     )
+    for delayed in row.delayed:
+        lost = ", ".join(f"{kind} {share:.0%}" for kind, share in delayed.unanswered.items() if share)
+        print(
+            f"  {delayed.delay_ms:3} ms a query  {cycle_words(delayed.cycle)}; {delayed.queries:.0f} queries, "
+            f"unanswered: {lost or 'none'}; complete: {delayed.complete:.1%} of the pipelines",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -349,7 +485,7 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=4, help="how many cycles a figure is the mean of")
     parser.add_argument("--interval", type=float, default=15.0, help="seconds between cycles")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--operate", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--operate", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.operate is not None:
         operate(*arguments.operate)

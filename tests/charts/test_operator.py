@@ -8,6 +8,7 @@ from helm_chart import Chart, ChartRefused, Manifest, Values, of_kind, one
 
 from controller.resources.manifests import parse_documents
 from controller.settings import OperatorSettings, load_settings
+from profiler.samples import SeriesLabels
 
 
 def container(manifests: list[Manifest]) -> Manifest:
@@ -42,13 +43,19 @@ def test_the_defaults_are_the_operators_except_what_a_pod_needs(chart: Chart, mo
 def test_every_setting_can_be_reached(chart: Chart) -> None:
     """Those of credentials for the API server are the pod's own, and in a pod the operator listens on every address."""
     values = {
-        "operator": {"fleetBudget": "40", "scrapeEndpoints": ["http://a"], "poolStatus": "Always"},
+        "operator": {
+            "fleetBudget": "40",
+            "scrapeEndpoints": ["http://a"],
+            "poolStatus": "Always",
+            "presetsConfigMapName": "presets",
+        },
         "watchNamespaces": ["speech"],
         "keda": {"enabled": True, "tlsSecretName": "scaler"},
         "tenants": {"restrictQueries": "Never"},
         "prometheus": {
             "url": "https://prometheus",
             "headers": {"X-Scope-OrgID": "a"},
+            "labels": {"match": {"cluster": "eu-1"}},
             "tls": {"caConfigMapName": "ca", "clientSecretName": "client"},
         },
     }
@@ -90,6 +97,22 @@ def test_values_become_settings(chart: Chart, monkeypatch: pytest.MonkeyPatch) -
     assert found.prometheus_access.headers == {"X-Scope-OrgID": "a|b", "X-Via": "c=d"}
     assert (found.prometheus_sigv4_region, found.prometheus_sigv4_service) == ("eu-west-1", "aps")
     assert (found.priorities.default, found.priorities.namespaces) == (10, {"speech": 1_000_000_000})
+
+
+def test_the_labels_of_series_become_settings(chart: Chart, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = {"namespace": "ns", "pod": "exported_pod", "match": {"region": "a", "cluster": "eu-1"}}
+    found = settings(chart, {"prometheus": {"labels": labels}}, monkeypatch)
+    match = (("cluster", "eu-1"), ("region", "a"))
+    assert found.series_labels == SeriesLabels(namespace="ns", pod="exported_pod", match=match)
+
+
+def test_presets_of_users_are_mounted_where_the_operator_reads_them(chart: Chart) -> None:
+    manifests = chart.render({"operator": {"presetsConfigMapName": "presets"}})
+    pod = one(manifests, "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "presets", "configMap": {"name": "presets"}} in pod["volumes"]
+    (mount,) = (each for each in container(manifests)["volumeMounts"] if each["name"] == "presets")
+    assert environment(manifests)["SLUICE_PRESETS_DIRECTORY"] == mount["mountPath"]
+    assert mount["readOnly"]
 
 
 def test_the_pod_is_restricted_and_gets_no_addresses_of_services(chart: Chart) -> None:
@@ -206,6 +229,9 @@ class TestCredentials:
         ({"watchNamespaces": ["speech", "speech"]}, "/watchNamespaces"),
         ({"tenants": {"maxPriorities": {"Speech": 1}}}, "/tenants/maxPriorities"),
         ({"prometheus": {"headers": {"X": "a,b"}}}, "/prometheus/headers/X"),
+        ({"prometheus": {"labels": {"pod": "exported-pod"}}}, "/prometheus/labels/pod"),
+        ({"prometheus": {"labels": {"match": {"cluster": "a,b"}}}}, "/prometheus/labels/match/cluster"),
+        ({"operator": {"presetsConfigMapName": "My presets"}}, "/operator/presetsConfigMapName"),
         ({"leaderElection": {"enabled": False}}, "several replicas need it"),
         ({"prometheus": {"url": ""}}, "prometheus.url: required"),
         ({"prometheus": {"auth": {"basic": {"username": "a"}}}}, "needs both username and secretName"),

@@ -10,6 +10,7 @@ from helm_chart import Chart, ChartRefused, Manifest, Values, of_kind, one
 KUBE = Path(__file__).parents[2] / "controller" / "kube"
 ONE_NAMESPACE = {"watchNamespaces": ["speech"]}
 
+STATUSES_OF_THE_CLUSTER = {("sluice.dev", kind, "patch") for kind in ("computepools/status", "computebudgets/status")}
 Rule = tuple[str, str, str]
 
 
@@ -45,21 +46,27 @@ def test_an_operator_of_some_namespaces_has_them_there_and_reads_what_has_no_nam
     assert [role["metadata"]["namespace"] for role in granted] == ["speech", "batch"]
     wide = rules(one(manifests, "ClusterRole"))
     assert wide == {
-        *(("sluice.dev", "computepools", verb) for verb in ("get", "list", "watch")),
+        *(
+            ("sluice.dev", kind, verb)
+            for kind in ("computepools", "computebudgets")
+            for verb in ("get", "list", "watch")
+        ),
+        ("", "namespaces", "list"),
         *(("", "nodes", verb) for verb in ("list", "watch")),
+        *(("karpenter.sh", resource, "list") for resource in ("nodepools", "nodeclaims")),
     }
     everything = rules(one(source("rbac.yaml"), "ClusterRole"))
     for role in granted:
-        assert rules(role) == everything - wide - {("sluice.dev", "computepools/status", "patch")}
+        assert rules(role) == everything - wide - STATUSES_OF_THE_CLUSTER
 
 
 def test_an_operator_that_is_told_to_writes_the_status_of_pools_and_events_about_them(chart: Chart) -> None:
     manifests = chart.render({**ONE_NAMESPACE, "operator": {"poolStatus": "Always"}})
-    assert ("sluice.dev", "computepools/status", "patch") in rules(one(manifests, "ClusterRole"))
+    assert rules(one(manifests, "ClusterRole")) >= STATUSES_OF_THE_CLUSTER
     (role,) = (role for role in of_kind(manifests, "Role") if role["metadata"]["namespace"] == "default")
     assert rules(role) == {("", "events", "create")}
     never = chart.render({"operator": {"poolStatus": "Never"}})
-    assert ("sluice.dev", "computepools/status", "patch") not in rules(one(never, "ClusterRole"))
+    assert rules(one(never, "ClusterRole")).isdisjoint(STATUSES_OF_THE_CLUSTER)
 
 
 @pytest.mark.parametrize("values", [{}, ONE_NAMESPACE])

@@ -213,7 +213,7 @@ def test_a_silent_pod_makes_sums_partial_and_leaves_means(source: DirectSource, 
     whole(source, target)
     pods["vad-0"].answer = lambda handler: send(handler, b"", status=503)
     absence = becomes(source, target, Quantity.ARRIVAL_RATE, AbsenceReason.PARTIAL)
-    assert absence.detail == "3 of 4 pods, 1 stale"
+    assert absence.detail == "3 of 4 pods, 1 stale (vad-0)"
     samples = read(source, target).placements[KEY]
     assert value(samples.of(Quantity.SERVICE_TIME)) == pytest.approx(0.02)
     assert read(source, target).problems == ("direct scrape: HTTP status 503",)
@@ -305,7 +305,7 @@ def test_pods_that_are_gone_become_stale(source: DirectSource) -> None:
         target = a_target({"vad-0": pod})
         whole(source, target)
     absence = becomes(source, target, Quantity.ARRIVAL_RATE, AbsenceReason.STALE)
-    assert absence.detail == "0 of 1 pods, 1 stale"
+    assert absence.detail == "0 of 1 pods, 1 stale (vad-0)"
 
 
 def test_a_pod_without_a_known_port_is_reported(source: DirectSource, pods: dict[str, Pod]) -> None:
@@ -388,7 +388,7 @@ def test_nothing_but_what_was_asked_for_is_sent(source: DirectSource) -> None:
 def test_an_unknown_preset_is_unsupported_and_named(source: DirectSource, pods: dict[str, Pod]) -> None:
     answer = read(source, replace(a_target(pods), preset="tritton"))
     assert answer.placements[KEY].of(Quantity.ARRIVAL_RATE) == Absence(
-        reason=AbsenceReason.UNSUPPORTED, detail="metrics.preset: 'tritton': must be one of generic, triton, vllm"
+        reason=AbsenceReason.MISSING, detail="metrics.preset: 'tritton': must be one of generic, triton, vllm"
     )
 
 

@@ -66,7 +66,7 @@ def test_a_manifest_is_valid(block: Block, tmp_path: Path) -> None:
     if kinds == [None]:
         load_scenario(path, policies=POLICIES)
         return
-    assert set(kinds) <= {"SpeechPipeline", "ComputePool"}, f"{block}: mark it"
+    assert set(kinds) <= {"SpeechPipeline", "ComputePool", "ComputeBudget"}, f"{block}: mark it"
     assert validate_files([path]).findings == ()
 
 

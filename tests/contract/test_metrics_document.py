@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from document_blocks import blocks
 from metrics_document import DOCUMENT, MEANINGS, exported, renewed, snippet
 
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -12,7 +14,7 @@ from profiler.samples import PlacementTarget, Quantity
 from profiler.sources.base import ReadRequest
 from profiler.sources.exposition import samples
 from profiler.sources.history import TargetHistory
-from profiler.sources.presets import load_presets
+from profiler.sources.presets import LoadedPresets, PresetFiles, load_presets
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import metric_names, parse
 from profiler.sources.queries import query_plan
@@ -67,7 +69,7 @@ def test_the_exporter_in_python_gives_the_preset_all_that_it_needs() -> None:
         batch_limit=4,
         overrides={},
     )
-    plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), PRESETS)
+    plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), LoadedPresets(usable=PRESETS))
     queries = {query: parse(query) for query in plan.pod_queries()}
     names = frozenset[str]().union(*(metric_names(expression) for expression in queries.values()))
     history = TargetHistory({"namespace": "speech", "pod": "asr-0"})
@@ -83,3 +85,11 @@ def test_the_exporter_in_python_gives_the_preset_all_that_it_needs() -> None:
     for quantity in (Quantity.ARRIVAL_RATE, Quantity.COMPLETION_RATE, Quantity.LATENCY_MEAN, Quantity.UTILIZATION):
         assert isinstance(readings[quantity], float)
     assert readings[Quantity.QUEUE_DEPTH] == 0.5  # mean over the window: 0, then 1
+
+
+def test_the_preset_of_a_user_in_the_document_is_valid(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks(DOCUMENT, DOCUMENT.read_text()) if block.language == "toml")
+    (tmp_path / "whisper.toml").write_text(block.text)
+    loaded = PresetFiles(tmp_path).load()
+    assert loaded.problems == {}
+    assert "whisper" in loaded.usable

@@ -22,7 +22,7 @@ from profiler.samples import (
 from profiler.sources.base import ReadRequest
 from profiler.sources.exposition import samples
 from profiler.sources.history import TargetHistory
-from profiler.sources.presets import load_presets
+from profiler.sources.presets import LoadedPresets, load_presets
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import metric_names, parse
 from profiler.sources.queries import query_plan
@@ -70,7 +70,7 @@ def exported(
         model=model,
         answer=answer,
     )
-    plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), PRESETS)
+    plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), LoadedPresets(usable=PRESETS))
     queries = {query: parse(query) for query in plan.pod_queries()}
     names = frozenset[str]().union(*(metric_names(expression) for expression in queries.values()))
     histories = [history(server, f"asr-{index}", names, waits_s) for index, server in enumerate(servers)]

@@ -15,6 +15,7 @@ from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import (
     Composition,
     Demand,
+    GroupBudget,
     Pipeline,
     PipelineKey,
     Placement,
@@ -25,7 +26,7 @@ from optimizer.model import (
     StageName,
     whole_instances,
 )
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.plan import LimitKind, PipelinePlan, Plan
 
 POOLS = ("cpu", "inferentia", "gpu")
 SLACK = 1e-6
@@ -107,6 +108,10 @@ def check_limits(problem: Problem, plan: Plan) -> None:
         assert pipeline.budget_per_hour is None or cost <= pipeline.budget_per_hour + SLACK
         total += cost
     assert problem.budget_per_hour is None or total <= problem.budget_per_hour + SLACK
+    for budget in problem.budgets:
+        assert (
+            sum(own.cost_per_hour for own in plan.pipelines if own.key in budget.pipelines) <= budget.per_hour + SLACK
+        )
     for pool in plan.pools:
         assert pool.instances <= pool.limit
         used = [
@@ -121,6 +126,33 @@ def check_limits(problem: Problem, plan: Plan) -> None:
 @given(problems())
 def test_no_plan_exceeds_a_budget_or_a_pool(problem: Problem) -> None:
     check_limits(problem, allocate(problem))
+
+
+@st.composite
+def grouped(draw: st.DrawFn) -> Problem:
+    """Return a problem whose pipelines are in up to three groups with budgets, which may overlap."""
+    problem = draw(problems(count=6, joins=draw(st.booleans())))
+    keys = [pipeline.key for pipeline in problem.pipelines]
+    return replace(
+        problem,
+        budgets=tuple(
+            GroupBudget(
+                name=name, per_hour=draw(st.floats(0, 15)), pipelines=frozenset(draw(st.sets(st.sampled_from(keys))))
+            )
+            for name in "xyz"[: draw(st.integers(1, 3))]
+        ),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(grouped())
+def test_no_plan_exceeds_the_budget_of_a_group(problem: Problem) -> None:
+    plan = allocate(problem)
+    check_limits(problem, plan)
+    for pipeline in plan.pipelines:
+        if (limit := pipeline.limited_by) is not None and limit.kind is LimitKind.BUDGET and limit.name is not None:
+            (budget,) = (budget for budget in problem.budgets if budget.name == limit.name)
+            assert pipeline.key in budget.pipelines
 
 
 @settings(max_examples=25, deadline=None)

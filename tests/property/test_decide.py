@@ -33,7 +33,7 @@ from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PlacementSpec
-from optimizer.model import Composition, StageName
+from optimizer.model import Basis, Composition, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Reading
 
 EXAMPLES = 25
@@ -98,6 +98,7 @@ def states(draw: st.DrawFn, name: str, names: tuple[str, ...] = POOLS, *, health
         scaling=a_scaling(
             up=draw(st.integers(1, 5)), down=draw(st.integers(1, 5)), down_s=draw(st.sampled_from([0.0, 300.0]))
         ),
+        basis=draw(st.sampled_from([None, None, *Basis])),
     )
     demand = st.floats(0, 200)
     keys = spec.placement_keys()
@@ -169,9 +170,18 @@ def ledger_after(snapshot: Snapshot, policy: Policy) -> tuple[Ledger, Ledger]:
 @given(snapshots(), policies)
 def test_our_changes_never_take_spend_above_a_cap(snapshot: Snapshot, policy: Policy) -> None:
     before, after = ledger_after(snapshot, policy)
-    for scope in (None, *(state.spec.key for state in snapshot.pipelines)):
+    # What a pipeline pays for the empty rest of nodes also depends on the replicas of others.
+    own = [s.spec.key for s in snapshot.pipelines if s.spec.basis is Basis.REPLICAS or len(snapshot.pipelines) == 1]
+    for scope in (None, *own):
         spend = after.spend_per_hour(scope)
         assert not after.above_cap(spend, scope) or spend <= before.spend_per_hour(scope) + 1e-9
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(snapshots(), policies)
+def test_no_plan_costs_more_than_its_budget(snapshot: Snapshot, policy: Policy) -> None:
+    for pipeline in decide(snapshot, policy).pipelines:
+        assert pipeline.plan is None or pipeline.plan.cost_per_hour <= pipeline.spec.budget_per_hour + 1e-6
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

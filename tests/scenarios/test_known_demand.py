@@ -65,7 +65,7 @@ def test_replicas_for_the_known_demand_start_one_start_up_time_before_and_go_aft
 
     # A cycle of 15 s and a start-up of 120 s before 8:00.
     morning, first = followed(night, "2026-11-23T07:58:00+01:00")
-    assert (first.demand.planned, first.demand.at_least) == (400.0, "business-hours")
+    assert (first.demand.planned, first.demand.known) == (400.0, BUSINESS_HOURS)
     assert {change.reason for change in first.changes} == {ChangeReason.DEMAND}
     assert encoders(morning) > 400 * 0.05
 
@@ -94,7 +94,7 @@ def test_more_load_than_known_is_planned_for_as_ever() -> None:
     _, decision = followed(busy, "2026-11-23T12:01:00+01:00", demand=700.0)
     assert decision.demand.planned is not None
     assert decision.demand.planned >= 700.0
-    assert decision.demand.at_least is None
+    assert decision.demand.known is None
     assert summary(decision)["demand"].endswith("requests/s")
 
 
@@ -139,7 +139,7 @@ def test_an_event_wakes_an_idle_pipeline_which_is_idle_again_after_it() -> None:
     assert HoldReason.IDLE in {hold.reason for hold in asleep.holds}
     awake, decision = followed(quiet, "2026-11-23T09:00:00+01:00", demand=0.0)
     assert encoders(awake) > 5
-    assert decision.demand.at_least == "concert"
+    assert decision.demand.known == event
     assert encoders(followed(awake, "2026-11-23T10:05:00+01:00", demand=0.0)[0]) == 0
 
 

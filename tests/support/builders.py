@@ -10,6 +10,7 @@ from dataclasses import replace
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.snapshot import (
+    NodePoolState,
     PendingReplica,
     PipelineState,
     PoolState,
@@ -32,7 +33,7 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import PlacementSamples, Quantity, Reading
 
 VAD = (StageName("vad"), PoolName("cpu"))
@@ -52,7 +53,13 @@ def a_pool(
     memory: PoolMemory | None = None,
     unread: str = "",
     unaccounted: Mapping[int, int] | None = None,
+    node_pool: NodePoolState | None = None,
+    ready_nodes: bool = False,
+    shared_nodes: Mapping[PoolName, tuple[str, ...]] | None = None,
+    nodes: Mapping[str, str] | None = None,
+    node_prices: Mapping[str, float] | None = None,
 ) -> PoolState:
+    """Return a pool; with `node_pool` it is the elastic pool of the NodePool of its name."""
     return PoolState(
         spec=PoolSpec(
             name=PoolName(name),
@@ -65,6 +72,9 @@ def a_pool(
             pending_deadline_s=300.0,
             backoff_initial_s=300.0,
             backoff_max_s=3600.0,
+            node_pool=None if node_pool is None else name,
+            ready_nodes=ready_nodes,
+            node_prices_per_hour=node_prices or {},
         ),
         ready_instances=ready,
         zones=zones,
@@ -72,6 +82,9 @@ def a_pool(
         leaving_instances=leaving,
         unread=unread,
         unaccounted=unaccounted or {},
+        node_pool=node_pool,
+        shared_nodes=shared_nodes or {},
+        nodes=nodes or {},
     )
 
 
@@ -172,6 +185,7 @@ def a_spec(
     budget: float = 100.0,
     sla_s: float = 0.5,
     scaling: Scaling | None = None,
+    basis: Basis | None = None,
 ) -> PipelineSpec:
     return PipelineSpec(
         key=PipelineKey(f"speech/{name}"),
@@ -189,6 +203,7 @@ def a_spec(
         budget_per_hour=budget,
         scaling=scaling or a_scaling(),
         stages=stages or default_stages(),
+        declared_basis=basis,
     )
 
 
@@ -209,6 +224,7 @@ def a_target(
     stranded_since_s: Sequence[float] = (),
     starting_since_s: Sequence[float] = (),
     words: str = "0/3 nodes are available",
+    nodes: Mapping[str, int] | None = None,
 ) -> TargetState:
     def waiting(since_s: Sequence[float], reason: str) -> tuple[PendingReplica, ...]:
         return tuple(
@@ -224,6 +240,7 @@ def a_target(
         stranded=waiting(stranded_since_s, "its node is not ready"),
         starting=waiting(starting_since_s, "CrashLoopBackOff"),
         resource_version="1",
+        nodes=nodes or {},
     )
 
 
@@ -275,7 +292,8 @@ def a_snapshot(
 
 def applied(snapshot: Snapshot, decision: Decision, *, ready: bool = True, after_s: float = 15.0) -> Snapshot:
     """Return the world after `decision`: replicas as asked for, all ready at once unless `ready` is false."""
-    return Snapshot(
+    return replace(
+        snapshot,
         now_s=snapshot.now_s + after_s,
         pipelines=tuple(
             _applied(state, decided, ready=ready)

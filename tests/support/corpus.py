@@ -17,7 +17,7 @@ GOOD_FILES = (*CONTRACT, HERE / "everything.yaml", *sorted(EXAMPLES.glob("*.yaml
 
 REMOVED: Any = object()
 
-PIPELINE, POOL = (document.data for document in load_documents(HERE / "everything.yaml"))
+PIPELINE, POOL, BUDGET = (document.data for document in load_documents(HERE / "everything.yaml"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,8 @@ def good() -> list[tuple[str, dict[str, Any]]]:
     files = [(path.stem, document.data) for path in GOOD_FILES for document in load_documents(path)]
     named = [(f"{stem}-{data['metadata']['name']}", data) for stem, data in files]
     variants = [(name, changed(PIPELINE, changes)) for name, changes in GOOD_CHANGES.items()]
-    return named + variants + [(name, changed(POOL, changes)) for name, changes in GOOD_POOL_CHANGES.items()]
+    variants += [(name, changed(POOL, changes)) for name, changes in GOOD_POOL_CHANGES.items()]
+    return named + variants + [(name, changed(BUDGET, changes)) for name, changes in GOOD_BUDGET_CHANGES.items()]
 
 
 def _bad(  # one line per mistake below
@@ -88,6 +89,8 @@ def _bad(  # one line per mistake below
 
 _HOURS = "spec.demand.atLeast[0]"
 _EVENT = "spec.demand.atLeast[1]"
+_EXPECTED = "spec.demand.expected[0]"
+_SELECTS = "spec.namespaceSelector.matchExpressions"
 
 GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "nothing optional in the spec": {"spec.mode": REMOVED, "spec.priority": REMOVED, "spec.scaling": REMOVED},
@@ -117,7 +120,11 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "a whole day": {f"{_HOURS}.from": "00:00", f"{_HOURS}.until": "24:00"},
     "no known demand": {"spec.demand.atLeast": []},
     "an event on a leap day": {f"{_EVENT}.start": "2028-02-29T00:00:00Z", f"{_EVENT}.end": "2028-03-01T00:00:00Z"},
+    "a schedule in UTC": {f"{_EXPECTED}.timeZone": REMOVED, f"{_EXPECTED}.schedule": "*/5 8-17/2 1,15 JAN-MAR 0,7"},
+    "no expected events": {"spec.demand.expected": []},
     "no budget to spend": {"spec.budget.perHour": "0"},
+    "a budget for shares": {"spec.budget.basis": "Replicas"},
+    "the default basis": {"spec.budget.basis": REMOVED},
     "no numbers of a placement": {
         "spec.stages[0].placements[0].serviceTime": REMOVED,
         "spec.stages[0].placements[0].startup": REMOVED,
@@ -125,14 +132,30 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     },
     "a rule on sessions without memory": {"spec.stages[0].rules[0].metric": "sessions"},
     "a model of Triton": {"spec.stages[1].metrics": {"preset": "triton", "model": "asr ensemble/v1.2"}},
+    "a preset of the user": {"spec.stages[1].metrics": {"preset": "whisper-2", "model": "base", "answer": "First"}},
+    "labels of series": {
+        "spec.stages[1].metrics": {
+            "labels": {"namespace": "ns", "pod": "exported_pod", "match": [{"label": "cluster", "value": "eu 1"}]}
+        }
+    },
     "the first token of vLLM": {"spec.stages[1].metrics": {"preset": "vllm", "model": "a/b-1.7B", "answer": "First"}},
     "the longest name of a model": {"spec.stages[1].metrics": {"preset": "triton", "model": "ö" * 253}},
     "a status from the server": {"status": {"observedGeneration": 3, "memory": {"version": 1, "anything": [1.5]}}},
 }
 GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
-    "as many as there are nodes": {"spec.capacity": REMOVED, "spec.unavailable": REMOVED},
+    "as many as there are nodes": {"spec.capacity": {"readyNodes": True}, "spec.unavailable": REMOVED},
+    "as many as Karpenter may make": {"spec.capacity": {"nodePool": "inf2"}},
+    "as many as are stated": {"spec.capacity": {"instances": 3}},
     "free hardware": {"spec.price.perHour": "0"},
+    "one price for all types": {"spec.price.byInstanceType": REMOVED},
+    "the longest type": {f'spec.price.byInstanceType["{"x" * 63}"]': "1"},
     "longest label": {'spec.nodeSelector["example.com/a_b.c-d"]': "x" * 63},
+}
+
+GOOD_BUDGET_CHANGES: dict[str, dict[str, Any]] = {
+    "all namespaces": {"spec.namespaceSelector": {}, "spec.periods": REMOVED},
+    "nothing to spend together": {"spec.perHour": "0"},
+    "any value of a label": {f"{_SELECTS}[0]": {"key": "team", "operator": "DoesNotExist"}},
 }
 
 _V = "spec.stages[0]"
@@ -237,6 +260,91 @@ BAD: tuple[Bad, ...] = (
         "spec.demand.atLeast",
         "must have at most 16 entries",
     ),
+    # Expected demand
+    _bad("no schedule", {f"{_EXPECTED}.schedule": REMOVED}, f"{_EXPECTED}.schedule", "required"),
+    _bad("no length of events", {f"{_EXPECTED}.for": REMOVED}, f"{_EXPECTED}.for", "required"),
+    _bad("no expected demand", {f"{_EXPECTED}.atLeast": REMOVED}, f"{_EXPECTED}.atLeast", "required"),
+    _bad("events of no length", {f"{_EXPECTED}.for": "0s"}, f"{_EXPECTED}.for", "must be longer than 0s"),
+    _bad("an hour of no clock", {f"{_EXPECTED}.schedule": "0 24 * * *"}, f"{_EXPECTED}.schedule", "hour 24: must be"),
+    _bad(
+        "a schedule of six fields", {f"{_EXPECTED}.schedule": "0 0 1 * * *"}, f"{_EXPECTED}.schedule", "it has 6 of 5"
+    ),
+    _bad(
+        "a range that ends before it begins",
+        {f"{_EXPECTED}.schedule": "0 18-8 * * *"},
+        f"{_EXPECTED}.schedule",
+        "hour 18-8: a range must not end before it begins",
+        on_server=None,
+    ),
+    _bad(
+        "a schedule without a day",
+        {f"{_EXPECTED}.schedule": "0 0 30 2 *"},
+        f"{_EXPECTED}.schedule",
+        "never occurs",
+        on_server=None,
+    ),
+    _bad(
+        "unknown time zone of a schedule",
+        {f"{_EXPECTED}.timeZone": "Europe/Berln"},
+        f"{_EXPECTED}.timeZone",
+        "did you mean Europe/Berlin?",
+        on_server=None,
+    ),
+    # Budgets
+    _bad("no selector", {"spec.namespaceSelector": REMOVED}, "spec.namespaceSelector", "required", base=BUDGET),
+    _bad("no amount", {"spec.perHour": REMOVED}, "spec.perHour", "required", base=BUDGET),
+    _bad("an amount as a number", {"spec.perHour": 60}, "spec.perHour", "put it in quotes", base=BUDGET),
+    _bad("a negative amount", {"spec.perHour": "-1"}, "spec.perHour", "at least 0", base=BUDGET),
+    _bad(
+        "one of no values",
+        {f"{_SELECTS}[0].values": REMOVED},
+        f"{_SELECTS}[0].values",
+        "needed with In and NotIn",
+        base=BUDGET,
+    ),
+    _bad(
+        "values of what exists",
+        {f"{_SELECTS}[1].values": ["a"]},
+        f"{_SELECTS}[1].values",
+        "not allowed with Exists",
+        base=BUDGET,
+    ),
+    _bad(
+        "a comparison of labels", {f"{_SELECTS}[0].operator": "Gt"}, f"{_SELECTS}[0].operator", "must be", base=BUDGET
+    ),
+    _bad(
+        "a period of five hundred minutes an hour",
+        {"spec.periods[0].schedule": "500 * * * *"},
+        "spec.periods[0].schedule",
+        "minute 500: must be",
+        base=BUDGET,
+    ),
+    _bad(
+        "no amount of a period",
+        {"spec.periods[0].perHour": REMOVED},
+        "spec.periods[0].perHour",
+        "required",
+        base=BUDGET,
+    ),
+    _bad(
+        "a selector that is no label key",
+        {'spec.namespaceSelector.matchLabels["a b"]': "c"},
+        "spec.namespaceSelector.matchLabels[a b]",
+        "must be a label key",
+        base=BUDGET,
+        on_server="spec.namespaceSelector.matchLabels",
+    ),
+    # Cold starts
+    _bad(
+        "a cold start of what is never cold",
+        {"spec.scaling.idleAfter": REMOVED, "spec.scaling.coldStart": "Wait"},
+        "spec.scaling.coldStart",
+        "allowed only with idleAfter",
+    ),
+    _bad(
+        "an unknown cold start", {"spec.scaling.coldStart": "Queue"}, "spec.scaling.coldStart", "must be Wait or Refuse"
+    ),
+    _bad("an unknown admission", {"spec.demand.admission": "Some"}, "spec.demand.admission", "must be Shed"),
     # Types
     _bad("money as a number", {"spec.budget.perHour": 20}, "spec.budget.perHour", "put it in quotes"),
     _bad("ratio as a float", {f"{_V}.passRatio": 0.45}, f"{_V}.passRatio", "put it in quotes"),
@@ -262,7 +370,13 @@ BAD: tuple[Bad, ...] = (
     _bad("mode", {"spec.mode": "auto"}, "spec.mode", "must be Auto, Recommend or Paused"),
     _bad("unit", {"spec.demand.unit": "Chunks"}, "spec.demand.unit", "must be Streams or Requests"),
     _bad("routing", {f"{_V}.routing": "Weighted"}, f"{_V}.routing", "must be Pull"),
-    _bad("preset", {f"{_V}.metrics.preset": "triton2"}, f"{_V}.metrics.preset", "must be generic"),
+    _bad("preset", {f"{_V}.metrics.preset": "Triton"}, f"{_V}.metrics.preset", "must be a DNS label"),
+    _bad(
+        "label of series",
+        {f"{_V}.metrics": {"labels": {"pod": "exported-pod"}}},
+        f"{_V}.metrics.labels.pod",
+        "must be the name of a label in Prometheus",
+    ),
     _bad(
         "quantity",
         {f"{_V}.metrics.overrides[0].quantity": "p95"},
@@ -504,11 +618,39 @@ BAD: tuple[Bad, ...] = (
     _bad("empty node selector", {"spec.nodeSelector": {}}, "spec.nodeSelector", "at least 1", base=POOL),
     _bad("label key", {'spec.nodeSelector["a b"]': "c"}, "spec.nodeSelector[a b]", "must be a label key", base=POOL),
     _bad("label value", {"spec.nodeSelector.zone": "-"}, "spec.nodeSelector.zone", "must be a label value", base=POOL),
+    _bad("basis", {"spec.budget.basis": "Nodes"}, "spec.budget.basis", "must be Replicas or Instances"),
+    _bad(
+        "instance type",
+        {'spec.price.byInstanceType["g5 large"]': "1"},
+        "spec.price.byInstanceType[g5 large]",
+        "must be an instance type such as g5.2xlarge",
+        base=POOL,
+        on_server="spec.price.byInstanceType",
+    ),
+    _bad(
+        "price of an instance type",
+        {"spec.price.byInstanceType": {"m": "-1"}},
+        "spec.price.byInstanceType.m",
+        "must be a decimal number",
+        base=POOL,
+    ),
     _bad("no price", {"spec.price": {}}, "spec.price.perHour", "required", base=POOL),
     _bad("price as a number", {"spec.price.perHour": 0.34}, "spec.price.perHour", "put it in quotes", base=POOL),
     _bad(
         "negative capacity", {"spec.capacity.instances": -1}, "spec.capacity.instances", "must be at least 0", base=POOL
     ),
+    _bad("no capacity", {"spec.capacity": REMOVED}, "spec.capacity", "must say what bounds the pool", base=POOL),
+    _bad("no bound", {"spec.capacity": {}}, "spec.capacity", "instances, nodePool or readyNodes: true", base=POOL),
+    _bad(
+        "a bound that is switched off",
+        {"spec.capacity": {"readyNodes": False}},
+        "spec.capacity",
+        "the smallest bound counts",
+        base=POOL,
+    ),
+    _bad("no NodePool", {"spec.capacity.nodePool": ""}, "spec.capacity.nodePool", "not be shorter than 1", base=POOL),
+    _bad("a name of a NodePool", {"spec.capacity.nodePool": "A_b"}, "spec.capacity.nodePool", "a DNS name", base=POOL),
+    _bad("a count of nodes", {"spec.capacity.readyNodes": 3}, "spec.capacity.readyNodes", "true or false", base=POOL),
     _bad(
         "backoff that shrinks",
         {"spec.unavailable.backoff.max": "1m"},
@@ -538,7 +680,7 @@ _REPLACEMENTS: tuple[Any, ...] = (REMOVED, None, True, 0, -1, 10**12, 0.5, "", "
 
 def mutations() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a name and the data of every resource that one replacement anywhere in the two full ones makes."""
-    for base in (PIPELINE, POOL):
+    for base in (PIPELINE, POOL, BUDGET):
         for path in _paths(base, ()):
             for value in _REPLACEMENTS:
                 text = "".join(f"[{part}]" if isinstance(part, int) else f'["{part}"]' for part in path)

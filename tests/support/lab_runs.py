@@ -163,7 +163,7 @@ class Watched:
             while not self.wait(_POLL_S):
                 assert time.monotonic() < deadline, self.stderr()
                 with contextlib.suppress(HTTPError, client.ApiException):  # the cluster is starting or stopping
-                    self.seen.append(_look(api))
+                    self.seen.append(look(api))
                     if also is not None:
                         also(self.seen[-1], kubeconfig)
                 if not scaled and self.seen and self.seen[-1].status.get("lastDecision"):
@@ -234,7 +234,8 @@ def lab_run(
     pytest.fail(f"this machine is too busy: the load was late twice, the second time by {lag_ms:.1f} ms (p99)")
 
 
-def _look(api: client.ApiClient) -> Seen:
+def look(api: client.ApiClient) -> Seen:
+    """Return the only pipeline of a lab, its pools and its pods."""
     pipelines = client.CustomObjectsApi(api).list_cluster_custom_object(
         "sluice.dev", "v1alpha1", "speechpipelines", _request_timeout=_TIMEOUT_S
     )

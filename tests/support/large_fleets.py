@@ -3,17 +3,22 @@
 Each pipeline has three stages and four Deployments: `vad` on one of five CPU pools, `asr` on one of three accelerator
 pools with a fallback on one of two GPU pools, `text` on a CPU pool; loads, service times and SLAs differ. Deployments
 are paused, so that no controller makes pods of them: `play_pods` makes them, ready on nodes, as many as are asked for.
-A pipeline's demand is the number that its query consists of.
+A pipeline's demand is the number that its query consists of, or with `scraped` that of a series that `FleetExporter`
+exports, as it does the metrics of all pods.
 """
 
 import json
+import math
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from http_upstream import serving
 from kubernetes import client, config
 
 from controller.kube.gateway import DEPLOYMENTS, NODES, PIPELINES, PODS, POOLS, Gateway, Resource
@@ -28,8 +33,10 @@ PRICES = {**dict.fromkeys(CPU_POOLS, 0.4), **dict.fromkeys(ACCELERATORS, 0.8), *
 PER_INSTANCE = {**dict.fromkeys(CPU_POOLS, 16), **dict.fromkeys(ACCELERATORS, 4), **dict.fromkeys(GPU_POOLS, 4)}
 THREADS = 12
 _SINCE = "2026-01-01T00:00:00Z"
+_OFFERED = "speech_offered_requests"
 _OFFERED_RPS = 20.0
 _BUSY = 0.4
+_BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _SERVICE_S = {"vad": 0.004, "asr": 0.05, "text": 0.012}
 
 
@@ -40,6 +47,7 @@ class LargeFleet:
     pipelines: int
     prefix: str = "fleet"
     seed: int = 0
+    scraped: bool = False
     namespaces: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,8 +90,10 @@ class LargeFleet:
                 ("asr", [(draw.choice(ACCELERATORS), _SERVICE_S["asr"], 1), (draw.choice(GPU_POOLS), 0.04, 0)]),
                 ("text", [(draw.choice(CPU_POOLS), _SERVICE_S["text"], 1)]),
             ]
+            demand = f"{draw.uniform(2, 24):.2f}"
+            selector = f'{_OFFERED}{{namespace="{namespace}",pipeline="{name}"}}'
             spec: Json = {
-                "demand": {"unit": "Requests", "query": f"{draw.uniform(2, 24):.2f}"},
+                "demand": {"unit": "Requests", "query": f"sum({selector})" if self.scraped else demand},
                 "sla": {"latency": f"{draw.randrange(300, 600, 25)}ms"},
                 "budget": {"perHour": "10"},
                 "stages": [
@@ -272,6 +282,94 @@ class SyntheticMetrics:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class FleetExporter:
+    """Exports at `url` the demands of a fleet, and what preset `generic` reads of each of the pods in `pods`.
+
+    Every stage gets the same items, however many replicas it has.
+    """
+
+    def __init__(self, fleet: LargeFleet, pods: Callable[[], Iterable[tuple[str, str]]]) -> None:
+        """`pods` returns the namespace and the name of every pod; it is called by `refresh`."""
+        self._find = pods
+        self._began_s = time.monotonic()
+        self._pods: dict[str, tuple[float, float]] = {}
+        unscraped = replace(fleet, scraped=False)
+        self._demands = "".join(
+            f'{_OFFERED}{{namespace="{made["metadata"]["namespace"]}",pipeline="{made["metadata"]["name"]}"}} '
+            f"{made['spec']['demand']['query']}\n"
+            for made, _ in unscraped.resources()
+        )
+        exporter = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = exporter.text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._handler = Handler
+        self.address = ""
+        self.refresh()
+
+    def __enter__(self) -> Self:
+        self._serving = serving(self._handler)
+        self.address = self._serving.__enter__().removeprefix("http://")
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._serving.__exit__(*error)
+
+    def refresh(self) -> None:
+        """Export the pods that there are now."""
+        found = list(self._find())
+        stages: dict[tuple[str, str], int] = {}
+        for namespace, pod in found:
+            stages[_stage_of(namespace, pod)] = stages.get(_stage_of(namespace, pod), 0) + 1
+        self._pods = {
+            f'{{namespace="{namespace}",pod="{pod}"': (
+                _OFFERED_RPS / stages[_stage_of(namespace, pod)],
+                _SERVICE_S[_stage_of(namespace, pod)[1].rsplit("-", 1)[1]],
+            )
+            for namespace, pod in found
+        }
+
+    def text(self) -> str:
+        """Return the page that Prometheus reads."""
+        now_s = time.monotonic() - self._began_s
+        lines = [self._demands]
+        for labels, (rate, service_s) in self._pods.items():
+            items = rate * now_s
+            latency_s = 1.2 * service_s
+            lines.append(
+                f"speech_stage_arrivals_total{labels}}} {items}\n"
+                f"speech_stage_items_total{labels}}} {items}\n"
+                f"speech_stage_batches_total{labels}}} {items}\n"
+                f"speech_stage_busy_seconds_total{labels}}} {items * service_s}\n"
+                f"speech_stage_capacity{labels}}} 1\n"
+                f"speech_stage_queue_depth{labels}}} 0\n"
+                f"speech_stage_latency_seconds_sum{labels}}} {items * latency_s}\n"
+                f"speech_stage_latency_seconds_count{labels}}} {items}\n"
+                f'speech_stage_latency_seconds_bucket{labels},le="+Inf"}} {items}\n'
+            )
+            counts = {bound: items * (1 - math.exp(-bound / latency_s)) for bound in _BOUNDS_S}
+            lines += [
+                f'speech_stage_latency_seconds_bucket{labels},le="{bound}"}} {count}\n'
+                for bound, count in counts.items()
+            ]
+        return "".join(lines)
+
+
+def _stage_of(namespace: str, pod: str) -> tuple[str, str]:
+    """Return the namespace of a pod, and the name of its pipeline and stage."""
+    return namespace, "-".join(pod.split("-")[:3])
 
 
 def _node(name: str, pool: str, zone: str) -> Json:

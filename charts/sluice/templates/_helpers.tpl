@@ -85,7 +85,7 @@ true
 
 {{/*
 The rules of the ClusterRole in files/rbac.yaml for kinds of one scope: Cluster, Namespaced or All. An operator of some
-namespaces writes the status of ComputePools only if it is told to.
+namespaces writes the status of ComputePools and ComputeBudgets only if it is told to.
 */}}
 {{- define "sluice.rules" -}}
 {{- $root := .root -}}
@@ -96,8 +96,8 @@ namespaces writes the status of ComputePools only if it is told to.
 {{- range $rule := $document.rules -}}
 {{- $resources := list -}}
 {{- range $resource := $rule.resources -}}
-{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "computepools" "computepools/status")) -}}
-{{- $written := or (ne $resource "computepools/status") (include "sluice.writesPools" $root) -}}
+{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "namespaces" "computepools" "computepools/status" "computebudgets" "computebudgets/status" "nodepools" "nodeclaims")) -}}
+{{- $written := or (not (has $resource (list "computepools/status" "computebudgets/status"))) (include "sluice.writesPools" $root) -}}
 {{- if and (has $scope (list "All" $own)) $written -}}
 {{- $resources = append $resources $resource -}}
 {{- end -}}
@@ -156,6 +156,10 @@ true
 {{- range $namespace, $limit := .Values.tenants.maxPriorities -}}
 {{- $priorities = append $priorities (printf "%s=%d" $namespace (int64 $limit)) -}}
 {{- end -}}
+{{- $matches := list -}}
+{{- range $name, $value := .Values.prometheus.labels.match -}}
+{{- $matches = append $matches (printf "%s=%s" $name $value) -}}
+{{- end -}}
 {{- $choice := dict "Auto" "" "Always" "true" "Never" "false" -}}
 {{- $usesPrometheus := has "prometheus" .Values.operator.metrics -}}
 SLUICE_PORT: {{ .Values.service.port | quote }}
@@ -167,6 +171,10 @@ SLUICE_LEASE_DURATION: {{ .Values.leaderElection.leaseDuration | quote }}
 SLUICE_METRICS: {{ join "," .Values.operator.metrics | quote }}
 SLUICE_INTERVAL: {{ .Values.operator.interval | quote }}
 SLUICE_SCRAPE_INTERVAL: {{ .Values.operator.scrapeInterval | quote }}
+SLUICE_PRESETS_DIRECTORY: {{ ternary "" "/etc/sluice/presets" (empty .Values.operator.presetsConfigMapName) | quote }}
+SLUICE_NAMESPACE_LABEL: {{ .Values.prometheus.labels.namespace | quote }}
+SLUICE_POD_LABEL: {{ .Values.prometheus.labels.pod | quote }}
+SLUICE_MATCH_LABELS: {{ join "," $matches | quote }}
 SLUICE_FLEET_BUDGET: {{ .Values.operator.fleetBudget | quote }}
 SLUICE_COMPOSITION: {{ .Values.operator.composition | quote }}
 SLUICE_DECISION_TIME: {{ .Values.operator.decisionTime | quote }}

@@ -8,12 +8,15 @@ from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import optimizer_demand, stages_sla_s
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import DemandUnit, PlacementKey, PlacementSpec
+from controller.core.state.spec import ColdStart, DemandUnit, PlacementKey, PlacementSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import StageName
-from optimizer.plan import LimitKind, PipelinePlan
+from optimizer.plan import PipelinePlan
 from profiler.stages import GRAIN
 
+LAPSE_S = 600.0
+"""How long a published limit is valid. The status of a pipeline that sheds is written again when half of this time is
+over, so a limit outlives a failover, but not an operator that is gone."""
 _SOON = 0.5
 """Share of the interval within which a starting replica must become ready to count as ready: it is then ready for half
 of the time until the next decision. With less, slots would be idle while streams are refused; with more, streams would
@@ -30,16 +33,17 @@ def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None
 
     There is no limit while the pipeline is idle: a limit of 0 would refuse the load that ends this. There is none where
     no load at all can meet the SLA, which is a mistake in the SLA. There is none either where the plan serves nothing
-    because a pool does not exist: the replicas on this pool may still be ready.
+    because a pool does not exist: the replicas on this pool may still be ready. There is none where nothing sheds.
     """
     if (
-        assessment.demand.demand is None
+        not assessment.spec.sheds
+        or assessment.demand.demand is None
         or assessment.demand.idle
         or plan.served_fraction >= 1
         or (plan.served_fraction <= 0 and assessment.missing.pools)
     ):
         return None
-    if plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA:
+    if plan.sla_unreachable:
         return None
     return assessment.planned_demand * plan.served_fraction
 
@@ -62,13 +66,21 @@ def admitted_meanwhile(
     The second applies where the plan itself limits the demand (`by_plan`), until the planned replicas are ready: it is
     the demand that the ready replicas serve within the SLA, by the model. With more load, all items would be late.
 
-    There is no limit where a workload cannot be read, or a stage has none.
+    While a stage has no ready replica, `scaling.coldStart` decides where it is set: all load or none is admitted.
+
+    There is no limit where a workload cannot be read, or a stage has none, and none where nothing sheds.
     """
+    if not assessment.spec.sheds:
+        return None
     if any(isinstance(target, TargetMissing) and target.unreadable for target in assessment.state.targets.values()):
         return None
     there = dict(assessment.state.found())
     if {stage for stage, _ in there} != {stage.name for stage in assessment.spec.stages}:
         return None
+    cold_start = assessment.spec.scaling.cold_start
+    warm = {stage for (stage, _), target in there.items() if target.ready}
+    if cold_start is not None and len(warm) < len(assessment.spec.stages):
+        return 0.0 if cold_start is ColdStart.REFUSE else None
     soon_s = now_s + max(_SOON * policy.interval_s, _PATIENCE * assessment.spec.sla.latency_s)
     placements = assessment.spec.placements()
     serving = {

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from controller.core.act.targets import Aim, in_time, late
 from controller.core.assess.assessment import Assessment, out_of_bounds
+from controller.core.assess.budgets import group_budgets
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.large_fleet import AT_ONCE
-from controller.core.plan.ledger import Ledger
+from controller.core.plan.ledger import Ledger, Scope
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PlacementKey, Target
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 FIRST_TO_GO = -1_000_000_000
@@ -67,10 +68,11 @@ class Move:
 class PipelineRollout:
     """The changes of one pipeline in this cycle: replicas after it, reasons, and why not more changes (`holds`).
 
-    `spend_per_hour` is the spend before the changes. `above_cap` says that this spend, or the spend of the fleet, is
-    above its cap. `recommended` has the replicas that a pipeline in mode Recommend would have after this cycle if it
-    alone were in mode Auto, for the workloads that it would scale. Of a fleet planned in turns, only pipelines that
-    another autoscaler follows have it.
+    `spend_per_hour` is the spend before the changes. `above_cap` says that this spend, or the spend of the fleet or of
+    one of its ComputeBudgets, is above its cap. `recommended` has the replicas that a pipeline in mode Recommend would
+    have after this cycle if it alone were in mode Auto, for the workloads that it would scale. Of a fleet planned in
+    turns, only pipelines that another autoscaler follows have it. `budgets` has the amount of each ComputeBudget of the
+    pipeline, by name.
     """
 
     desired: Mapping[PlacementKey, int]
@@ -79,15 +81,20 @@ class PipelineRollout:
     spend_per_hour: float
     above_cap: bool
     recommended: Mapping[PlacementKey, int]
+    budgets: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
-    """The changes of every pipeline in this cycle, and the instances of each pool: in use now, and needed after it."""
+    """The changes of every pipeline in this cycle, and the instances of each pool: in use now, and needed after it.
+
+    `budget_spend_per_hour` is the spend of each ComputeBudget before the changes, by name.
+    """
 
     pipelines: Mapping[PipelineKey, PipelineRollout]
     in_use: Mapping[PoolName, float]
     instances: Mapping[PoolName, int]
+    budget_spend_per_hour: Mapping[str, float]
 
 
 def roll_out(
@@ -103,9 +110,16 @@ def roll_out(
     `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it.
     """
     ledger = Ledger(
-        snapshot.pipelines, snapshot.pools, policy.budget_per_hour, trials=trials, cost_shares=fleet.cost_shares
+        snapshot.pipelines,
+        snapshot.pools,
+        policy.budget_per_hour,
+        trials=trials,
+        cost_shares=fleet.cost_shares,
+        budgets=group_budgets(snapshot),
     )
     above = ledger.above_cap(ledger.observed_per_hour())
+    spent = {budget.name: ledger.observed_per_hour(budget) for budget in ledger.budgets}
+    exceeded = {budget.name for budget in ledger.budgets if ledger.above_cap(spent[budget.name], budget)}
     small = len(assessments) <= AT_ONCE  # each recommendation takes time in proportion to the fleet
     candidates = [
         Move(
@@ -126,18 +140,21 @@ def roll_out(
     pipelines: dict[PipelineKey, PipelineRollout] = {}
     for assessment in assessments:
         key, spend = assessment.key, ledger.observed_per_hour(assessment.key)
+        budgets = {budget.name: budget.per_hour for budget in ledger.groups_of(key)}
         pipelines[key] = PipelineRollout(
             desired={own: _desired(assessment, own, ledger) for own in assessment.current},
             reasons={**aims[key].reasons, **forced.get(key, {})},
             holds=holds.get(key, ()),
             spend_per_hour=spend,
-            above_cap=above or ledger.above_cap(spend, key),
+            above_cap=above or ledger.above_cap(spend, key) or not exceeded.isdisjoint(budgets),
             recommended=recommended.get(key, {}),
+            budgets=budgets,
         )
     return Rollout(
         pipelines=pipelines,
         in_use={name: ledger.in_use(name) + pool.unaccounted_in_use for name, pool in snapshot.pools.items()},
         instances={name: ledger.instances(name) for name in snapshot.pools},
+        budget_spend_per_hour=spent,
     )
 
 
@@ -156,6 +173,8 @@ def _schedule(
     for move in moves:
         lenders = [by_key[key] for key in sorted(move.assessment.lenders & by_key.keys())]
         _reduce([move, *lenders], ledger, move.key)
+    for budget in ledger.budgets:
+        _reduce(moves, ledger, budget)
     _reduce(moves, ledger, None)
     forced: dict[PipelineKey, dict[PlacementKey, ChangeReason]] = {}
     for (pipeline, key), count in before.items():
@@ -185,8 +204,8 @@ def _recommended(move: Move, ledger: Ledger, composition: Composition) -> Mappin
     return replicas
 
 
-def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) -> None:
-    """Remove the least valuable replicas beyond the plan until `scope` (None: the fleet) is within its cap.
+def _reduce(moves: Sequence[Move], ledger: Ledger, scope: Scope) -> None:
+    """Remove the least valuable replicas beyond the plan until `scope` is within its cap.
 
     The last ready replica of a stage is spared if other stages can spare planned replicas, which are removed instead.
     The replacement of a last replica starts only when there is capacity again; until then the stage would have none.
@@ -197,13 +216,13 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: PipelineKey | None) ->
             (move, key)
             for move in moves
             for key, planned in move.aim.planned.items()
-            if ledger.after.get((move.key, key), 0) > planned
-            and (scope is None or scope in ledger.payers(move.key, key))
+            if ledger.after.get((move.key, key), 0) > planned and ledger.concerns(scope, move.key, key)
         ]
         if not excess:
             break
         move, key = min(excess, key=lambda candidate: _loss(candidate[0], candidate[1], ledger))
-        others = _dispensable(move, ledger) if scope in {None, move.key} and _last(move, key, ledger) else []
+        own = scope is None or move.key == scope or (isinstance(scope, GroupBudget) and move.key in scope.pipelines)
+        others = _dispensable(move, ledger) if own and _last(move, key, ledger) else []
         if others:
             key = max(others, key=lambda other: (_left_share(move, other, ledger), other))
             instead.append((move.key, key))
@@ -352,13 +371,14 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
     The replacement of a stage's last replica starts only when that replica is gone. For this gap see `_spared`.
     """
     before = dict(ledger.after)
-    givers = moves if limit.name is not None else [move]
+    givers, scope = moves if limit.name is not None else [move], ledger.group(limit)
     while _refused_afterwards(move, wanted, ledger):
         excess = [
             (giver, key)
             for giver in givers
             for key, final in giver.aim.final.items()
             if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+            and ledger.concerns(scope, giver.key, key)
             and ledger.after.get((giver.key, key), 0) > final
             and not (giver.assessment.spec.priority >= move.assessment.spec.priority and _spared(giver, key, ledger))
         ]
@@ -391,8 +411,7 @@ def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> boo
     name = (move.key, wanted)
     ledger.after[name] += 1
     fits = not (
-        any(ledger.above_cap(ledger.cost_per_hour(payer), payer) for payer in ledger.payers(*name))
-        or ledger.above_cap(ledger.cost_per_hour())
+        any(ledger.above_cap(ledger.cost_per_hour(scope), scope) for scope in ledger.caps_of(*name))
         or ledger.overfull(wanted[1])
     )
     ledger.after[name] -= 1

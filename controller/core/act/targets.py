@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
+from controller.core.assess.budgets import group_budgets
 from controller.core.assess.optimizer_input import stages_sla_s
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
@@ -16,8 +17,8 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState, Snapshot, TargetState
 from controller.core.state.spec import PlacementKey, StageKey, StageSpec
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, StageName
-from optimizer.plan import LimitKind, PipelinePlan
+from optimizer.model import Basis, Composition, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.plan import PipelinePlan
 from profiler.stages import LatencySource
 
 
@@ -63,7 +64,7 @@ class Aim:
 def _aim(
     assessment: Assessment,
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     now_s: float,
     *,
     interval_s: float,
@@ -80,8 +81,8 @@ def _aim(
     rules = _highest(assessment.rules.floors(), assessment.learning.floors)
     idle = assessment.idle
     planned = _planned(assessment, plan)
-    hopeless = plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
-    unreachable = hopeless or assessment.key in fleet.unreachable
+    hopeless = plan.sla_unreachable
+    unreachable = hopeless or fleet.unreachable.get(assessment.key, plan).sla_unreachable
     # A plan without a stage whose only pool does not exist is no plan for the other stages.
     unknown = bool(assessment.missing.pools) and plan.served_fraction <= 0
     if assessment.demand.demand is None or unknown or (hopeless and not pressed):
@@ -95,19 +96,19 @@ def _aim(
         holds.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
     elif not follows_plan:
         holds.append(Hold(reason=HoldReason.WITHIN_TOLERANCE))
-    probed = _probed(assessment, plan, planned, pools)
+    probed = _probed(assessment, plan, planned, ledger)
     if probed is not None and not pressed:
         final[probed] = max(final[probed], 1)
     feedback = close_loop(
         assessment,
         plan,
         final,
-        lambda least: _lifted(assessment, planned, pools, _highest(rules, least)),
+        lambda least: _lifted(assessment, planned, ledger, _highest(rules, least)),
         now_s=now_s,
         interval_s=interval_s,
     )
     measured = _highest(floors(feedback.memory, assessment, plan), shared.floors)
-    final = _lifted(assessment, final, pools, _highest(rules, measured))
+    final = _lifted(assessment, final, ledger, _highest(rules, measured))
     holds.extend(Hold(reason=HoldReason.LEARNING, stage=stage) for stage in assessment.learning.floors)
     if feedback.hold is not None:
         holds.append(feedback.hold)
@@ -132,7 +133,7 @@ def _aim(
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
     target, limited = _stepped(assessment, final)
-    wanted = _lifted(assessment, planned, pools, _highest(rules, measured))
+    wanted = _lifted(assessment, planned, ledger, _highest(rules, measured))
     replaced = (
         {} if assessment.never_down else _replaced(assessment, {key: min(final[key], wanted[key]) for key in final})
     )
@@ -178,18 +179,20 @@ def _probed(
     assessment: Assessment,
     plan: PipelinePlan,
     planned: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
 ) -> PlacementKey | None:
     """Return the placement on which one replica is started to measure it, None where that cannot pay.
 
     It can where the stage's other placements cost more than twice as much as the replica.
     """
-    key, prices = assessment.learning.probe, _replica_prices(assessment, pools)
+    key, prices = assessment.learning.probe, _replica_prices(assessment, ledger.pools)
     if key is None or not plan.feasible or assessment.never_down:
         return None
     others = sum(prices[own] * count for own, count in planned.items() if own[0] == key[0])
-    total = sum(prices[own] * count for own, count in planned.items())
-    affordable = total + prices[key] <= assessment.spec.budget_per_hour + EPSILON
+    total = sum(prices[own] * count for own, count in planned.items()) + prices[key]
+    if assessment.spec.basis is Basis.INSTANCES:
+        total = ledger.cost_with(assessment.key, {**planned, key: planned[key] + 1})
+    affordable = total <= assessment.spec.budget_per_hour + EPSILON
     return key if others > 2 * prices[key] and affordable else None
 
 
@@ -247,7 +250,7 @@ def _worth_it(
     plan: PipelinePlan,
     pipeline: Pipeline,
     current: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
 ) -> bool:
     """Whether current replicas are out of bounds or would miss the SLA, or the plan saves at least the tolerance.
@@ -259,11 +262,15 @@ def _worth_it(
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
     if not in_time(assessment, plan, pipeline, current, policy.composition):
         return True
-    prices = _replica_prices(assessment, pools)
     own = {key: count for key, count in current.items() if key[0] not in assessment.spec.borrowed}
     planned = _planned(assessment, plan)
-    cost = sum(prices[key] * count for key, count in own.items())
-    saving = cost - sum(prices[key] * planned[key] for key in own)
+    if assessment.spec.basis is Basis.INSTANCES:
+        cost = ledger.cost_with(assessment.key, own)
+        saving = cost - ledger.cost_with(assessment.key, {key: planned[key] for key in own})
+    else:
+        prices = _replica_prices(assessment, ledger.pools)
+        cost = sum(prices[key] * count for key, count in own.items())
+        saving = cost - sum(prices[key] * planned[key] for key in own)
     return saving > EPSILON and saving >= assessment.spec.scaling.tolerance * cost - EPSILON
 
 
@@ -310,7 +317,7 @@ def _keep(assessment: Assessment, key: PlacementKey) -> int:
 def _lifted(
     assessment: Assessment,
     replicas: Mapping[PlacementKey, int],
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     least: Mapping[StageName, int],
 ) -> dict[PlacementKey, int]:
     """Return `replicas` raised to the floors `least` of stages, as far as bounds and the pipeline's budget allow.
@@ -319,8 +326,9 @@ def _lifted(
     time the order of the placements applies.
     """
     lifted = dict(replicas)
-    prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
-    left = assessment.spec.budget_per_hour - sum(
+    prices = {name: pool.spec.price_per_hour for name, pool in ledger.pools.items()}
+    budget, whole = assessment.spec.budget_per_hour, assessment.spec.basis is Basis.INSTANCES
+    left = budget - sum(
         assessment.cost_share(key[0]) * prices[placement.pool] / placement.prior.per_instance * lifted[key]
         for key, placement in assessment.spec.placements().items()
     )
@@ -328,7 +336,13 @@ def _lifted(
         missing = least.get(stage.name, 0) - sum(lifted[(stage.name, placement.pool)] for placement in stage.placements)
         for key, price, capacity in _additions(assessment, stage, lifted, prices):
             affordable = capacity if price <= 0 else min(capacity, math.floor((left + EPSILON) / price))
-            added = max(0, min(missing, affordable))
+            added = max(0, min(missing, capacity if whole else affordable))
+            while (
+                added
+                and whole
+                and ledger.cost_with(assessment.key, {**lifted, key: lifted[key] + added}) > budget + EPSILON
+            ):
+                added -= 1
             lifted[key] += added
             left -= added * price
             missing -= added
@@ -364,6 +378,11 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
     for (stage, pool), reason in assessment.missing.targets.items():
         yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
     yield from assessment.outages
+    for (stage, pool), target in assessment.state.found():
+        if target.rolling and stage not in assessment.spec.borrowed:
+            new = sum(replica.updated for replica in (*target.pending, *target.stranded, *target.starting))
+            detail = details.rolling_out(target.updated, target.existing, new)
+            yield Hold(reason=HoldReason.ROLLING_OUT, stage=stage, pool=pool, detail=detail)
 
 
 def _stepped(
@@ -402,14 +421,16 @@ def _stepped(
 def _replaced(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Mapping[PlacementKey, int]:
     """Return the replicas of placements that need replacements for replicas on nodes that are being removed.
 
-    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready.
+    The replacements are added before the nodes are gone, until enough replicas on other nodes are ready. At
+    `replicas.max`, the workload's controller replaces the replicas when they end.
     """
     replaced: dict[PlacementKey, int] = {}
+    placements = assessment.spec.placements()
     for key, leaving in assessment.leaving.items():
         target = assessment.state.target(*key)
         assert isinstance(target, TargetState)
         if target.ready - leaving < wanted[key]:
-            replaced[key] = min(wanted[key] + leaving, assessment.at_most.get(key, wanted[key] + leaving))
+            replaced[key] = min(wanted[key] + leaving, most_allowed(assessment, key, placements[key].prior))
     return replaced
 
 
@@ -469,16 +490,22 @@ def find_aims(
     The tolerance is for cost alone: a pipeline that is above a cap, or uses a pool with too few instances, follows its
     plan even for a smaller saving.
     """
-    ledger = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour, cost_shares=fleet.cost_shares)
+    ledger = Ledger(
+        snapshot.pipelines,
+        snapshot.pools,
+        policy.budget_per_hour,
+        cost_shares=fleet.cost_shares,
+        budgets=group_budgets(snapshot),
+    )
     shortage = ledger.shortage()
     pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
-    follows, shared_planned = _following(assessments, fleet, snapshot.pools, policy, pressed)
+    follows, shared_planned = _following(assessments, fleet, ledger, policy, pressed)
 
     def aim_of(assessment: Assessment, shared: SharedAims) -> Aim:
         return _aim(
             assessment,
             fleet,
-            snapshot.pools,
+            ledger,
             snapshot.now_s,
             interval_s=policy.interval_s,
             pressed=assessment.key in pressed,
@@ -510,7 +537,7 @@ def find_aims(
 def _following(
     assessments: Sequence[Assessment],
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
     pressed: Collection[PipelineKey],
 ) -> tuple[Collection[PipelineKey], Collection[StageKey]]:
@@ -521,7 +548,7 @@ def _following(
     """
     sharing = [assessment for assessment in assessments if assessment.acting and assessment.spec.borrowed]
     lenders = {key for assessment in sharing for key in assessment.lenders}
-    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, pools, policy, {})}
+    follows = {own.key for own in assessments if own.key in pressed or _follows(own, fleet, ledger, policy, {})}
     linked = [own for own in assessments if own.acting and (own.spec.borrowed or own.key in lenders)]
     servers: set[StageKey] = set()
     while linked:
@@ -531,7 +558,7 @@ def _following(
         late_now = {
             own.key
             for own in linked
-            if own.key not in follows and _follows(own, fleet, pools, policy, _moved(own, fleet, servers))
+            if own.key not in follows and _follows(own, fleet, ledger, policy, _moved(own, fleet, servers))
         }
         if not late_now:
             break
@@ -557,7 +584,7 @@ def _moved(assessment: Assessment, fleet: FleetPlan, servers: Collection[StageKe
 def _follows(
     assessment: Assessment,
     fleet: FleetPlan,
-    pools: Mapping[PoolName, PoolState],
+    ledger: Ledger,
     policy: Policy,
     moved: Mapping[PlacementKey, int],
 ) -> bool:
@@ -568,7 +595,7 @@ def _follows(
         _planned(assessment, plan) == current
         or bool(assessment.leaving)
         or bool(assessment.idle)
-        or _worth_it(assessment, plan, pipeline, current, pools, policy)
+        or _worth_it(assessment, plan, pipeline, current, ledger, policy)
     )
 
 

@@ -16,7 +16,7 @@ from controller.core.assess.optimizer_input import (
     stages_sla_s,
 )
 from controller.core.assess.rules import RuleResults, evaluate_rules
-from controller.core.state.carry_over import Conflict, FailureCause, PlacementFailure, PoolMemory
+from controller.core.state.carry_over import Conflict, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
@@ -47,6 +47,8 @@ class Missing:
     `samples` has the stages whose ready replicas report no usable load, `targets` the placements whose workload cannot
     be read, with the reason, and `pools` the pools that do not exist.
 
+    `uncreated_since_s` has since when desired replicas have not been created.
+
     `demands` has the shared stages that another pipeline uses whose demand is missing: nothing is removed there.
     `owners` has the shared stages whose replicas belong to a pipeline that does not act: they stay as they are.
     """
@@ -54,6 +56,7 @@ class Missing:
     samples: Mapping[StageName, MissingReading]
     targets: Mapping[PlacementKey, str]
     pools: frozenset[PoolName]
+    uncreated_since_s: Mapping[PlacementKey, float]
     demands: frozenset[StageName] = frozenset()
     owners: frozenset[StageName] = frozenset()
 
@@ -266,6 +269,7 @@ def assess(
         samples=_stages_without_samples(state),
         targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
         pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
+        uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
     )
     at_most = {
         **{key: count for key, count in current.items() if key[1] in missing.pools},
@@ -349,8 +353,7 @@ def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]
         if unavailable(memory, availability.now_s):
             reason = HoldReason.POOL_UNAVAILABLE
         elif failure is not None and unavailable(failure.outage, availability.now_s):
-            fragmented = failure.cause is FailureCause.FRAGMENTED
-            reason = HoldReason.FRAGMENTED if fragmented else HoldReason.CANNOT_START
+            reason = HoldReason(failure.cause.value)
             memory = failure.outage
         else:
             continue

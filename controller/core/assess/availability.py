@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.core.assess.elastic_pools import held_until_s, launch_failures
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
-from controller.core.state.spec import PlacementKey, PlacementSpec, PoolSpec
+from controller.core.state.spec import PlacementKey, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 
 EPSILON = 1e-9
@@ -29,32 +30,34 @@ class Availability:
     """The failures of pools and placements at `now_s`.
 
     `failures` has the placements that fail although their pool delivers. `waiting` has the pools with replicas that are
-    not ready.
+    not ready. `uncreated_since_s` has since when desired replicas have not been created.
     """
 
     now_s: float
     pools: Mapping[PoolName, PoolMemory]
     failures: Mapping[PipelineKey, Mapping[PlacementKey, PlacementFailure]]
     waiting: frozenset[PoolName]
+    uncreated_since_s: Mapping[PipelineKey, Mapping[PlacementKey, float]]
 
     def at_most(self, state: PipelineState) -> Mapping[PlacementKey, int]:
         """Return the upper bound for each placement that must get no more replicas: its replicas that have a node.
 
         Where replicas fail to start, those that are starting are subtracted too. Such a placement has no bound while
-        its stage has no other usable placement.
+        its stage has no other usable placement. The bound is never below the ready replicas. During a roll-out, failed
+        replicas of the new revision are not subtracted: fewer replicas would end ready ones of the revision before.
         """
         most: dict[PlacementKey, int] = {}
         failures = self.failures.get(state.spec.key, {})
         for key, target in state.found():
-            waiting = len(target.pending) + len(target.stranded)
             failure = failures.get(key)
             if self._out(key[1]):
-                most[key] = max(0, target.desired - waiting)
+                most[key] = _with_node(target)
             elif failure is not None and unavailable(failure.outage, self.now_s):
-                if failure.cause is FailureCause.FRAGMENTED:
-                    most[key] = max(0, target.desired - waiting)
+                if failure.cause is not FailureCause.CANNOT_START:
+                    most[key] = _with_node(target) if not target.rolling else target.desired
                 elif self._elsewhere(state, key):
-                    most[key] = max(0, target.desired - waiting - len(target.starting))
+                    failed = 0 if target.rolling else len(target.starting)
+                    most[key] = max(min(target.ready, target.desired), _with_node(target) - failed)
         return most
 
     def on_trial(self, state: PipelineState) -> Mapping[PlacementKey, int]:
@@ -63,7 +66,7 @@ class Availability:
         failures = self.failures.get(state.spec.key, {})
         for key, target in state.found():
             failure = failures.get(key)
-            waits = bool(target.pending or target.stranded or target.starting)
+            waits = bool(target.waiting or target.starting or target.uncreated)
             if self._out(key[1]) or (failure is not None and unavailable(failure.outage, self.now_s)):
                 continue
             if self.pools.get(key[1], PoolMemory()).unavailable_until_s is not None:
@@ -93,6 +96,12 @@ class Availability:
         )
 
 
+def _with_node(target: TargetState) -> int:
+    """Return how many of the desired replicas exist and have a node that is up, at least those that are ready."""
+    without = len(target.waiting) + target.uncreated
+    return max(min(target.ready, target.desired), target.desired - without)
+
+
 def unavailable(memory: PoolMemory, now_s: float) -> bool:
     """Return whether plans leave out the pool or placement with `memory` at `now_s`."""
     return memory.unavailable_until_s is not None and now_s < memory.unavailable_until_s
@@ -106,24 +115,33 @@ def find_availability(snapshot: Snapshot) -> Availability:
     has enough capacity, or no node fits this pod. A placement also fails when a replica on a ready node is not ready
     after its start-up time plus the deadline. While the nodes cannot be read, free capacity is unknown, and a pod
     without a node is a failure of its placement only.
+
+    A placement fails too when desired replicas are not created within the deadline. Replicas beyond the desired ones,
+    and those of the new revision of a roll-out, show no failure of the pool.
+
+    In an elastic pool, a node that is on its way for a replica holds its deadline. If the provider has no capacity, the
+    pool fails at once (`controller.core.assess.elastic_pools`).
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
     waiting: set[PoolName] = set()
+    launches = launch_failures(snapshot)
     failures: dict[PipelineKey, dict[PlacementKey, PlacementFailure]] = {}
+    uncreated: dict[PipelineKey, dict[PlacementKey, float]] = {}
     room = _Room.of(snapshot)
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
-        placements = state.spec.placements()
         for key, target in state.found():
             pool = snapshot.pools.get(key[1])
             if pool is None:
                 continue
-            verdict = _judged(state, placements[key], target, pool, room, snapshot.now_s)
+            verdict = _judged(state, key, target, pool, room, launches.get(key[1]), snapshot.now_s)
             late[key[1]] += verdict.undelivered
-            undelivered[key[1]] += len(target.pending) - len(verdict.apart)
-            if target.pending or target.stranded or target.starting:
+            undelivered[key[1]] += len(target.unscheduled) - len(verdict.apart)
+            if target.waiting or target.starting:
                 waiting.add(key[1])
+            if target.uncreated:
+                uncreated.setdefault(state.spec.key, {})[key] = _uncreated_since_s(state, key, snapshot.now_s)
             failure = _next_failure(state.memory.failures.get(key), verdict, target, pool.spec, snapshot.now_s)
             if failure is not None:
                 own[key] = failure
@@ -136,7 +154,12 @@ def find_availability(snapshot: Snapshot) -> Availability:
         },
         failures=failures,
         waiting=frozenset(waiting),
+        uncreated_since_s=uncreated,
     )
+
+
+def _uncreated_since_s(state: PipelineState, key: PlacementKey, now_s: float) -> float:
+    return min(now_s, state.memory.uncreated_since_s.get(key, now_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,44 +191,71 @@ class _Room:
 class _Verdict:
     """The replicas of one placement that are not ready.
 
-    `apart` are the replicas that have no node although the pool has free capacity for them, or while its nodes cannot
-    be read: they show no failure of the pool. Three lists have the replicas that are past their deadline: `unplaced`
-    are those of `apart`, `undelivered` show a failure of the pool, and `unstarted` are on ready nodes.
+    `apart` are the replicas that have no node although the pool has free capacity for them, while its nodes cannot be
+    read, or during a roll-out: they show no failure of the pool. The other lists have what is past its deadline:
+    `unplaced` are those of `apart`, `undelivered` show a failure of the pool, `unstarted` are on ready nodes, and
+    `uncreated` stands for all that do not exist.
     """
 
     undelivered: Sequence[PendingReplica]
     unplaced: Sequence[PendingReplica]
     unstarted: Sequence[PendingReplica]
+    uncreated: Sequence[PendingReplica]
     apart: Sequence[PendingReplica]
 
 
 def _judged(
-    state: PipelineState, placement: PlacementSpec, target: TargetState, pool: PoolState, room: _Room, now_s: float
+    state: PipelineState,
+    key: PlacementKey,
+    target: TargetState,
+    pool: PoolState,
+    room: _Room,
+    launch_failure: str | None,
+    now_s: float,
 ) -> _Verdict:
-    deadline_s = pool.spec.pending_deadline_s
+    """Return the verdict on the replicas of a placement; `launch_failure` says why the pool cannot launch nodes."""
+    placement, deadline_s = state.spec.placements()[key], pool.spec.pending_deadline_s
     # Draining replicas free capacity when they are gone.
     drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
     has_room = room.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
-    apart = [replica for replica in target.pending if pool.unread or (has_room and _is_its_own(replica.reason))]
+    apart = [
+        replica
+        for replica in target.unscheduled
+        if pool.unread or replica.updated or (has_room and _is_its_own(replica.reason))
+    ]
     names = {replica.name for replica in apart}
 
     def late(replicas: Sequence[PendingReplica], after_s: float) -> list[PendingReplica]:
         return [replica for replica in replicas if now_s - replica.since_s >= after_s]
 
     waited = [
-        replica
-        for replica in target.pending
-        if now_s - replica.since_s >= deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0)
+        replica if launch_failure is None else replace(replica, reason=launch_failure)
+        for replica in target.unscheduled
+        if launch_failure is not None
+        or now_s
+        >= max(
+            replica.since_s + deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0),
+            held_until_s(replica, pool.node_pool),
+        )
     ]
     return _Verdict(
         undelivered=[
             *(replica for replica in waited if replica.name not in names),
-            *late(target.stranded, deadline_s),
+            *late([replica for replica in target.stranded if replica in target.waiting], deadline_s),
         ],
         unplaced=[replica for replica in waited if replica.name in names],
         unstarted=late(target.starting, placement.startup_s + deadline_s),
+        uncreated=late(_uncreated(state, key, target, now_s), deadline_s),
         apart=apart,
     )
+
+
+def _uncreated(state: PipelineState, key: PlacementKey, target: TargetState, now_s: float) -> Sequence[PendingReplica]:
+    """Return one replica that stands for all that are desired and not created, none where all are."""
+    if not target.uncreated:
+        return ()
+    which, why = details.uncreated(target.uncreated, target.desired, target.refusal)
+    return (PendingReplica(name=which, since_s=_uncreated_since_s(state, key, now_s), reason=why),)
 
 
 def _is_its_own(reason: str) -> bool:
@@ -217,8 +267,8 @@ def _is_its_own(reason: str) -> bool:
 def _next_failure(
     before: PlacementFailure | None, verdict: _Verdict, target: TargetState, pool: PoolSpec, now_s: float
 ) -> PlacementFailure | None:
-    late = [*verdict.unplaced, *verdict.unstarted]
-    waits = bool(verdict.apart) or (
+    late = [*verdict.uncreated, *verdict.unplaced, *verdict.unstarted]
+    waits = bool(verdict.apart or target.uncreated) or (
         bool(target.starting) and before is not None and before.cause is FailureCause.CANNOT_START
     )
     outage = _next(pool, PoolMemory() if before is None else before.outage, late, waits=waits, now_s=now_s)
@@ -226,6 +276,8 @@ def _next_failure(
         return None
     if before is not None and (not late or unavailable(before.outage, now_s)):
         return PlacementFailure(cause=before.cause, outage=outage)
+    if verdict.uncreated:
+        return PlacementFailure(cause=FailureCause.NOT_CREATED, outage=outage)
     cause = FailureCause.FRAGMENTED if verdict.unplaced else FailureCause.CANNOT_START
     return PlacementFailure(cause=cause, outage=outage)
 

@@ -1,10 +1,11 @@
 """Makes the optimizer's `Pipeline` and `Pool` from declared and measured values, for the operator and `sluice plan`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, PoolName, ServiceLaw, Sla, Stage
 from profiler.correction import left_to_stages_s
@@ -56,6 +57,7 @@ def optimizer_pipeline(
         budget_per_hour=spec.budget_per_hour,
         priority=spec.priority,
         max_wer=spec.max_wer,
+        basis=spec.basis,
     )
 
 
@@ -107,6 +109,20 @@ def _bounded(
 def optimizer_pool(spec: PoolSpec, instances: int) -> Pool:
     """Return the pool `spec` for the optimizer, with `instances` as its capacity."""
     return Pool(name=spec.name, price_per_hour=spec.price_per_hour, instances=instances)
+
+
+def billed_pool(state: PoolState, instances: int, held: Iterable[tuple[int, int]] = ()) -> Pool:
+    """Return the pool for plans that count whole instances: with the prices of its nodes, and the replicas on them.
+
+    `held` are the replicas that are not planned, as pairs (replicas per instance, replicas). Unaccounted replicas are
+    added to them.
+    """
+    prices = sorted(map(state.node_price_per_hour, state.nodes), reverse=True)
+    return replace(
+        optimizer_pool(state.spec, instances),
+        node_prices_per_hour=tuple(prices),
+        held=(*(pair for pair in held if pair[1]), *(pair for pair in state.unaccounted.items() if pair[1])),
+    )
 
 
 def _stage(

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.core.messages import details
 from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import reading_words, timestamp
+from controller.core.messages.phrases import count_of, money, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
@@ -12,14 +13,19 @@ from controller.core.messages.sentences import (
     implausible_corrections,
     latency_of_sla,
     metrics_words,
+    scrape_faults,
+    shedding_words,
+    short_words,
     silent_rule,
     spend_of_budget,
 )
 from controller.core.messages.summary import READY, health
 from controller.core.state.carry_over import PoolMemory
-from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
+from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
 from profiler.samples import Absence
 
+_SHOWN = 3  # names in a message
 _LONG_S = 300.0  # demand that has been missing for so long is an outage that needs a person
 
 
@@ -46,11 +52,62 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _rule_metric_missing(decision),
         _conflict(decision),
         _measurements_plausible(decision),
+        _placements_match(decision),
+        _scrapes_healthy(decision),
+        _shedding(decision),
     )
 
 
-def pool_condition(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
-    """Return the condition of a pool; `unread` says why its nodes cannot be listed, and is empty where they can."""
+def pool_conditions(state: PoolState, memory: PoolMemory, now_s: float) -> tuple[ConditionValue, ...]:
+    """Return all conditions of a pool with the failures `memory`; a pool without a NodePool has no `CapacityKnown`."""
+    known = () if state.node_pool is None else (_capacity_known(state, state.node_pool),)
+    return (_available(memory, state.unread, now_s), *known, _nodes_exclusive(state))
+
+
+def _capacity_known(state: PoolState, node_pool: NodePoolState) -> ConditionValue:
+    """Return the condition that the limits of the NodePool are known, or that instances bound the pool without them."""
+    name = f"NodePool {state.spec.node_pool}"
+    if node_pool.problem is not None:
+        declared = state.spec.instances
+        if node_pool.problem is NodePoolProblem.UNLIMITED and declared is not None:
+            message = f"{name} has no limits that convert to instances; capacity.instances is {declared}"
+            return _condition(ConditionType.CAPACITY_KNOWN, "True", ConditionReason.STATED.value, message)
+        if node_pool.instances is not None:
+            effect = "its last known limits count"
+        elif declared is not None:
+            effect = f"capacity.instances, {declared}, counts alone"
+        else:
+            effect = "no replica is added to the pool until it has them, or capacity.instances"
+        message = f"{node_pool.detail}; {effect}"
+        return _condition(ConditionType.CAPACITY_KNOWN, "False", node_pool.problem.value, message)
+    if node_pool.unseen:
+        message = (
+            f"no node of {name} was seen yet, so its limits do not convert; {state.limit} of its instances until then"
+        )
+        return _condition(ConditionType.CAPACITY_KNOWN, "Unknown", ConditionReason.NO_NODE_SEEN.value, message)
+    message = f"{name} allows {count_of(node_pool.instances or 0, 'instance')}"
+    return _condition(ConditionType.CAPACITY_KNOWN, "True", ConditionReason.STATED.value, message)
+
+
+def _nodes_exclusive(state: PoolState) -> ConditionValue:
+    if not state.shared_nodes:
+        return _condition(ConditionType.NODES_EXCLUSIVE, "True", ConditionReason.ALL_OWN.value)
+    message = "; ".join(
+        f"{count_of(len(nodes), 'node')} of pool {other} too: {_some(nodes)}"
+        for other, nodes in sorted(state.shared_nodes.items())
+    )
+    effect = "their capacity is counted in each pool; make the nodeSelectors disjoint"
+    return _condition(
+        ConditionType.NODES_EXCLUSIVE, "False", ConditionReason.NODES_SHARED.value, f"{message}; {effect}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first names as text, with how many others there are."""
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else "")
+
+
+def _available(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
     if unread:
         message = f"cannot list nodes; using the last known state: {unread}"
         return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.NODES_UNREADABLE.value, message)
@@ -62,6 +119,18 @@ def pool_condition(memory: PoolMemory, unread: str, now_s: float) -> ConditionVa
         return _condition(ConditionType.AVAILABLE, "False", ConditionReason.CANNOT_DELIVER.value, message)
     message = f"retried with one replica since {until}, after a failure: {memory.reason}"
     return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.ON_TRIAL.value, message)
+
+
+def budget_condition(decision: BudgetDecision, unread: str) -> ConditionValue:
+    """Return the condition of a ComputeBudget; `unread` says why its namespaces cannot be listed."""
+    spent = f"{money(decision.spend_per_hour)} of {money(decision.limit_per_hour)} is spent"
+    message = "; ".join(filter(None, [spent, short_words(decision)]))
+    if unread:
+        message = f"cannot list namespaces; using the last known ones: {unread}"
+        return _condition(ConditionType.WITHIN_BUDGET, "Unknown", ConditionReason.NAMESPACES_UNREADABLE.value, message)
+    if decision.exceeded:
+        return _condition(ConditionType.WITHIN_BUDGET, "False", ConditionReason.ABOVE_BUDGET.value, message)
+    return _condition(ConditionType.WITHIN_BUDGET, "True", ConditionReason.WITHIN_BUDGET.value, message)
 
 
 def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: str) -> ConditionValue:
@@ -137,3 +206,43 @@ def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:
     found = list(implausible_corrections(decision))
     reason = ConditionReason.CORRECTION_AT_LIMIT if found else ConditionReason.ALL_PLAUSIBLE
     return _condition(ConditionType.MEASUREMENTS_PLAUSIBLE, str(not found), reason.value, "; ".join(found))
+
+
+def _placements_match(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that the pods of each placement run on its pool, and fit there as declared."""
+    outside = [found for found in decision.mismatches if found.outside]
+    words = [f"{found.stage} on {found.pool}: {details.outside(found.outside)}" for found in outside]
+    words += [
+        f"{found.stage} on {found.pool}: {details.too_many_per_instance(found.per_instance, found.fits)}"
+        for found in decision.mismatches
+        if found.fits is not None
+    ]
+    if not words:
+        return _condition(ConditionType.PLACEMENTS_MATCH, "True", ConditionReason.ALL_MATCH.value)
+    reason = ConditionReason.OUTSIDE_POOL if outside else ConditionReason.DOES_NOT_FIT
+    return _condition(ConditionType.PLACEMENTS_MATCH, "False", reason.value, "; ".join(words))
+
+
+def _scrapes_healthy(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that every pod is scraped, once, with its label; its reason is the most severe fault."""
+    found = decision.scrapes.values()
+    faults = (
+        (ConditionReason.POD_LABELS_MISSING, any(scrapes.unlabelled for scrapes in found)),
+        (ConditionReason.PODS_SILENT, any(scrapes.excused for scrapes in found)),
+        (ConditionReason.PODS_SCRAPED_TWICE, any(scrapes.duplicated for scrapes in found)),
+    )
+    reason = next((reason for reason, holds in faults if holds), ConditionReason.SCRAPED_ONCE)
+    message = "; ".join(scrape_faults(decision.scrapes))
+    return _condition(ConditionType.SCRAPES_HEALTHY, str(reason is ConditionReason.SCRAPED_ONCE), reason.value, message)
+
+
+def _shedding(decision: PipelineDecision) -> ConditionValue:
+    if any(hold.reason is HoldReason.IDLE for hold in decision.holds) and decision.admissible is not None:
+        reason = ConditionReason.SCALED_TO_ZERO
+    elif decision.admissible is not None:
+        starting = decision.admissible == decision.admitted_meanwhile
+        reason = ConditionReason.REPLICAS_STARTING if starting else ConditionReason.OVERLOADED
+    else:
+        reason = ConditionReason.NO_LIMIT if decision.spec.sheds else ConditionReason.NOTHING_SHEDS
+    shedding = decision.admissible is not None
+    return _condition(ConditionType.SHEDDING, str(shedding), reason.value, shedding_words(decision))

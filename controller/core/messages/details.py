@@ -1,14 +1,15 @@
 """Texts for the details of holds and failures: the object that they are about, and the cause."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from controller.core.messages.phrases import duration
+from controller.core.messages.phrases import count_of, duration
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
 from optimizer.model import PipelineKey, PoolName, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
 
+_SHOWN = 3  # names in a text
 DEMAND_OF_ANOTHER = "demand of another pipeline that uses this stage"
 REPLACEMENTS_NOT_READY = "the replacements of these replicas are not ready"
 
@@ -48,13 +49,14 @@ def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str
     return f"{quantity.value} on {pool}: {absence.reason.value} {absence.detail}".rstrip()
 
 
-def window_too_short(field: str, window_s: float, scrape_interval_s: float, absence: Absence) -> str:
+def window_too_short(
+    field: str, window_s: float, scrape_interval_s: float, absence: Absence, *, is_observed: bool
+) -> str:
     """Return the text about a reading that is absent because the window of `field` is too short for the scrapes."""
     found = f"{absence.reason.value} {absence.detail}".rstrip()
-    return (
-        f"{field}: {duration(window_s)}: must be at least two scrape intervals (--scrape-interval "
-        f"{duration(scrape_interval_s)}), better four; {found}"
-    )
+    interval = duration(scrape_interval_s)
+    source = f"{interval} observed" if is_observed else f"--scrape-interval {interval}"
+    return f"{field}: {duration(window_s)}: must be at least two scrape intervals ({source}), better four; {found}"
 
 
 def invalid_demand(value: float) -> str:
@@ -95,6 +97,29 @@ def no_demand(after_s: float) -> str:
     return f"no demand for {duration(after_s)}"
 
 
+def uncreated(count: int, desired: int, refusal: str) -> tuple[str, str]:
+    """Return which replicas are not created, and why, as texts; `refusal` has the words of their controller."""
+    return f"{count} of {desired} replicas", f"not created: {refusal or 'their controller does not say why'}"
+
+
+def rolling_out(updated: int, existing: int, waiting: int) -> str:
+    """Return the text about a roll-out: `updated` of `existing` replicas are of the new revision."""
+    words = f"{updated} of {existing} replicas are of the new revision"
+    return f"{words}; {waiting} of these are not ready" if waiting else words
+
+
+def outside(pods: Mapping[str, str]) -> str:
+    """Return the text about pods that run on nodes outside their pool, each with its node."""
+    names = [f"{pod} on {node}" for pod, node in sorted(pods.items())]
+    more = f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else ""
+    return f"{count_of(len(names), 'replica')} on other nodes: {', '.join(names[:_SHOWN])}{more}"
+
+
+def too_many_per_instance(per_instance: int, fits: int) -> str:
+    """Return the text about a `perInstance` that the allocatable resources of a node do not hold."""
+    return f"perInstance is {per_instance}, but the allocatable resources of a node hold {fits}"
+
+
 def pending(replica: PendingReplica) -> str:
     """Return the text about a replica that does not become ready, with the reason."""
-    return f"{replica.name}: {replica.reason}"
+    return f"{replica.name}{' of the new revision' if replica.updated else ''}: {replica.reason}"

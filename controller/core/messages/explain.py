@@ -106,7 +106,7 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
         yield "the plan meets the SLA; more replicas would only add cost"
     else:
         served = f"{plan.served_fraction:.0%} of the demand can be served within the SLA"
-        yield f"limited by {limit_words(plan.limited_by, spec.budget_per_hour)}: {served}"
+        yield f"limited by {limit_words(plan.limited_by, spec.budget_per_hour, decision.budgets)}: {served}"
         if decision.admissible is not None and not waits:
             yield f"the ingress admits {demand_words(spec, decision.admissible)}"
         if plan.advice.required_budget_per_hour is not None:

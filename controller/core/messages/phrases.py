@@ -1,7 +1,9 @@
 """Texts for single values: numbers, durations, money, readings, limits and the steps of a plan."""
 
 import math
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import Limit, LimitKind, PlacementStep, Step
@@ -16,6 +18,12 @@ def number(value: float) -> str:
 def count_of(count: int, noun: str) -> str:
     """Return `count` and `noun` as text, in the plural unless `count` is 1: `3 replicas`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_names(names: Sequence[str]) -> str:
+    """Return up to three of `names` as text, with the number of the others."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def duration(seconds: float | None) -> str:
@@ -64,14 +72,20 @@ def reading_words(reading: Reading) -> str:
     return number(reading)
 
 
-def limit_words(limit: Limit | None, budget_per_hour: float | None) -> str:
+def limit_words(
+    limit: Limit | None, budget_per_hour: float | None, budgets: Mapping[str, float] = MappingProxyType({})
+) -> str:
     """Return a plan's binding constraint in words, such as `pool l4`; None means several limits together.
 
-    `budget_per_hour` is the amount to name where the budget binds, None to leave it out.
+    `budget_per_hour` is the amount to name where the budget binds, None to leave it out. `budgets` has the amounts of
+    ComputeBudgets by name.
     """
     if limit is None:
         return "several limits together"
     match limit.kind:
+        case LimitKind.BUDGET if limit.name is not None:
+            amount = budgets.get(limit.name)
+            return f"ComputeBudget {limit.name}" + ("" if amount is None else f" of {money(amount)}")
         case LimitKind.BUDGET:
             return "the budget" + ("" if budget_per_hour is None else f" of {money(budget_per_hour)}")
         case LimitKind.POOL:

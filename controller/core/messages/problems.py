@@ -8,6 +8,8 @@ from optimizer.model import PipelineKey, StageName
 
 NO_ANSWER = "the metric source did not answer"
 NOT_READ = "not read"
+NO_ROOM = "the annotations of the Lease have no room for it"
+NO_LEASE = "leader election is disabled, so there is no Lease to keep its memory in"
 
 
 def internal_error(error: Exception) -> str:
@@ -48,6 +50,17 @@ def unselected_target(target: Target) -> str:
 def unreadable_target(target: Target, problem: str, *, unavailable: bool) -> str:
     """Return the text about a target that could not be read; `unavailable` means that the server did not answer."""
     return f"{target}: the API server did not answer: {problem}" if unavailable else f"{target}: {problem}"
+
+
+def unwritten_status(problem: str, withheld: str | None) -> str:
+    """Return the text about a status that the API server refused, and about what becomes of the pipeline.
+
+    `withheld` is why its memory is not kept in the Lease either, so that its replicas are not changed; None: they are.
+    """
+    refused = f"the API server refused the status, which shows an earlier decision: {problem}"
+    if withheld is None:
+        return f"{refused}; the pipeline is scaled, and what a restart needs is kept in the Lease"
+    return f"{refused}; replicas left unchanged, because what a restart needs cannot be kept in the Lease: {withheld}"
 
 
 def failed_scaling(target: Target, before: int, after: int, problem: str) -> str:

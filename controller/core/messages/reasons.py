@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.state.decision import HoldReason
+from controller.core.state.snapshot import NodePoolProblem
 
 
 class ConditionType(Enum):
-    """The types of conditions: `Available` of a ComputePool, the others of a SpeechPipeline."""
+    """The types of conditions: the last three of a ComputePool, the others of a SpeechPipeline."""
 
     READY = "Ready"
     SLA_MET = "SLAMet"
@@ -23,7 +24,12 @@ class ConditionType(Enum):
     RULE_METRIC_MISSING = "RuleMetricMissing"
     CONFLICT = "Conflict"
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    PLACEMENTS_MATCH = "PlacementsMatch"
+    SCRAPES_HEALTHY = "ScrapesHealthy"
+    SHEDDING = "Shedding"
     AVAILABLE = "Available"
+    CAPACITY_KNOWN = "CapacityKnown"
+    NODES_EXCLUSIVE = "NodesExclusive"
 
 
 class ConditionReason(Enum):
@@ -45,10 +51,30 @@ class ConditionReason(Enum):
     FOLLOWED = HoldReason.FOLLOWED.value
     ALL_PLAUSIBLE = "AllPlausible"
     CORRECTION_AT_LIMIT = "CorrectionAtLimit"
+    ALL_MATCH = "AllMatch"
+    OUTSIDE_POOL = "OutsidePool"
+    DOES_NOT_FIT = "DoesNotFit"
+    SCRAPED_ONCE = "ScrapedOnce"
+    POD_LABELS_MISSING = "PodLabelsMissing"
+    PODS_SILENT = "PodsSilent"
+    PODS_SCRAPED_TWICE = "PodsScrapedTwice"
+    OVERLOADED = "Overloaded"
+    REPLICAS_STARTING = "ReplicasStarting"
+    SCALED_TO_ZERO = "ScaledToZero"
+    NO_LIMIT = "NoLimit"
+    NOTHING_SHEDS = "NothingSheds"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
     NODES_UNREADABLE = "NodesUnreadable"
+    STATED = "Stated"
+    NO_NODE_SEEN = "NoNodeSeen"
+    NODE_POOL_NOT_FOUND = NodePoolProblem.NOT_FOUND.value
+    NODE_POOL_UNREADABLE = NodePoolProblem.UNREADABLE.value
+    NODE_POOL_UNLIMITED = NodePoolProblem.UNLIMITED.value
+    ALL_OWN = "AllOwn"
+    NODES_SHARED = "NodesShared"
+    NAMESPACES_UNREADABLE = "NamespacesUnreadable"
 
 
 class EventReason(Enum):
@@ -83,6 +109,13 @@ class EventReason(Enum):
     CONFLICT_RESOLVED = "ConflictResolved"
     CORRECTION_AT_LIMIT = ConditionReason.CORRECTION_AT_LIMIT.value
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
+    STATUS_REFUSED = "StatusRefused"
+    PLACEMENTS_MISMATCHED = "PlacementsMismatched"
+    PLACEMENTS_MATCH = "PlacementsMatch"
+    SCRAPES_FAULTY = "ScrapesFaulty"
+    SCRAPES_HEALTHY = "ScrapesHealthy"
+    SHEDDING = "Shedding"
+    SHEDDING_ENDED = "SheddingEnded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,4 +142,9 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.MEASUREMENTS_PLAUSIBLE: Transition(
         bad=EventReason.CORRECTION_AT_LIMIT, good=EventReason.MEASUREMENTS_PLAUSIBLE
     ),
+    ConditionType.PLACEMENTS_MATCH: Transition(
+        bad=EventReason.PLACEMENTS_MISMATCHED, good=EventReason.PLACEMENTS_MATCH
+    ),
+    ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
+    ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
 }

@@ -7,19 +7,34 @@ from controller.core.messages.phrases import (
     count_of,
     demand_words,
     duration,
+    first_names,
     latency_words,
+    limit_words,
     money,
     number,
     reading_words,
+    share_words,
 )
-from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange, RuleState
-from optimizer.model import LATENCY_FACTORS
+from controller.core.state.decision import (
+    BudgetDecision,
+    ChangeReason,
+    Hold,
+    HoldReason,
+    PipelineDecision,
+    ReplicaChange,
+    RuleState,
+)
+from controller.core.state.schedule import declared_as
+from controller.core.state.spec import PlacementKey
+from optimizer.model import LATENCY_FACTORS, Basis
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
-from profiler.samples import Absence, MetricsTier
+from profiler.samples import SILENT_S, Absence, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
+_NAMED = 5
+"""The most pipelines that are named in one text."""
 _AT_LIMIT = 0.01
 """A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
@@ -39,6 +54,8 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.POOL_UNAVAILABLE: "the pool cannot deliver nodes; planned without it",
     HoldReason.FRAGMENTED: "the pool has free capacity, but no node can schedule this pod; planned without it",
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
+    HoldReason.NOT_CREATED: "replicas are not created; planned without them",
+    HoldReason.ROLLING_OUT: "a roll-out is in progress; its surge does not count against the pool",
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
     HoldReason.IDLE: "idle; scaled to zero until there is demand",
@@ -48,7 +65,12 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.OWNER_NOT_ACTING: "the owner of this shared stage does not act; planned with its current replicas",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
 }
-OUTAGES = (HoldReason.POOL_UNAVAILABLE, HoldReason.FRAGMENTED, HoldReason.CANNOT_START)
+OUTAGES = (
+    HoldReason.POOL_UNAVAILABLE,
+    HoldReason.NOT_CREATED,
+    HoldReason.FRAGMENTED,
+    HoldReason.CANNOT_START,
+)
 """The reasons for which plans leave out a placement, the most severe first."""
 CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.DEMAND: "demand",
@@ -136,16 +158,56 @@ def _source_words(decision: PipelineDecision) -> str:
 
 
 def scheduled_words(decision: PipelineDecision) -> str | None:
-    """Return the text about the entry of `demand.atLeast` that determines the planned demand, None where none does."""
-    planned, name = decision.demand.planned, decision.demand.at_least
-    if name is None or planned is None:
+    """Return the text about the demand known in advance that determines the planned demand, None where none does."""
+    planned, known = decision.demand.planned, decision.demand.known
+    if known is None or planned is None:
         return None
-    return f"planned for {demand_words(decision.spec, planned)}: demand.atLeast {name}"
+    return f"planned for {demand_words(decision.spec, planned)}: {declared_as(known)}"
+
+
+def shedding_words(decision: PipelineDecision) -> str:
+    """Return the text about the load that the ingress sheds, or about the load that it should and does not."""
+    spec, plan, planned = decision.spec, decision.plan, decision.demand.planned
+    short = plan is not None and not plan.feasible
+    limit = None if plan is None else plan.limited_by
+    why = f"limited by {limit_words(limit, spec.budget_per_hour, decision.budgets)}"
+    if decision.admissible is None:
+        if spec.sheds or not short or planned is None:
+            return ""
+        return f"demand.admission is None: planned for all of {demand_words(spec, planned)}; {why}"
+    if decision.admissible == decision.admitted_meanwhile:
+        why = "until pending replicas are ready"
+    of = "" if planned is None else f" of the planned {demand_words(spec, planned)}"
+    return f"the ingress admits {demand_words(spec, decision.admissible)}{of}: {why}"
+
+
+def short_words(decision: BudgetDecision) -> str:
+    """Return the text about the pipelines that a ComputeBudget keeps from being served in full; empty without any."""
+    if not decision.short:
+        return ""
+    named = ", ".join(f"{short.key} {share_words(short.served_fraction)}" for short in decision.short[:_NAMED])
+    more = len(decision.short) - _NAMED
+    rest = f" and {count_of(more, 'other')}" if more > 0 else ""
+    return f"{money(decision.limit_per_hour)} is not enough to serve all load within the SLA: served are {named}{rest}"
 
 
 def silent_rule(rule: RuleState) -> str:
     """Return the text about a threshold rule whose metric is missing."""
     return f"rule {rule.name} of stage {rule.stage} has no data ({reading_words(rule.reading)}); it does not fire"
+
+
+def scrape_faults(scrapes: Mapping[PlacementKey, Scrapes]) -> Iterator[str]:
+    """Yield a text about each fault in how the pods of a placement are scraped."""
+    for (stage, pool), found in scrapes.items():
+        where = f"{stage} on {pool}"
+        if found.unlabelled:
+            yield f"{where}: {found.unlabelled}"
+        if found.excused:
+            names = first_names(found.excused)
+            yield f"{where}: no samples of {names} for {duration(SILENT_S)}; the other pods count for them"
+        if found.duplicated:
+            names = first_names(found.duplicated)
+            yield f"{where}: {names} scraped more than once, by several jobs or Prometheus servers; counted once"
 
 
 def implausible_corrections(decision: PipelineDecision) -> Iterator[str]:
@@ -201,7 +263,8 @@ def latency_of_sla(decision: PipelineDecision) -> str:
 
 def spend_of_budget(decision: PipelineDecision) -> str:
     """Return the present spend and the budget of the pipeline as text."""
-    return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}"
+    counted = " for whole instances" if decision.spec.basis is Basis.INSTANCES else ""
+    return f"spend {money(decision.spend_per_hour)} of {money(decision.spec.budget_per_hour)}{counted}"
 
 
 def shared_words(decision: PipelineDecision) -> Iterator[str]:

@@ -5,6 +5,7 @@ from enum import Enum
 from controller.core.messages.phrases import demand_words, duration, money
 from controller.core.messages.sentences import observed_latency, replicas_words
 from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.schedule import field_of
 
 
 class Health(Enum):
@@ -34,8 +35,8 @@ _BY_HOLD = (
 
 def summary(decision: PipelineDecision) -> dict[str, str]:
     """Return the texts of the printer columns, by the name of their field in `status.summary`."""
-    plan, planned, floor = decision.plan, decision.demand.planned, decision.demand.at_least
-    by = "" if floor is None else f" (atLeast {floor})"
+    plan, planned, known = decision.plan, decision.demand.planned, decision.demand.known
+    by = "" if known is None else f" ({field_of(known)} {known.name})"
     return {
         "health": health(decision).value,
         "demand": "-" if planned is None else demand_words(decision.spec, planned) + by,

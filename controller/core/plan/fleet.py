@@ -1,20 +1,21 @@
 """Plans the whole fleet: acting pipelines are planned together, around the replicas of all others."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
 from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
-from controller.core.plan.ledger import EPSILON, entries, totals_of
+from controller.core.plan.ledger import EPSILON, Ledger, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import Pipeline, PipelineKey, Pool, PoolName, Problem
-from optimizer.plan import LimitKind, PipelinePlan, Plan
+from optimizer.billing import Charge, costs_per_hour
+from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Pool, PoolName, Problem
+from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
@@ -28,6 +29,9 @@ Comparing larger problems takes as long as solving them."""
 RELAXED = 1.5
 """The factor by which an SLA that no allocation meets is made longer in each of at most `RELAXATIONS` rounds."""
 RELAXATIONS = 10
+FIRST_RELAXATION = 0.05
+"""Where nothing sheds, the SLA is first made longer by this share, then by twice as much in each round: most of an
+overload needs little more time, and a much longer SLA would give up replicas that the budget allows."""
 
 _PLANS: BoundedCache[Plan] = BoundedCache(64)
 
@@ -38,8 +42,9 @@ class FleetPlan:
 
     `plan` is the common plan of the pipelines that act, or of all pipelines where none acts. A large fleet, which is
     planned in turns, has no common plan: there, `planned` has the plan of each pipeline's last turn, and `waiting` the
-    pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA; what
-    `plans` has for them meets the lowest multiple of the SLA that can be met. `cost_shares` says how the cost of shared
+    pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA, or
+    none meets it for all of a load that nothing sheds; what `plans` has for them meets the lowest multiple of the SLA
+    that can be met. `cost_shares` says how the cost of shared
     stages is split.
     """
 
@@ -52,8 +57,13 @@ class FleetPlan:
     cost_shares: CostShares = field(default_factory=dict)
 
 
-def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy) -> FleetPlan:
-    """Return the plan of every pipeline.
+def plan_fleet(
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget] = (),
+) -> FleetPlan:
+    """Return the plan of every pipeline, within `budgets` of groups of them.
 
     Acting pipelines are planned around the replicas of the others. Pipelines that do not act get the plan that they
     would have if all acted. A pipeline that only reads workloads of others gets the plan that it would have if it acted
@@ -65,26 +75,31 @@ def plan_fleet(assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolS
     found = FleetPlan(plan=None, plans={}, pipelines={})
     for group in (owning, acting):
         if group and (group is acting or len(acting) < len(owning)):
-            plan, own = _planned_group(group, assessments, pools, policy)
+            plan, own = _planned_group(group, assessments, pools, policy, budgets)
             found = _joined(found, own)
     for assessment in assessments:
         if assessment.owners:
             others = [other for other in assessments if other.key not in assessment.owners]
-            _, own = _planned_group((assessment,), others, pools, policy)
+            _, own = _planned_group((assessment,), others, pools, policy, budgets)
             found = _joined(found, own)
     return replace(found, plan=plan, cost_shares=served_cost_shares(assessments, found.plans))
 
 
 def _planned_group(
-    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+    group: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
 ) -> tuple[Plan, FleetPlan]:
     """Return the common plan of `group`, and what each of its pipelines follows: a plan that it can reach."""
-    problem, plan = planned_together(group, assessments, pools, policy)
+    problem, plan = planned_together(group, assessments, pools, policy, budgets)
     problem, plan = _with_fallbacks(problem, plan, group, policy)
-    hopeless = {own.key: own for own in plan.pipelines if _sla_unreachable(own)}
+    unshed = frozenset(assessment.key for assessment in group if not assessment.spec.sheds)
+    hopeless = {own.key: own for own in plan.pipelines if _needs_longer_sla(own, unshed)}
     followed = plan
     if hopeless:
-        problem, followed = _relaxed(problem, plan, group, policy)
+        problem, followed = _relaxed(problem, plan, group, policy, unshed)
     return plan, FleetPlan(
         plan=plan,
         plans={own.key: own for own in followed.pipelines},
@@ -137,34 +152,74 @@ def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], p
     return (wider, found) if served > 0 else (problem, plan)
 
 
-def _sla_unreachable(plan: PipelinePlan) -> bool:
-    """Whether no load at all can be served within the SLA."""
-    return plan.served_fraction <= 0 and plan.limited_by is not None and plan.limited_by.kind is LimitKind.SLA
+def _needs_longer_sla(plan: PipelinePlan, unshed: Collection[PipelineKey]) -> bool:
+    """Whether a plan within the SLA cannot be followed: it serves nothing, or a part of a load that nothing sheds."""
+    return plan.sla_unreachable or (plan.key in unshed and not plan.feasible)
 
 
-def _relaxed(problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy) -> tuple[Problem, Plan]:
+def _relaxed(
+    problem: Problem, plan: Plan, group: Sequence[Assessment], policy: Policy, unshed: Collection[PipelineKey]
+) -> tuple[Problem, Plan]:
     """Return the problem and its plan with longer SLAs for the pipelines of `group` whose SLA no allocation meets.
 
     Replicas that miss the SLA by a little serve people better than a queue that grows. Where measured overhead leaves
     the stages too little of the SLA, no money can make up for it: the stages get all of the SLA then.
+
+    Where nothing sheds (`unshed`), all of the load must be met: a plan for a part of it has a queue that grows.
     """
     whole_s = {assessment.key: assessment.spec.sla.latency_s * (1 - policy.latency_headroom) for assessment in group}
     advice, before = _context(group, policy)
-    for _ in range(RELAXATIONS):
-        hopeless = {own.key for own in plan.pipelines if _sla_unreachable(own)}
+    within = plan
+
+    def longer_s(pipeline: Pipeline, turn: int) -> float:
+        if pipeline.key not in unshed:
+            return RELAXED * pipeline.sla.latency_s
+        return whole_s[pipeline.key] * (1 + FIRST_RELAXATION * 2.0**turn)
+
+    for turn in range(RELAXATIONS):
+        hopeless = {own.key for own in plan.pipelines if _needs_longer_sla(own, unshed)}
         if not hopeless:
             break
         problem = replace(
             problem,
             pipelines=tuple(
-                replace(own, sla=replace(own.sla, latency_s=max(RELAXED * own.sla.latency_s, whole_s[own.key])))
+                replace(own, sla=replace(own.sla, latency_s=max(longer_s(own, turn), whole_s[own.key])))
                 if own.key in hopeless
                 else own
                 for own in problem.pipelines
             ),
         )
         plan = _allocated(problem, False, before)
+    problem, plan = _not_below(problem, plan, within, unshed, before)
     return problem, _allocated(problem, advice, before) if advice else plan
+
+
+def _not_below(
+    problem: Problem,
+    plan: Plan,
+    within: Plan,
+    unshed: Collection[PipelineKey],
+    before: Mapping[PipelineKey, float],
+) -> tuple[Problem, Plan]:
+    """Return the problem and its plan with at least the replicas of `within` for pipelines where nothing sheds.
+
+    `within` is the plan within the SLA. A longer SLA needs fewer replicas, but those are affordable, and keep latencies
+    short. Where they would take something from what is served, `plan` stays.
+    """
+    kept = replace(
+        problem,
+        pipelines=tuple(
+            keeping(own, within.of(own.key).replicas())
+            if own.key in unshed and not within.of(own.key).feasible
+            else own
+            for own in problem.pipelines
+        ),
+    )
+    if kept == problem:
+        return problem, plan
+    found = _allocated(kept, False, before)
+    as_much = all(found.of(own.key).served_fraction >= own.served_fraction for own in plan.pipelines)
+    return (kept, found) if as_much else (problem, plan)
 
 
 def _context(group: Sequence[Assessment], policy: Policy) -> tuple[bool, Mapping[PipelineKey, float]]:
@@ -200,7 +255,11 @@ def _placeholder(name: PoolName) -> PoolState:
 
 
 def planned_together(
-    group: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy
+    group: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
 ) -> tuple[Problem, Plan]:
     """Return the problem and the plan of `group`, which is part of `assessments`.
 
@@ -209,11 +268,11 @@ def planned_together(
     """
     advice, before = _context(group, policy)
     if any(pool.leaving_instances for pool in pools.values()):
-        problem = _problem(group, assessments, pools, policy, without_leaving=True)
+        problem = _problem(group, assessments, pools, policy, budgets, without_leaving=True)
         plan = _allocated(problem, advice, before)
         if all(own.feasible for own in plan.pipelines):
             return problem, plan
-    problem = _problem(group, assessments, pools, policy, without_leaving=False)
+    problem = _problem(group, assessments, pools, policy, budgets, without_leaving=False)
     return problem, _allocated(problem, advice, before)
 
 
@@ -238,6 +297,7 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         problem.pipelines,
         tuple(sorted(problem.pools.items())),
         problem.budget_per_hour,
+        problem.budgets,
         problem.composition,
         problem.switching_cost_per_hour,
         problem.search_effort,
@@ -252,15 +312,14 @@ def _problem(
     assessments: Sequence[Assessment],
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
+    budgets: Sequence[GroupBudget],
     *,
     without_leaving: bool,
 ) -> Problem:
     """Return the problem of `group`, with the instances and the money that the other `assessments` leave for it."""
     keys = {assessment.key for assessment in group}
     others = [assessment for assessment in assessments if assessment.key not in keys]
-    held_per_hour = sum(
-        entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values()
-    )
+    held_per_hour = _observed_per_hour(others, assessments, pools)
     held_per_hour += unaccounted_per_hour(pools.values()) + _paid_across(group, assessments, pools)
     budget = None if policy.budget_per_hour is None else max(0.0, policy.budget_per_hour - held_per_hour)
     held = totals_of((assessment.spec, assessment.held) for assessment in others)
@@ -268,19 +327,26 @@ def _problem(
         (assessment.spec, assessment.present if assessment.key in keys else assessment.held)
         for assessment in assessments
     )
-    left = {
-        name: optimizer_pool(
-            pool.spec,
-            max(
-                0,
-                pool.limit_holding(placed.instances(name))
-                - held.instances(name)
-                - (pool.leaving_instances if without_leaving else 0),
-            ),
+    instances = {
+        name: max(
+            0,
+            pool.limit_holding(placed.instances(name))
+            - held.instances(name)
+            - (pool.leaving_instances if without_leaving else 0),
         )
         for name, pool in pools.items()
     }
-    kept = affordable(group, left, budget)
+    if any(assessment.spec.basis is Basis.INSTANCES for assessment in group):
+        left = {name: billed_pool(pool, instances[name], held.replicas(name).items()) for name, pool in pools.items()}
+    else:
+        left = {name: optimizer_pool(pool.spec, instances[name]) for name, pool in pools.items()}
+    paid = _paid_per_hour(others, assessments, pools) if budgets else {}
+    groups = tuple(
+        replace(each, per_hour=max(0.0, each.per_hour - sum(paid.get(key, 0.0) for key in each.pipelines)))
+        for each in budgets
+        if not each.pipelines.isdisjoint(keys)
+    )
+    kept = affordable(group, left, budget, groups)
     return Problem(
         pipelines=tuple(
             keeping(planned_with(assessment.pipeline, assessment, keys), kept.get(assessment.key, NO_REPLICAS))
@@ -288,10 +354,30 @@ def _problem(
         ),
         pools=left,
         budget_per_hour=budget,
+        budgets=groups,
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
     )
+
+
+def _observed_per_hour(
+    others: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState]
+) -> float:
+    """Return the present spend for the replicas of `others`, which are part of `assessments`, in USD per hour."""
+    if any(assessment.spec.basis is Basis.INSTANCES for assessment in others):
+        ledger = Ledger((assessment.state for assessment in assessments), pools, None)
+        return sum(ledger.observed_per_hour(assessment.key) for assessment in others)
+    return sum(entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values())
+
+
+def _paid_per_hour(
+    others: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState]
+) -> Mapping[PipelineKey, float]:
+    """Return the present spend of each of `others`, in USD per hour: of shared stages its share."""
+    shares = served_cost_shares(assessments, {})
+    ledger = Ledger((assessment.state for assessment in assessments), pools, None, cost_shares=shares)
+    return {assessment.key: ledger.observed_per_hour(assessment.key) for assessment in others}
 
 
 def _paid_across(
@@ -318,7 +404,10 @@ def _paid_across(
 
 
 def affordable(
-    group: Sequence[Assessment], pools: Mapping[PoolName, Pool], budget_per_hour: float | None
+    group: Sequence[Assessment],
+    pools: Mapping[PoolName, Pool],
+    budget_per_hour: float | None,
+    budgets: Sequence[GroupBudget] = (),
 ) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
     """Return the replicas that pipelines of `group` must keep, by pipeline, where budgets and pools allow it.
 
@@ -326,22 +415,43 @@ def affordable(
     """
     kept: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
     chosen: list[tuple[PipelineSpec, Mapping[PlacementKey, int]]] = []
-    total_per_hour = 0.0
+    charges: list[Charge] = []
+    costs: Mapping[PipelineKey, float] = {}
+    caps: dict[PipelineKey, float] = {}
+    whole = any(assessment.spec.basis is Basis.INSTANCES for assessment in group)
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
-        cost_per_hour = sum(
-            assessment.cost_share(key[0])
-            * pools[placement.pool].replica_price_per_hour(placement.prior)
-            * assessment.kept.get(key, 0)
-            for key, placement in assessment.spec.placements().items()
-        )
-        if not assessment.kept or cost_per_hour > assessment.spec.budget_per_hour + EPSILON:
+        if not assessment.kept:
             continue
-        if budget_per_hour is not None and total_per_hour + cost_per_hour > budget_per_hour + EPSILON:
+        more = [*_kept_charges(assessment)]
+        # Shares of instances add up, whole instances do not.
+        then = costs_per_hour([*charges, *more], pools) if whole else {**costs, **costs_per_hour(more, pools)}
+        own = {**caps, assessment.key: assessment.spec.budget_per_hour}
+        limits = [
+            *((cost, own[key]) for key, cost in then.items()),
+            *((sum(then.get(key, 0.0) for key in budget.pipelines), budget.per_hour) for budget in budgets),
+            *([] if budget_per_hour is None else [(sum(then.values()), budget_per_hour)]),
+        ]
+        if any(cost > most + EPSILON for cost, most in limits):
             continue
         totals = totals_of([*chosen, (assessment.spec, assessment.kept)])
         if any(totals.instances(name) > pool.instances for name, pool in pools.items()):
             continue
         chosen.append((assessment.spec, assessment.kept))
-        total_per_hour += cost_per_hour
+        charges += more
+        costs, caps = then, own
         kept[assessment.key] = assessment.kept
     return kept
+
+
+def _kept_charges(assessment: Assessment) -> Iterator[Charge]:
+    """Yield the charges of the replicas that a pipeline must keep."""
+    for key, placement in assessment.spec.placements().items():
+        yield Charge(
+            pipeline=assessment.key,
+            basis=assessment.spec.basis,
+            pool=placement.pool,
+            per_instance=placement.prior.per_instance,
+            replicas=assessment.kept.get(key, 0),
+            cost_share=assessment.cost_share(key[0]),
+            borrowed=key[0] in assessment.spec.borrowed,
+        )

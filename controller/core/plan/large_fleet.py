@@ -19,15 +19,16 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from controller.core.assess.assessment import Assessment, out_of_bounds
-from controller.core.assess.optimizer_input import NO_REPLICAS, keeping, optimizer_pool
+from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
 from controller.core.assess.shared import planned_with, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
-from controller.core.plan.ledger import Holdings
+from controller.core.plan.ledger import Holdings, PoolTotals, totals_of
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
-from optimizer.model import Pipeline, PipelineKey, Placement, PoolName, Problem, ServiceLaw
+from optimizer.billing import costs_per_hour, plan_charges
+from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, ServiceLaw
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 
 AT_ONCE = 250
@@ -45,16 +46,23 @@ _MEASURED = ("service", "saturation_rps", "current")
 
 
 def plan_in_turns(
-    assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState], policy: Policy, now_s: float
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    now_s: float,
+    budgets: Sequence[GroupBudget] = (),
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
     whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
     groups = sharing_groups(assessments)
+    taken = totals_of((assessment.spec, assessment.held) for assessment in assessments)
     pipelines = {
         assessment.key: keeping(
             planned_with(assessment.pipeline, assessment, groups.get(assessment.key, ())),
-            affordable((assessment,), whole, None).get(assessment.key, NO_REPLICAS),
+            affordable((assessment,), _beside(assessment, taken, pools) or whole, None).get(
+                assessment.key, NO_REPLICAS
+            ),
         )
         for assessment in assessments
     }
@@ -64,7 +72,7 @@ def plan_in_turns(
         if (own := assessment.state.planned) is not None and _current(own.pipeline).keys() == assessment.current.keys()
     }
     turn = _with_partners(choose(assessments, pipelines, planned, pools), groups)
-    holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools)
+    holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools, budgets)
 
     def take(pipeline: Pipeline, plan: PipelinePlan) -> None:
         terms = terms_of(pipeline, pools)
@@ -90,9 +98,9 @@ def plan_in_turns(
             holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
     short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
     if short:
-        chosen = _with_givers(short, assessments, planned)
+        chosen = _with_givers(short, assessments, planned, budgets)
         partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
-        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy)
+        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(pipeline, plan)
     standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
@@ -128,14 +136,22 @@ def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey,
 
 
 def _planned_apart(
-    pipelines: Sequence[Pipeline], holdings: Holdings, pools: Mapping[PoolName, PoolState], policy: Policy
+    pipelines: Sequence[Pipeline],
+    holdings: Holdings,
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
 ) -> Sequence[PipelinePlan]:
     """Return the plans of `pipelines` with what all others leave."""
     names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
+    whole = any(pipeline.basis is Basis.INSTANCES for pipeline in pipelines)
     problem = Problem(
         pipelines=tuple(pipelines),
-        pools={name: optimizer_pool(pools[name].spec, holdings.left(name)) for name in sorted(names)},
+        pools={
+            name: holdings.pool_left(name) if whole else optimizer_pool(pools[name].spec, holdings.left(name))
+            for name in sorted(names)
+        },
         budget_per_hour=holdings.money_left(policy.budget_per_hour),
+        budgets=holdings.budgets_left([pipeline.key for pipeline in pipelines]),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -143,13 +159,38 @@ def _planned_apart(
     return allocate(problem).pipelines
 
 
+def _beside(
+    assessment: Assessment, taken: PoolTotals, pools: Mapping[PoolName, PoolState]
+) -> Mapping[PoolName, Pool] | None:
+    """Return the pools of a pipeline that pays for whole instances, with the replicas of the others, which are `taken`.
+
+    None for a pipeline that pays for shares of instances: the others make no difference.
+    """
+    if assessment.spec.basis is not Basis.INSTANCES:
+        return None
+    own = totals_of([(assessment.spec, assessment.held)])
+    return {
+        name: billed_pool(
+            pools[name],
+            pools[name].open_limit,
+            ((size, count - own.replicas(name).get(size, 0)) for size, count in taken.replicas(name).items()),
+        )
+        for name in {pool for _, pool in assessment.spec.placement_keys()}
+    }
+
+
 def _with_givers(
-    short: Sequence[Assessment], assessments: Sequence[Assessment], planned: Mapping[PipelineKey, Planned]
+    short: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    planned: Mapping[PipelineKey, Planned],
+    budgets: Sequence[GroupBudget],
 ) -> Sequence[Assessment]:
     """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it."""
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
-    money = any(limit.kind is LimitKind.BUDGET for limit in limits)
+    money = any(limit.kind is LimitKind.BUDGET and limit.name is None for limit in limits)
+    groups = {limit.name for limit in limits if limit.kind is LimitKind.BUDGET}
+    sharing = frozenset(key for group in budgets if group.name in groups for key in group.pipelines)
     takers = sorted(short, key=lambda assessment: (-assessment.spec.priority, assessment.key))[: TOGETHER // 2]
     taking = {assessment.key for assessment in takers}
     givers = [
@@ -157,7 +198,10 @@ def _with_givers(
         for assessment in assessments
         if assessment.acting
         and assessment.key not in taking
-        and any(count and (money or pool in names) for (_, pool), count in assessment.current.items())
+        and any(
+            count and (money or assessment.key in sharing or pool in names)
+            for (_, pool), count in assessment.current.items()
+        )
     ]
     givers.sort(key=lambda assessment: (assessment.spec.priority, assessment.key))
     return [*takers, *givers[: TOGETHER - len(takers)]]
@@ -235,7 +279,7 @@ def _current(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
 def declared(pipeline: Pipeline) -> object:
     """Return the declared values of a pipeline, for comparison: they do not drift."""
     return (
-        (pipeline.sla, pipeline.budget_per_hour, pipeline.priority, pipeline.max_wer),
+        (pipeline.sla, pipeline.budget_per_hour, pipeline.basis, pipeline.priority, pipeline.max_wer),
         pipeline.demand.sessions is None,
         tuple(
             (
@@ -286,14 +330,12 @@ def lacking(plan: PipelinePlan) -> Limit | None:
 
 
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:
-    """Return the current replicas as the plan of a pipeline that has not had its turn."""
-    cost = sum(
-        stage.cost_share
-        * pools[p.pool].spec.replica_price_per_hour(p.per_instance)
-        * assessment.current[(stage.name, p.pool)]
-        for stage in pipeline.stages
-        for p in stage.placements
-    )
+    """Return the current replicas as the plan of a pipeline that has not had its turn.
+
+    Where it pays for whole instances, its cost is that of instances which it shares with no other pipeline.
+    """
+    own = {name: billed_pool(pools[name], 0) for name in terms_of(pipeline, pools)}
+    cost = costs_per_hour(plan_charges(pipeline, assessment.current), own)[assessment.key]
     return PipelinePlan(
         key=assessment.key,
         served_fraction=1.0,

@@ -1,16 +1,19 @@
 """Spend and occupied instances of the fleet while replicas change, and the caps that no change may exceed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from types import MappingProxyType
 from typing import TypeVar
 
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.optimizer_input import billed_pool
 from controller.core.assess.shared import CostShares
+from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
-from controller.core.state.spec import PipelineSpec, PlacementKey
-from optimizer.model import PipelineKey, PoolName, whole_instances
+from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from optimizer.billing import Occupancy, occupancy
+from optimizer.model import Basis, GroupBudget, PipelineKey, Pool, PoolName, share_instances, whole_instances
 from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
@@ -18,6 +21,8 @@ EPSILON = 1e-9
 FLEET = "fleet"
 """Name of the limit that is the budget of all pipelines together."""
 
+Scope = PipelineKey | GroupBudget | None
+"""What a cap is for: a pipeline, a group of them, or None for the fleet."""
 K = TypeVar("K")
 
 
@@ -38,9 +43,25 @@ class PoolTotals:
     def instances(self, pool: PoolName) -> int:
         """Return the whole instances of `pool` that the replicas occupy, see `optimizer.model.whole_instances`."""
         sizes = {size: count for size, count in self._replicas.get(pool, {}).items() if count}
-        if all(large % small == 0 for small, large in pairwise(sorted(sizes))):
+        if share_instances(sizes):
             return whole_instances(sizes.items())
         return self._rounded[pool]
+
+    def pools(self) -> Collection[PoolName]:
+        """Return the pools that have or had replicas."""
+        return self._replicas.keys()
+
+    def replicas(self, pool: PoolName) -> Mapping[int, int]:
+        """Return the replicas on `pool` by their size."""
+        return self._replicas.get(pool, {})
+
+    def occupancy(self, pool: PoolName, held: Collection[tuple[int, int]]) -> Occupancy:
+        """Return the occupancy of `pool` by the replicas and those `held`: pairs (replicas per instance, replicas)."""
+        sizes = [(size, count) for size, count in (*self.replicas(pool).items(), *held) if count]
+        if share_instances(size for size, _ in sizes):
+            return occupancy(sizes)
+        rounded = self._rounded.get(pool, 0) + sum(-(-count // size) for size, count in held)
+        return Occupancy(shared=False, instances=rounded, units=Fraction(rounded))
 
 
 def totals_of(held: Iterable[tuple[PipelineSpec, Mapping[PlacementKey, int]]]) -> PoolTotals:
@@ -119,11 +140,12 @@ class Entry:
     @property
     def observed_per_hour(self) -> float:
         """Return the present spend in USD per hour: of the desired or the existing replicas, whichever are more."""
-        return max(self.desired, self.existing + self.terminating) * self.price_per_hour
+        return self.observed * self.price_per_hour
 
-    def spend_per_hour(self, desired: int) -> float:
-        """Return the highest spend on the way to `desired` replicas: terminating replicas cost until they are gone."""
-        return self.occupied(desired) * self.price_per_hour
+    @property
+    def observed(self) -> int:
+        """Return the replicas that count as present: the desired or the existing ones, whichever are more."""
+        return max(self.desired, self.existing + self.terminating)
 
     def occupied(self, desired: int) -> int:
         """Return the most replicas that exist on the way to `desired`: terminating ones count until they are gone."""
@@ -145,12 +167,27 @@ class Shortage:
         return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
 
 
-class Ledger:
-    """The spend and the instances of the fleet during one cycle.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Whole:
+    """What a ledger knows of the `pipelines` that pay for whole instances; empty without any.
 
-    `after` has the desired replicas after the cycle, at first the present ones; the methods refer to `after`.
-    Placements whose workload is missing or whose pool does not exist are left out. Unaccounted replicas count as spend
-    of the fleet and as occupied instances.
+    `pools` have the prices of the nodes in use, `running_per_hour` what the running replicas of each placement pay for
+    their nodes, and `observed` the totals of these. `spread_per_hour` is a cache of `Ledger._spread_per_hour`.
+    """
+
+    pipelines: frozenset[PipelineKey] = frozenset()
+    pools: Mapping[PoolName, Pool] = field(default_factory=dict)
+    running_per_hour: Mapping[tuple[PipelineKey, PlacementKey], float] = field(default_factory=dict)
+    observed: PoolTotals = field(default_factory=PoolTotals)
+    spread_per_hour: dict[Scope, float] = field(default_factory=dict)
+
+
+class Ledger:
+    """The spend and the instances of the fleet during one cycle, each pipeline's on the basis of its budget.
+
+    `pools` are those of the snapshot. `after` has the desired replicas after the cycle, at first the present ones; the
+    methods refer to `after`. Placements whose workload is missing or whose pool does not exist are left out.
+    Unaccounted replicas count as spend of the fleet and as occupied instances.
     """
 
     def __init__(
@@ -161,20 +198,25 @@ class Ledger:
         *,
         trials: Mapping[PoolName, int] = NO_TRIALS,
         cost_shares: CostShares = NOT_SHARED,
+        budgets: Sequence[GroupBudget] = (),
     ) -> None:
         """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines.
 
-        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once.
+        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once. `budgets` are
+        the caps of groups of pipelines.
         """
         states = tuple(states)
+        self.pools = pools
         self._entries = {
             (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
-        self._ceilings = {name for name, pool in pools.items() if pool.spec.instances is not None}
+        self._ceilings = {name for name, pool in pools.items() if pool.firm}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
+        self._whole = self._whole_instances(states)
         self._fleet_budget = fleet_budget_per_hour
+        self.budgets = tuple(budgets)
         self._trials = trials
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
         self._paid: dict[PipelineKey, list[tuple[tuple[PipelineKey, PlacementKey], float]]] = {}
@@ -201,25 +243,47 @@ class Ledger:
         """Return the placements of `pipeline` that the ledger has."""
         return self._of_pipeline.get(pipeline, ())
 
-    def spend_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the highest spend of `pipeline` (None: of the fleet) while the changes happen, in USD per hour."""
-        spent = sum(share * entry.spend_per_hour(self.after[name]) for name, entry, share in self._of(pipeline))
-        return spent + self._unaccounted_of(pipeline)
+    def spend_per_hour(self, scope: Scope = None) -> float:
+        """Return the highest spend of `scope` while the changes happen, in USD per hour."""
+        spent = self._priced(scope, lambda name, entry: entry.occupied(self.after[name]), self.after.occupied)
+        return spent + self._spread_per_hour(scope) + self._unaccounted_of(scope)
 
-    def observed_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the present spend of `pipeline` (None: of the fleet), in USD per hour."""
-        observed = sum(share * entry.observed_per_hour for _, entry, share in self._of(pipeline))
-        return observed + self._unaccounted_of(pipeline)
+    def observed_per_hour(self, scope: Scope = None) -> float:
+        """Return the present spend of `scope`, in USD per hour."""
+        observed = sum(
+            share * (self._whole.running_per_hour[name] if payer in self._whole.pipelines else entry.observed_per_hour)
+            for payer, name, entry, share in self._of(scope)
+        )
+        return observed + self._unaccounted_of(scope)
 
-    def cost_per_hour(self, pipeline: PipelineKey | None = None) -> float:
-        """Return the cost of `pipeline` (None: of the fleet) after all changes, in USD per hour."""
-        costs = sum(share * entry.price_per_hour * self.after[name] for name, entry, share in self._of(pipeline))
-        return costs + self._unaccounted_of(pipeline)
+    def cost_per_hour(self, scope: Scope = None) -> float:
+        """Return the cost of `scope` after all changes, in USD per hour."""
+        costs = self._priced(scope, lambda name, _: self.after[name], self.after.totals)
+        return costs + self._unaccounted_of(scope)
 
-    def above_cap(self, per_hour: float, pipeline: PipelineKey | None = None) -> bool:
-        """Whether `per_hour` is more than the cap of `pipeline` (None: of the fleet) allows."""
-        budget = self._fleet_budget if pipeline is None else self._budgets[pipeline]
+    def cost_with(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> float:
+        """Return the cost of `pipeline` with `replicas` of its placements beside the others, in USD per hour."""
+        before = {name: self.after[name] for name in self.placements(pipeline)}
+        self.ask(pipeline, replicas)
+        cost = self.cost_per_hour(pipeline)
+        self.after.update(before)
+        return cost
+
+    def above_cap(self, per_hour: float, scope: Scope = None) -> bool:
+        """Whether `per_hour` is more than the cap of `scope` allows."""
+        if isinstance(scope, GroupBudget):
+            return per_hour > scope.per_hour + EPSILON
+        budget = self._fleet_budget if scope is None else self._budgets[scope]
         return budget is not None and per_hour > budget + EPSILON
+
+    def group(self, limit: Limit) -> GroupBudget | None:
+        """Return the budget of a group that `limit` names, None if it is another limit."""
+        named = (budget for budget in self.budgets if limit.kind is LimitKind.BUDGET and limit.name == budget.name)
+        return next(named, None)
+
+    def groups_of(self, *pipelines: PipelineKey) -> Sequence[GroupBudget]:
+        """Return the budgets of the groups that one of `pipelines` is in."""
+        return [budget for budget in self.budgets if not budget.pipelines.isdisjoint(pipelines)]
 
     def instances(self, pool: PoolName) -> int:
         """Return how many whole instances of `pool` the desired replicas need."""
@@ -238,9 +302,9 @@ class Ledger:
         return self.instances(pool) > self._limits[pool]
 
     def crowded(self, pool: PoolName) -> bool:
-        """Whether replicas would occupy more instances of `pool`, while the changes happen, than are declared.
+        """Whether replicas would occupy more instances of `pool`, while the changes happen, than its ceiling allows.
 
-        False for a pool without declared instances: its limit is its ready nodes, and terminating replicas on a lost
+        False for a pool without a firm ceiling: its limit may be its ready nodes, and terminating replicas on a lost
         node occupy none of these.
         """
         return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]
@@ -250,9 +314,13 @@ class Ledger:
 
         Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
         """
+        above = {name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)}
+        for budget in self.budgets:
+            if self.above_cap(self.cost_per_hour(budget), budget):
+                above |= budget.pipelines & self._budgets.keys()
         return Shortage(
             fleet=self.above_cap(self.cost_per_hour()),
-            pipelines=frozenset(name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)),
+            pipelines=frozenset(above),
             pools=frozenset(name for name in self._ceilings if self.overfull(name)),
         )
 
@@ -268,6 +336,9 @@ class Ledger:
             for payer in self._payers[name]:
                 if self.above_cap(self.spend_per_hour(payer), payer):
                     return Limit(kind=LimitKind.BUDGET, name=None if payer == pipeline else payer)
+            for budget in self.groups_of(*self._payers[name]):
+                if self.above_cap(self.spend_per_hour(budget), budget):
+                    return Limit(kind=LimitKind.BUDGET, name=budget.name)
             if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
                 return Limit(kind=LimitKind.BUDGET, name=FLEET)
             if self.overfull(key[1]) or self.crowded(key[1]):
@@ -276,9 +347,17 @@ class Ledger:
         finally:
             self.after[name] -= 1
 
-    def payers(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[PipelineKey]:
-        """Return the pipelines that pay for the replicas of a placement of `pipeline`: several for a shared stage."""
-        return self._payers.get((pipeline, key), ())
+    def concerns(self, scope: Scope, pipeline: PipelineKey, key: PlacementKey) -> bool:
+        """Whether `scope` pays for the replicas of a placement of `pipeline`, or for a part of them."""
+        if scope is None:
+            return True
+        payers = self._payers.get((pipeline, key), ())
+        return scope in payers if isinstance(scope, str) else not scope.pipelines.isdisjoint(payers)
+
+    def caps_of(self, pipeline: PipelineKey, key: PlacementKey) -> Sequence[Scope]:
+        """Return what has a cap on the spend for a placement of `pipeline`."""
+        payers = self._payers[(pipeline, key)]
+        return [*payers, *self.groups_of(*payers), None]
 
     def on_trial(self, pool: PoolName) -> bool:
         """Whether `pool` is on trial and gets no further replica in this cycle."""
@@ -289,14 +368,77 @@ class Ledger:
         )
         return added >= self._trials[pool]
 
-    def _unaccounted_of(self, pipeline: PipelineKey | None) -> float:
-        return self._unaccounted_per_hour if pipeline is None else 0.0
+    def _priced(
+        self,
+        scope: Scope,
+        count: Callable[[tuple[PipelineKey, PlacementKey], Entry], int],
+        totals: PoolTotals,
+    ) -> float:
+        """Return what `scope` pays for `count` replicas of each placement; `totals` has the replicas of all."""
+        there: dict[PoolName, tuple[Occupancy, float]] = {}
 
-    def _of(self, pipeline: PipelineKey | None) -> Iterator[tuple[tuple[PipelineKey, PlacementKey], Entry, float]]:
-        """Yield the entries that `pipeline` (None: the fleet) pays for, with the share of the cost that it pays."""
-        if pipeline is None:
-            return ((name, entry, 1.0) for name, entry in self._entries.items())
-        return ((name, self._entries[name], share) for name, share in self._paid.get(pipeline, ()))
+        def charge(payer: PipelineKey, name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
+            pool, replicas = name[1][1], count(name, entry)
+            if payer not in self._whole.pipelines:
+                return replicas * entry.price_per_hour
+            if pool not in there:
+                occupied = totals.occupancy(pool, self._whole.pools[pool].held)
+                there[pool] = occupied, occupied.unit_price_per_hour(self._whole.pools[pool])
+            occupied, price = there[pool]
+            return price * float(occupied.weight(entry.per_instance, replicas))
+
+        return sum(share * charge(payer, name, entry) for payer, name, entry, share in self._of(scope))
+
+    def _whole_instances(self, states: Iterable[PipelineState]) -> _Whole:
+        """Return what is known of the pipelines that pay for whole instances."""
+        paying = frozenset(state.spec.key for state in states if state.spec.basis is Basis.INSTANCES)
+        if not paying:
+            return _Whole()
+        observed = PoolTotals()
+        for name, entry in self._entries.items():
+            observed.move(name[1][1], entry.per_instance, 0, entry.observed)
+        billed = {name: billed_pool(pool, 0) for name, pool in self.pools.items()}
+        nodes = {(state.spec.key, key): target.nodes for state in states for key, target in state.found()}
+        placed = (
+            Placed(
+                name=name,
+                pool=name[1][1],
+                per_instance=entry.per_instance,
+                replicas=entry.observed,
+                nodes=nodes[name],
+            )
+            for name, entry in self._entries.items()
+        )
+        running = instance_costs_per_hour(placed, billed, self.pools)
+        return _Whole(pipelines=paying, pools=billed, running_per_hour=running, observed=observed)
+
+    def _spread_per_hour(self, scope: Scope) -> float:
+        """Return by how much running replicas cost more than plans count, because nodes are not filled as planned."""
+        if not self._whole.pipelines:
+            return 0.0
+        spread = self._whole.spread_per_hour
+        if scope not in spread:
+            counted = self._priced(scope, lambda _, entry: entry.observed, self._whole.observed)
+            observed = self.observed_per_hour(scope) - self._unaccounted_of(scope)
+            spread[scope] = max(0.0, observed - counted)
+        return spread[scope]
+
+    def _unaccounted_of(self, scope: Scope) -> float:
+        return self._unaccounted_per_hour if scope is None else 0.0
+
+    def _of(self, scope: Scope) -> Iterator[tuple[PipelineKey, tuple[PipelineKey, PlacementKey], Entry, float]]:
+        """Yield the entries that `scope` pays for, each with who pays on its own basis, and the share that it pays.
+
+        The fleet pays for each entry once, on the basis of the pipeline that owns it.
+        """
+        if scope is None:
+            return ((name[0], name, entry, 1.0) for name, entry in self._entries.items())
+        pipelines = scope.pipelines if isinstance(scope, GroupBudget) else (scope,)
+        return (
+            (payer, name, self._entries[name], share)
+            for payer in sorted(pipelines)
+            for name, share in self._paid.get(payer, ())
+        )
 
 
 def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
@@ -319,6 +461,34 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
     return priced
 
 
+class Payments:
+    """What several pipelines pay together, each on its own basis, while their replicas change."""
+
+    def __init__(self) -> None:
+        self._per_hour = 0.0  # of those that pay for shares of instances
+        self._units: dict[PoolName, tuple[float, float]] = {}  # instances of the others: in parts, and rounded up
+
+    def move(
+        self, pool: PoolSpec, per_instance: int, before: int, after: int, *, basis: Basis, share: float = 1.0
+    ) -> None:
+        """Replace `before` replicas of a placement on `pool`, of whose cost `share` (0–1) is paid, by `after`."""
+        exact = share * (after - before) / per_instance
+        if basis is Basis.REPLICAS:
+            self._per_hour += exact * pool.price_per_hour
+            return
+        rounded = share * (-(-after // per_instance) - -(-before // per_instance))
+        parts, whole = self._units.get(pool.name, (0.0, 0.0))
+        self._units[pool.name] = parts + exact, whole + rounded
+
+    def per_hour(self, totals: PoolTotals, billed: Mapping[PoolName, Pool]) -> float:
+        """Return what is paid in USD per hour; `totals` has the replicas of all pipelines, `billed` the prices."""
+        paid = self._per_hour
+        for name, (parts, whole) in self._units.items():
+            occupied = totals.occupancy(name, billed[name].held)
+            paid += occupied.unit_price_per_hour(billed[name]) * (parts if occupied.shared else whole)
+        return paid
+
+
 class Holdings:
     """The instances and the money that each pipeline holds, to plan one pipeline alone with what is left.
 
@@ -330,22 +500,34 @@ class Holdings:
         assessments: Sequence[Assessment],
         planned: Mapping[PipelineKey, Mapping[PlacementKey, int]],
         pools: Mapping[PoolName, PoolState],
+        budgets: Sequence[GroupBudget] = (),
     ) -> None:
+        """`budgets` are the caps of groups of pipelines."""
         self._pools = pools
+        whole = any(assessment.spec.basis is Basis.INSTANCES for assessment in assessments)
+        self._billed = {name: billed_pool(pool, 0) for name, pool in pools.items()} if whole else {}
         self._totals = PoolTotals()
-        self._per_hour = unaccounted_per_hour(pools.values())
+        self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
+        self._fleet = Payments()
+        self._groups = [(budget, Payments()) for budget in budgets]
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
         for assessment in assessments:
             self.hold(assessment, planned.get(assessment.key, {}))
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
 
     def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
-        """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held."""
+        """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held.
+
+        Replicas of shared stages that belong to others are paid for with the pipeline's share.
+        """
         wanted: Mapping[PlacementKey, int] = planned if assessment.acting else {}
         borrowed = assessment.spec.borrowed
         self._count(
             assessment,
-            {key: max(count, wanted.get(key, 0)) for key, count in assessment.held.items() if key[0] not in borrowed},
+            {
+                key: assessment.current[key] if key[0] in borrowed else max(count, wanted.get(key, 0))
+                for key, count in assessment.held.items()
+            },
         )
 
     def release(self, assessment: Assessment) -> None:
@@ -354,17 +536,40 @@ class Holdings:
 
     def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
         before = self._held.get(assessment.key, {})
+        groups = [paid for budget, paid in self._groups if assessment.key in budget.pipelines]
+        basis = assessment.spec.basis
         for key, placement in assessment.spec.placements().items():
-            size, was, now = placement.prior.per_instance, before.get(key, 0), after.get(key, 0)
-            if placement.pool in self._pools and was != now:
-                self._totals.move(placement.pool, size, was, now)
-                self._per_hour += (now - was) * self._pools[placement.pool].spec.price_per_hour / size
+            pool, size = placement.pool, placement.prior.per_instance
+            was, now = before.get(key, 0), after.get(key, 0)
+            if pool not in self._pools or was == now:
+                continue
+            spec = self._pools[pool].spec
+            if key[0] not in assessment.spec.borrowed:
+                self._totals.move(pool, size, was, now)
+                self._fleet.move(spec, size, was, now, basis=basis)
+            for paid in groups:
+                paid.move(spec, size, was, now, basis=basis, share=assessment.cost_share(key[0]))
         self._held[assessment.key] = after
 
     def left(self, pool: PoolName) -> int:
         """Return the instances of `pool` that no pipeline holds, without those that are being removed."""
         return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
 
+    def pool_left(self, pool: PoolName) -> Pool:
+        """Return `pool` with the instances that no pipeline holds, for plans that count whole instances."""
+        return billed_pool(self._pools[pool], self.left(pool), self._totals.replicas(pool).items())
+
     def money_left(self, budget_per_hour: float | None) -> float | None:
         """Return the part of the fleet's budget that no pipeline holds, in USD per hour; None without a budget."""
-        return None if budget_per_hour is None else max(0.0, budget_per_hour - self._per_hour)
+        if budget_per_hour is None:
+            return None
+        held = self._fleet.per_hour(self._totals, self._billed)
+        return max(0.0, budget_per_hour - self._unaccounted_per_hour - held)
+
+    def budgets_left(self, pipelines: Collection[PipelineKey]) -> tuple[GroupBudget, ...]:
+        """Return the budgets of the groups of `pipelines`, with the part that no pipeline holds."""
+        return tuple(
+            replace(budget, per_hour=max(0.0, budget.per_hour - paid.per_hour(self._totals, self._billed)))
+            for budget, paid in self._groups
+            if not budget.pipelines.isdisjoint(pipelines)
+        )

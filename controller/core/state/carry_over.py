@@ -99,6 +99,8 @@ class FailureCause(Enum):
     """The pool has free capacity, but no node can schedule this pod."""
     CANNOT_START = "CannotStart"
     """The replicas have nodes and do not become ready."""
+    NOT_CREATED = "NotCreated"
+    """The workload's controller does not create the replicas, for example because of a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +208,7 @@ class PipelineMemory:
     `admissible`: the demand that the last plan admits, None: no limit. The next search starts from it.
     `feedback`: the capacity beyond the plan that a measured miss of the SLA has led to.
     `idle_since_s`: since when the demand has been observed as 0, None while it is not, or without `scaling.idleAfter`.
+    `uncreated_since_s`: since when replicas that are desired have not been created, by placement.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
@@ -224,6 +227,7 @@ class PipelineMemory:
     feedback: FeedbackMemory = field(default_factory=FeedbackMemory)
     idle_since_s: float | None = None
     owned: frozenset[Target] = frozenset()
+    uncreated_since_s: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -249,6 +253,8 @@ class PipelineMemory:
         for rule in self.rules.values():
             _require_time(rule.clear_since_s, "rules clear_since_s")
             _require_time(rule.holds_since_s, "rules holds_since_s")
+        for key, since_s in self.uncreated_since_s.items():
+            _require_time(since_s, f"uncreated_since_s {key}")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
 

@@ -6,11 +6,12 @@ from enum import Enum
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
+from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
-from controller.core.state.spec import PipelineSpec, StageKey, Target
+from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import MetricsTier, Reading
+from profiler.samples import MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
 
 
@@ -41,6 +42,8 @@ class HoldReason(Enum):
     POOL_UNAVAILABLE = "PoolUnavailable"
     FRAGMENTED = "Fragmented"
     CANNOT_START = "CannotStart"
+    NOT_CREATED = "NotCreated"
+    ROLLING_OUT = "RollingOut"
     ON_TRIAL = "OnTrial"
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"
@@ -86,6 +89,21 @@ class Hold:
     pool: PoolName | None = None
     until_s: float | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mismatch:
+    """What a placement says of its pool and the cluster shows otherwise.
+
+    `outside` are replicas on nodes that are not of the pool, each with its node. `fits` is how many replicas the
+    allocatable resources of an instance hold, where this is less than the declared `per_instance`, else None.
+    """
+
+    stage: StageName
+    pool: PoolName
+    outside: Mapping[str, str]
+    per_instance: int
+    fits: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,16 +153,16 @@ class DemandUse:
     """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
     `before` is the planned demand of the last cycle, and `forecast` the forecast of this cycle, None while the demand
-    is missing. `planned` and `before` are None until a demand is known. `at_least` is the name of the entry of
-    `spec.demand.atLeast` that determines `planned`, None where the load does. `no_arrivals_at` has the entry stages
-    that show a demand of 0 where the demand query returns no series.
+    is missing. `planned` and `before` are None until a demand is known. `known` is the demand known in advance that
+    determines `planned`, None where the load does. `no_arrivals_at` has the entry stages that show a demand of 0 where
+    the demand query returns no series.
     """
 
     observed: Reading
     forecast: float | None
     planned: float | None
     before: float | None
-    at_least: str | None = None
+    known: DemandFloor | None = None
     no_arrivals_at: tuple[StageName, ...] = ()
 
 
@@ -171,7 +189,9 @@ class PipelineDecision:
     unit, None where no limit is published. `admitted_meanwhile` is the limit until pending replicas are ready, None
     where there is none; `admissible` is not above it. `planned` is the plan that a large fleet keeps for the next
     cycle. `floors` has the least replicas of stages whose plan is below what the measured latency has shown to be
-    needed. `shared` has the stages that serve other pipelines too.
+    needed. `shared` has the stages that serve other pipelines too. `mismatches` are placements whose pods are not on
+    their pool, or do not fit as declared. `budgets` has the ComputeBudgets of the pipeline, by name, with what they
+    allow now in USD per hour.
     """
 
     spec: PipelineSpec
@@ -187,11 +207,14 @@ class PipelineDecision:
     admissible: float | None
     memory: PipelineMemory
     metrics: MetricsUse = field(default_factory=MetricsUse)
+    scrapes: Mapping[PlacementKey, Scrapes] = field(default_factory=dict)
     planned: Planned | None = None
     admitted_meanwhile: float | None = None
     floors: Mapping[StageName, int] = field(default_factory=dict)
     shared: Mapping[StageName, SharedStage] = field(default_factory=dict)
     recommended: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    mismatches: tuple[Mismatch, ...] = ()
+    budgets: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> PipelineKey:
@@ -220,6 +243,34 @@ class PoolDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShortPipeline:
+    """A pipeline that a ComputeBudget keeps from being served in full: the share (0–1) of its demand that is served."""
+
+    key: PipelineKey
+    served_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetDecision:
+    """The money of one ComputeBudget in USD per hour: what it allows now, what its pipelines spend, and their plans.
+
+    `pipelines` are those in the namespaces that it selects, and `short` the ones that get less because of it.
+    """
+
+    name: str
+    limit_per_hour: float
+    spend_per_hour: float
+    planned_per_hour: float
+    pipelines: tuple[PipelineKey, ...]
+    short: tuple[ShortPipeline, ...]
+
+    @property
+    def exceeded(self) -> bool:
+        """Return whether more is spent than is allowed."""
+        return self.spend_per_hour > self.limit_per_hour + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The decision for one snapshot under `policy`. A fleet without pipelines, or planned in turns, has no `plan`."""
 
@@ -228,3 +279,4 @@ class Decision:
     pipelines: tuple[PipelineDecision, ...]
     pools: tuple[PoolDecision, ...]
     plan: Plan | None
+    budgets: tuple[BudgetDecision, ...] = ()

@@ -1,4 +1,5 @@
-"""The declared least demand of known times: weekly hours, and events that happen once (`spec.demand.atLeast`)."""
+"""The declared least demand of known times: `spec.demand.atLeast` (weekly hours, events that happen once) and
+`spec.demand.expected` (events by a cron schedule)."""
 
 from dataclasses import dataclass
 
@@ -41,5 +42,41 @@ class EventFloor:
     end_s: float
 
 
-DemandFloor = WeeklyFloor | EventFloor
-"""One entry of `spec.demand.atLeast`, in the pipeline's unit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronWindows:
+    """The times from every time of a cron schedule until `for_s` seconds later, by the clocks of `zone`.
+
+    `days` are those of the month, `weekdays` those of the week with Monday as day 0; None: all. Where both are set, a
+    day needs only one of them.
+    """
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: tuple[int, ...] | None
+    months: tuple[int, ...]
+    weekdays: tuple[int, ...] | None
+    for_s: float
+    zone: TimeZone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronFloor:
+    """The demand is at least `demand` in each of `windows`. `name` is the text of their schedule."""
+
+    name: str
+    demand: float
+    windows: CronWindows
+
+
+DemandFloor = WeeklyFloor | EventFloor | CronFloor
+"""One entry of `spec.demand.atLeast` or `spec.demand.expected`, in the pipeline's unit."""
+
+
+def field_of(floor: DemandFloor) -> str:
+    """Return the field of `spec.demand` that `floor` is an entry of."""
+    return "expected" if isinstance(floor, CronFloor) else "atLeast"
+
+
+def declared_as(floor: DemandFloor) -> str:
+    """Return the field and the name of `floor`, such as `demand.atLeast business-hours`, for texts."""
+    return f"demand.{field_of(floor)} {floor.name}"

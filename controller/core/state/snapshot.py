@@ -2,21 +2,36 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import BudgetSpec, PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedNode:
+    """A node that has been on its way since `since_s`: the name of its NodeClaim, or what an autoscaler says of it."""
+
+    name: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReplica:
-    """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports."""
+    """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports.
+
+    `expected` are the nodes that an autoscaler has announced for it by Events, on an elastic pool. `updated` says that
+    it is of the new revision of a roll-out.
+    """
 
     name: str
     since_s: float
     reason: str
+    expected: tuple[ExpectedNode, ...] = ()
+    updated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +48,18 @@ class ServingReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMatch:
+    """How the pods of a placement match its pool.
+
+    `outside` has the pods on nodes that are not of the pool, each with its node. `fits` is how many replicas an
+    instance of the pool holds by its allocatable resources, None where that is not known.
+    """
+
+    outside: Mapping[str, str] = field(default_factory=dict)
+    fits: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetState:
     """The observed state of a placement's workload.
 
@@ -42,6 +69,11 @@ class TargetState:
     ready node, or on any node while the nodes cannot be read. `serving` lists the ready pods where they are known.
 
     `owner` is the other pipeline that owns the workload, and whose spend its replicas are. None: the pipeline itself.
+
+    `rolling` says that not all replicas are of the same revision, of which `updated` are of the new one. `refusal` has
+    the words of the workload's controller for why pods cannot be created. `match` is how the pods match the nodes of
+    the placement's pool. `nodes` has the number of pods on each node, terminating ones included, where budgets count
+    whole instances.
     """
 
     desired: int
@@ -54,11 +86,48 @@ class TargetState:
     starting: tuple[PendingReplica, ...] = ()
     serving: tuple[ServingReplica, ...] = ()
     owner: PipelineKey | None = None
+    rolling: bool = False
+    updated: int = 0
+    refusal: str = ""
+    match: PoolMatch = PoolMatch()
+    nodes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def occupied(self) -> int:
         """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
+
+    @property
+    def uncreated(self) -> int:
+        """Return how many desired replicas do not exist, although nothing is seen that their creation waits for.
+
+        A StatefulSet creates a replica when the one before is ready, and a roll-out when one of before is gone.
+        """
+        busy = self.terminating or self.pending or self.stranded or self.starting or self.rolling
+        return 0 if busy and not self.refusal else max(0, self.desired - self.existing)
+
+    @property
+    def unscheduled(self) -> tuple[PendingReplica, ...]:
+        """Return the pending replicas, without those of a surge."""
+        surge = self._surge
+        return tuple(replica for replica in self.pending if replica.name not in surge)
+
+    @property
+    def waiting(self) -> tuple[PendingReplica, ...]:
+        """Return the replicas without a node that is up, without those of a surge."""
+        surge = self._surge
+        return (*self.unscheduled, *(replica for replica in self.stranded if replica.name not in surge))
+
+    @property
+    def _surge(self) -> frozenset[str]:
+        """Return the names of replicas without a node that is up: as many as exist beyond the desired ones.
+
+        They are those of the new revision first, and then the youngest.
+        """
+        without = sorted(
+            (*self.pending, *self.stranded), key=lambda replica: (replica.updated, replica.since_s, replica.name)
+        )
+        return frozenset(replica.name for replica in without[::-1][: max(0, self.existing - self.desired)])
 
     @property
     def startup_s(self) -> float | None:
@@ -164,6 +233,45 @@ class PipelineState:
         return 0 if isinstance(target, TargetMissing) else target.ready
 
 
+class NodePoolProblem(Enum):
+    """Why the limits of a NodePool are no bound. The values are condition reasons."""
+
+    NOT_FOUND = "NodePoolNotFound"
+    UNREADABLE = "NodePoolUnreadable"
+    UNLIMITED = "NodePoolUnlimited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailure:
+    """A NodeClaim that was deleted at `at_s` because the provider had no capacity; `reason` is its Event's text."""
+
+    claim: str
+    at_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePoolState:
+    """The Karpenter NodePool that makes the nodes of a pool.
+
+    `instances` is how many nodes its limits allow, None where nothing says so; `problem` and `detail` say why. With
+    `unseen`, no node of it was ever seen, so that its limits cannot be converted: one node is allowed until then.
+
+    `claims` are launched and have not registered. `created_at_s` is when the last NodeClaim was created, and
+    `registered_at_s` when the last one registered, None without any. `failures` are the failed launches that the API
+    server still knows, the first one first; they are read only while replicas are pending.
+    """
+
+    instances: int | None = None
+    unseen: bool = False
+    problem: NodePoolProblem | None = None
+    detail: str = ""
+    claims: tuple[ExpectedNode, ...] = ()
+    created_at_s: float | None = None
+    registered_at_s: float | None = None
+    failures: tuple[LaunchFailure, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
     """One pool with the state of its nodes: the last known state if they cannot be read, for the reason in `unread`.
@@ -172,6 +280,11 @@ class PoolState:
     are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
     that no cycle can change: their workload cannot be read, or their pipeline is invalid. Its keys are the numbers of
     replicas per instance.
+
+    `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
+    match too, by the name of the other pool.
+    replicas per instance. `nodes` has the instance type of each node with replicas of pipelines, also of those that are
+    not ready ("" where a node has none), where budgets count whole instances.
     """
 
     spec: PoolSpec
@@ -181,11 +294,42 @@ class PoolState:
     leaving_instances: int = 0
     unread: str = ""
     unaccounted: Mapping[int, int] = field(default_factory=dict)
+    node_pool: NodePoolState | None = None
+    shared_nodes: Mapping[PoolName, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def ceiling(self) -> int | None:
+        """Return the most instances that there may ever be, None where nothing says so."""
+        by_node_pool = None if self.node_pool is None or self.node_pool.unseen else self.node_pool.instances
+        return min((bound for bound in (self.spec.instances, by_node_pool) if bound is not None), default=None)
+
+    @property
+    def _offered(self) -> int | None:
+        """Return how many instances are offered where this is less certain than a ceiling, None where it is not.
+
+        Replicas beyond it stay: a node may be not ready for a moment, or a NodePool not readable.
+        """
+        if self.spec.fixed:
+            return self.ready_instances
+        if self.node_pool is not None and self.node_pool.unseen:
+            return self.node_pool.instances
+        return 0 if self.ceiling is None else None
+
+    nodes: Mapping[str, str] = field(default_factory=dict)
+
+    def node_price_per_hour(self, node: str) -> float:
+        """Return the price of the node named `node` in USD per hour."""
+        return self.spec.node_price_per_hour(self.nodes.get(node, ""))
 
     @property
     def limit(self) -> int:
-        """Return how many instances may be used: the declared number, or the ready nodes where none is declared."""
-        return self.ready_instances if self.spec.instances is None else self.spec.instances
+        """Return how many instances may be used: the smallest bound, and 0 while no bound is known."""
+        return min(bound for bound in (self.ceiling, self._offered) if bound is not None)
+
+    @property
+    def firm(self) -> bool:
+        """Whether `limit` is a declared ceiling, above which nothing may stay."""
+        return self._offered is None
 
     @property
     def open_limit(self) -> int:
@@ -205,10 +349,14 @@ class PoolState:
     def limit_holding(self, instances: int) -> int:
         """Return how many instances to plan with while replicas hold `instances`.
 
-        A pool without declared instances has room at least for the replicas that are placed there. If a node is not
-        ready for a moment, they need not move. They move when they stay pending.
+        A limit that is not firm has room at least for the replicas that are placed there, up to the ceiling. If a node
+        is not ready for a moment, they need not move. They move when they stay pending.
         """
-        return self.open_limit if self.spec.instances is not None else max(self.open_limit, instances)
+        if self.firm:
+            return self.open_limit
+        if self.ceiling is not None:
+            instances = min(instances, max(0, self.ceiling - whole_instances(self.unaccounted.items())))
+        return max(self.open_limit, instances)
 
 
 def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
@@ -217,9 +365,22 @@ def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetState:
+    """A ComputeBudget with the namespaces that it selects now: the last known ones if they cannot be read.
+
+    `unread` says why they cannot be read, and is empty where they can.
+    """
+
+    spec: BudgetSpec
+    namespaces: frozenset[str]
+    unread: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All pipelines and pools at `now_s` (seconds since the epoch, or virtual)."""
+    """All pipelines, pools and ComputeBudgets at `now_s` (seconds since the epoch, or virtual)."""
 
     now_s: float
     pipelines: tuple[PipelineState, ...]
     pools: Mapping[PoolName, PoolState]
+    budgets: tuple[BudgetState, ...] = ()

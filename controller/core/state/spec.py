@@ -5,12 +5,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from controller.core.state.schedule import DemandFloor
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from profiler.samples import Answer, Quantity
+from controller.core.state.schedule import CronWindows, DemandFloor
+from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.samples import Answer, Quantity, SeriesLabels
 
 PlacementKey = tuple[StageName, PoolName]
 """The key of a placement within its pipeline."""
@@ -39,6 +39,13 @@ class DemandUnit(Enum):
 
     STREAMS = "Streams"
     REQUESTS = "Requests"
+
+
+class ColdStart(Enum):
+    """What happens to load for which no replica is ready yet, because the pipeline was scaled to zero."""
+
+    WAIT = "Wait"
+    REFUSE = "Refuse"
 
 
 class RuleMetric(Enum):
@@ -124,7 +131,8 @@ class StageSpec:
     `after` has the earlier stages; empty: the load enters here.
 
     `metrics_model` is the model of the server that serves the stage, None for the only one. `metrics_answer` is the
-    answer to which latencies are measured. Records of earlier versions have neither.
+    answer to which latencies are measured. `metrics_labels` are those of the servers' series, None for those that the
+    operator is set to. Records of earlier versions have none of these.
 
     `shared_from` names the stage of another pipeline whose replicas serve this stage too, None where the stage has its
     own. It is then resolved by `controller.core.state.shared`: `placements` and what belongs to the servers are those
@@ -143,6 +151,7 @@ class StageSpec:
     placements: tuple[PlacementSpec, ...]
     metrics_model: str | None = None
     metrics_answer: Answer = Answer.WHOLE
+    metrics_labels: SeriesLabels | None = None
     shared_from: StageKey | None = None
 
 
@@ -169,7 +178,8 @@ class StepPolicy:
 class Scaling:
     """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions.
 
-    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never.
+    A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never. `cold_start` says what happens
+    to its load while a stage has no ready replica, None: the user does not say.
     """
 
     tolerance: float
@@ -177,6 +187,7 @@ class Scaling:
     down: StepPolicy
     drain_s: float
     idle_after_s: float | None = None
+    cold_start: ColdStart | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +204,9 @@ class PipelineQueries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
-    items per second. `at_least` is the demand that is known in advance.
+    items per second. `at_least` is the demand that is known in advance. `sheds` says that the ingress keeps the load
+    within `status.admissible`. `declared_basis` is `budget.basis`; without one `with_basis` chooses it, and the
+    replicas' shares count where it has not.
     """
 
     key: PipelineKey
@@ -212,6 +225,13 @@ class PipelineSpec:
     scaling: Scaling
     stages: tuple[StageSpec, ...]
     at_least: tuple[DemandFloor, ...] = ()
+    sheds: bool = True
+    declared_basis: Basis | None = None
+
+    @property
+    def basis(self) -> Basis:
+        """Return what the budget and the cost of the pipeline count."""
+        return self.declared_basis or Basis.REPLICAS
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
         """Return the key of every placement, in the order declared."""
@@ -233,8 +253,82 @@ class PipelineSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPeriod:
+    """A time in which a ComputeBudget is `per_hour` USD instead of its usual amount."""
+
+    per_hour: float
+    windows: CronWindows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One of the `matchExpressions` of a label selector. Its text is as in a query to the API server."""
+
+    key: str
+    operator: str
+    values: frozenset[str]
+
+    def __str__(self) -> str:
+        match self.operator:
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return f"{self.key} {self.operator.lower()} ({','.join(sorted(self.values))})"
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Return whether `labels` meet the requirement; one with an unknown operator is never met."""
+        value = labels.get(self.key)
+        match self.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case "Exists":
+                return value is not None
+            case "DoesNotExist":
+                return value is None
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSelector:
+    """A label selector: an object must have all of `labels` and meet all `requirements`."""
+
+    labels: Mapping[str, str]
+    requirements: tuple[Requirement, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join([*(f"{key}={value}" for key, value in self.labels.items()), *map(str, self.requirements)])
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Return whether the selector matches an object with `labels`."""
+        return self.labels.items() <= labels.items() and all(one.holds(labels) for one in self.requirements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSpec:
+    """A declared ComputeBudget: a cap on what the pipelines in the namespaces of `selector` cost together.
+
+    It is `per_hour` USD, or that of the periods that are open.
+    """
+
+    name: str
+    uid: str
+    generation: int
+    selector: LabelSelector
+    per_hour: float
+    periods: tuple[BudgetPeriod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
-    """A declared ComputePool. `instances` None: as many instances as there are ready nodes."""
+    """A declared ComputePool.
+
+    Its bounds, of which the smallest counts: `instances`, the limits of the Karpenter NodePool `node_pool`, and with
+    `ready_nodes` the ready nodes. Records of earlier versions have `instances` only. `node_prices_per_hour` has the
+    prices in USD per hour of nodes by instance type; other nodes cost `price_per_hour`.
+    """
 
     name: PoolName
     uid: str
@@ -246,7 +340,32 @@ class PoolSpec:
     pending_deadline_s: float
     backoff_initial_s: float
     backoff_max_s: float
+    node_pool: str | None = None
+    ready_nodes: bool = False
+    node_prices_per_hour: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the ready nodes are a bound. They are the only one of a pool that names none, as in old records."""
+        return self.ready_nodes or (self.instances is None and self.node_pool is None)
+
+    @property
+    def elastic(self) -> bool:
+        """Return whether nodes are made when replicas need them, and removed when they are empty."""
+        return self.node_pool is not None
+
+    def node_price_per_hour(self, instance_type: str) -> float:
+        """Return the price of a node of `instance_type` in USD per hour."""
+        return self.node_prices_per_hour.get(instance_type, self.price_per_hour)
 
     def replica_price_per_hour(self, per_instance: int) -> float:
         """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""
         return self.price_per_hour / per_instance
+
+
+def with_basis(spec: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> PipelineSpec:
+    """Return `spec` with whole instances as basis where it declares no basis and may use an elastic pool."""
+    if spec.declared_basis is not None:
+        return spec
+    elastic = any(pool in pools and pools[pool].elastic for _, pool in spec.placement_keys())
+    return replace(spec, declared_basis=Basis.INSTANCES) if elastic else spec

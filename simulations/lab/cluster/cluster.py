@@ -213,10 +213,18 @@ def install(api: client.ApiClient, *, policies: bool = True) -> None:
     for name in ("rbac.yaml", *(("admission.yaml",) if policies else ())):
         for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
             utils.create_from_dict(api, manifest)
+    wait_until_established(api, (crd.manifest()["metadata"]["name"] for crd in CRDS))
+
+
+def wait_until_established(api: client.ApiClient, names: Iterable[str]) -> None:
+    """Wait until the API server serves the resources of the CRDs with these names.
+
+    Raises:
+        ProcessError: the API server does not serve them in time.
+    """
     extensions = client.ApiextensionsV1Api(api)
     deadline = time.monotonic() + _ESTABLISHED_S
-    for crd in CRDS:
-        name = crd.manifest()["metadata"]["name"]
+    for name in names:
         while not _is_established(extensions, name):
             if time.monotonic() > deadline:
                 raise ProcessError(f"the API server did not establish {name} within {_ESTABLISHED_S:g} s")
@@ -231,13 +239,13 @@ def _is_established(extensions: client.ApiextensionsV1Api, name: str) -> bool:
 
 def _create_resource(custom: client.CustomObjectsApi, document: Mapping[str, Any]) -> None:
     group, _, version = document["apiVersion"].partition("/")
-    plural = next((crd.plural for crd in CRDS if crd.kind == document["kind"]), None)
-    if plural is None:
+    kind = next((crd for crd in CRDS if crd.kind == document["kind"]), None)
+    if kind is None:
         return  # an object of another API, such as a Deployment: the lab creates its own workloads
     namespace = document["metadata"].get("namespace")
-    if document["kind"] == "ComputePool":
-        custom.create_cluster_custom_object(group, version, plural, dict(document), _request_timeout=_TIMEOUT_S)
+    if not kind.namespaced:
+        custom.create_cluster_custom_object(group, version, kind.plural, dict(document), _request_timeout=_TIMEOUT_S)
     else:
         custom.create_namespaced_custom_object(
-            group, version, namespace or "default", plural, dict(document), _request_timeout=_TIMEOUT_S
+            group, version, namespace or "default", kind.plural, dict(document), _request_timeout=_TIMEOUT_S
         )

@@ -55,7 +55,12 @@ _AUDIT_POLICY = {
         {
             "level": "Metadata",
             "verbs": ["update", "patch"],
-            "resources": [{"group": "sluice.dev", "resources": ["speechpipelines/status", "computepools/status"]}],
+            "resources": [
+                {
+                    "group": "sluice.dev",
+                    "resources": ["speechpipelines/status", "computepools/status", "computebudgets/status"],
+                }
+            ],
         },
         {"level": "None"},
     ],

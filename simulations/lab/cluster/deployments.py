@@ -23,14 +23,15 @@ class UnsupportedManifest(ValueError):
 
 
 def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
-    """Return the nodes of each pool: `capacity.instances` of them.
+    """Return the nodes of each pool: `capacity.instances` of them, and none of a pool whose nodes Karpenter makes.
 
     Raises:
-        UnsupportedManifest: a pool has no `capacity.instances`.
+        UnsupportedManifest: a pool has neither `capacity.instances` nor `capacity.nodePool`.
     """
     nodes = {}
     for pool in pools:
-        if pool.instances is None:
+        instances = pool.instances if pool.node_pool is None else 0
+        if instances is None:
             raise UnsupportedManifest(
                 f"ComputePool {pool.name}: spec.capacity.instances: must be given; the lab creates that many nodes"
             )
@@ -39,7 +40,7 @@ def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
             name=str(pool.name),
             device=device,
             node_selector=pool.node_selector,
-            instances=pool.instances,
+            instances=instances,
         )
     return nodes
 

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from kubernetes import client
 
+from simulations.lab.pods.agent import NODE_READY
+
 Device = Literal["CPU", "Inferentia", "Trainium", "GPU"]
 
 NODE_MILLICORES = 48_000
@@ -151,7 +153,6 @@ def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -
         "node.kubernetes.io/instance-type": f"lab.{pool.name}",
         **pool.node_selector,
     }
-    ready = {"type": "Ready", "status": "True", "reason": "LabNode", "message": "the lab's agent runs its pods"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -160,7 +161,7 @@ def _node(pool: PoolNodes, name: str, zone: str, resources: Mapping[str, str]) -
         "status": {
             "capacity": dict(resources),
             "allocatable": dict(resources),
-            "conditions": [ready],
+            "conditions": [dict(NODE_READY)],
             "addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": "127.0.0.1"}],
         },
     }

@@ -12,6 +12,7 @@ from typing import Any
 from aiohttp import web
 from typing_extensions import override
 
+from profiler.sources.joined_queries import query_of
 from simulations.lab.faults.metric_faults import MetricFault
 from simulations.lab.faults.reverse_proxy import ReverseProxy, end_to_end, parameters
 
@@ -90,10 +91,15 @@ def changed(
     """
     match document.get("data"):
         case {"resultType": "vector" | "matrix" as kind, "result": list() as result}:
-            left = [series for series in result if not any(loss.takes(query, series["metric"]) for loss in losses)]
+            # A series of a joined query is affected as if its own query had been sent alone.
+            left: dict[str, list[Any]] = {}
+            for series in result:
+                own = query_of(query, series["metric"])
+                if not any(loss.takes(own, series["metric"]) for loss in losses):
+                    left.setdefault(own, []).append(series)
             for fault in faults if kind == "vector" else ():
-                left = fault.changed_series(query, left)
-            document["data"]["result"] = left
+                left = {own: fault.changed_series(own, found) for own, found in left.items()}
+            document["data"]["result"] = [series for found in left.values() for series in found]
         case {"resultType": "scalar", "result": [at_s, _]} if any(loss.takes(query, {}) for loss in losses):
             document["data"]["result"] = [at_s, "NaN"]  # what Prometheus returns for a scalar() of no series
     return document

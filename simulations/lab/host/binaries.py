@@ -128,6 +128,17 @@ _CONTAINERD = _Module(
     expected="3 min on 2 cores",
 )
 
+_KARPENTER = _Module(
+    name="karpenter",
+    title="Karpenter 1.15.0 for KWOK",
+    packages=("sigs.k8s.io/karpenter/kwok",),
+    programs=("karpenter-kwok",),  # its own name, kwok, is that of another program
+    links=True,
+    tags="",
+    ldflags="-X sigs.k8s.io/karpenter/pkg/operator.Version=1.15.0",
+    expected="4 min on 2 cores",
+)
+
 
 def ensure(progress: Callable[[str], None]) -> Binaries:
     """Return the paths of the lab's programs, after building those that are not in the cache.
@@ -180,16 +191,28 @@ def ensure_keda(progress: Callable[[str], None]) -> Keda:
     """
     go = _find_go()
     folder = _ready_made(_KEDA, progress) or _built(_KEDA, go, progress)
-    source = subprocess.run(
-        [go.program, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", "github.com/kedacore/keda/v2"],
-        cwd=_SOURCES / _KEDA.name,
-        env=go.environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout.strip()
-    crds = Path(source) / "config" / "crd" / "bases"
+    crds = _source(_KEDA, "github.com/kedacore/keda/v2", go) / "config" / "crd" / "bases"
     return Keda(operator=folder / "operator", adapter=folder / "adapter", crds=crds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Karpenter:
+    """Karpenter with its cloud provider for KWOK, and the folders with its custom resource definitions."""
+
+    program: Path
+    crds: tuple[Path, ...]
+
+
+def ensure_karpenter(progress: Callable[[str], None]) -> Karpenter:
+    """Return the path of Karpenter, which its own tests need and the lab does not; built as `ensure` builds programs.
+
+    Raises:
+        BuildError: as `ensure`.
+    """
+    go = _find_go()
+    folder = _ready_made(_KARPENTER, progress) or _built(_KARPENTER, go, progress)
+    kwok = _source(_KARPENTER, "sigs.k8s.io/karpenter", go) / "kwok"
+    return Karpenter(program=folder / "karpenter-kwok", crds=(kwok / "charts" / "crds", kwok / "apis" / "crds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +354,19 @@ def _only_builder(lock: Path, progress: Callable[[str], None]) -> Iterator[None]
             else:
                 break
         yield
+
+
+def _source(module: _Module, path: str, go: _Go) -> Path:
+    """Return the folder with the source of the Go module `path`, at the version that `module` requires."""
+    listed = subprocess.run(
+        [go.program, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", path],
+        cwd=_SOURCES / module.name,
+        env=go.environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return Path(listed.stdout.strip())
 
 
 def _compile(module: _Module, go: _Go, output: Path, log: Path, progress: Callable[[str], None]) -> None:

@@ -2,7 +2,8 @@
 
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
 specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
-The agent never uses an address twice, and leaves the pods on nodes named by `--except-node` to another agent. Standard
+The agent never uses an address twice, and leaves nodes named by `--except-node`, with their pods, to another agent. A
+node that nobody has reported as ready or not, such as one that Karpenter has launched, is reported as ready. Standard
 output has one JSON object per line for each event: `listening` (with the URL of the control endpoint), `started`,
 `stopped` (with items served and lost, sessions cut) and `rejected`.
 
@@ -17,9 +18,10 @@ import contextlib
 import itertools
 import json
 import random
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -30,6 +32,11 @@ from simulations.lab.pods.worker import StageWorker, WorkerSpec
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
+
+NODE_READY: Mapping[str, str] = MappingProxyType(
+    {"type": "Ready", "status": "True", "reason": "LabNode", "message": "the lab's agent runs its pods"}
+)
+"""The condition of a node of the lab."""
 
 _NOT_FOUND = 404
 DRAIN_SHARE = 0.9  # share of the grace period to wait for sessions; the rest is for the items in the queue
@@ -42,9 +49,10 @@ class Agent:
     """Runs all pods of the lab, each in an asyncio task."""
 
     def __init__(self, api: KubeApi, timers: Timers, *, other_nodes: Sequence[str] = ()) -> None:
-        """Create the agent; nothing happens before `run`. Pods on `other_nodes` are left to another agent."""
+        """Create the agent; nothing happens before `run`. `other_nodes` are left to another agent, with their pods."""
         self._api = api
         self._timers = timers
+        self._other_nodes = frozenset(other_nodes)
         self._selector = ",".join(f"spec.nodeName!={name}" for name in ("", *other_nodes))
         self._pods: dict[str, _Pod] = {}
         self._nodes: set[str] = set()
@@ -86,6 +94,14 @@ class Agent:
                         self._drop(pod)
             else:
                 self._nodes.add(name)
+                if name not in self._other_nodes and not _is_reported(node):
+                    await self._report(node)
+
+    async def _report(self, node: dict[str, Any]) -> None:
+        """Report a new node as ready, as its kubelet does, with the capacity that can be allocated on it."""
+        # Karpenter's provider for KWOK states as capacity only what the first pods request.
+        status = {"conditions": [dict(NODE_READY)], "capacity": node["status"].get("allocatable", {})}
+        await self._unless_gone(self._api.patch(f"/api/v1/nodes/{node['metadata']['name']}/status", {"status": status}))
 
     async def _follow_pods(self) -> None:
         async for kind, manifest in self._api.watch("/api/v1/pods", {"fieldSelector": self._selector}):
@@ -285,6 +301,11 @@ class _Pod:
                 for container in self._containers
             ],
         }
+
+
+def _is_reported(node: dict[str, Any]) -> bool:
+    """Whether somebody has reported the node as ready or not ready."""
+    return any(condition["type"] == "Ready" for condition in node["status"].get("conditions", ()))
 
 
 def _addresses() -> Iterator[str]:

@@ -11,6 +11,7 @@ from kubernetes import client
 from controller.core.state.spec import PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
+from controller.resources.schema import CRDS
 from optimizer.model import PoolName
 from simulations.cluster.node_pool import reclaimed_nodes
 from simulations.lab.cluster.cluster import LabCluster
@@ -20,7 +21,7 @@ from simulations.scenario.declared import declared_patch
 from simulations.scenario.patches import undo
 from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
 
-_PLURALS = {"ComputePool": "computepools", "SpeechPipeline": "speechpipelines"}
+_KINDS = {crd.kind: crd for crd in CRDS}
 _ROLLED_OUT = "lab.sluice.dev/rolled-out"
 _TIMEOUT_S = (3, 10)
 
@@ -278,12 +279,12 @@ def _patch(cluster: LabCluster, name: str, patch: Mapping[str, Any]) -> dict[str
         FaultRefused: the API server refused `patch`.
     """
     kind, *namespace, resource = name.split("/")
-    at: dict[str, str] = {"group": "sluice.dev", "version": "v1alpha1", "plural": _PLURALS[kind], "name": resource}
+    at: dict[str, str] = {"group": "sluice.dev", "version": "v1alpha1", "plural": _KINDS[kind].plural, "name": resource}
     body = {"body": dict(patch), "field_validation": "Strict"}
     with cluster.admin() as api:
         custom = client.CustomObjectsApi(api)
         try:
-            if kind == "ComputePool":
+            if not _KINDS[kind].namespaced:
                 before = custom.get_cluster_custom_object(**at, _request_timeout=_TIMEOUT_S)
                 custom.patch_cluster_custom_object(**at, **body, _request_timeout=_TIMEOUT_S)
             else:

@@ -6,15 +6,16 @@ Reports rest on these counts of pods and on `spec.replicas`, never on the operat
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from kubernetes import client, config
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey, PoolName
-from simulations.results.spending import Observation, PlacementKey, Replicas, observation
+from optimizer.model import Basis, PipelineKey, PoolName
+from simulations.results.spending import NodePrices, Observation, PlacementKey, Replicas, observation
 
 _PERIOD_S = 0.5
 _TIMEOUT_S = (3, 10)
@@ -77,16 +78,15 @@ class Observer:
     def observe(self) -> Observation:
         """Return the present state of the cluster, read from the API server."""
         t_s = time.monotonic() - self._start_s
-        prices = {
-            PoolName(item["metadata"]["name"]): float(item["spec"]["price"]["perHour"])
-            for item in self._resources("computepools")
-        }
+        pools = {PoolName(item["metadata"]["name"]): item["spec"]["price"] for item in self._resources("computepools")}
+        prices = {name: float(price["perHour"]) for name, price in pools.items()}
         budgets = {
             PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): float(
                 item["spec"]["budget"]["perHour"]
             )
             for item in self._resources("speechpipelines")
         }
+        billed = any(pipeline.basis is Basis.INSTANCES for pipeline in self._pipelines)
         placements: dict[PlacementKey, Replicas] = {}
         for namespace in sorted({pipeline.namespace for pipeline in self._pipelines}):
             desired = {
@@ -98,14 +98,38 @@ class Observer:
                 pods.setdefault(pod["metadata"].get("labels", {}).get("app", ""), []).append(pod)
             placements |= {
                 (pipeline.key, stage.name, placement.pool): _count(
-                    desired.get(placement.target.name, 0), pods.get(placement.target.name, [])
+                    desired.get(placement.target.name, 0), pods.get(placement.target.name, []), billed=billed
                 )
                 for pipeline in self._pipelines
                 if pipeline.namespace == namespace
                 for stage in pipeline.stages
                 for placement in stage.placements
             }
-        return observation(t_s, self._pipelines, placements, budget_per_hour=budgets, price_per_hour=prices)
+        return observation(
+            t_s,
+            self._pipelines,
+            placements,
+            budget_per_hour=budgets,
+            price_per_hour=prices,
+            node_prices=self._node_prices(pools),
+        )
+
+    def _node_prices(self, pools: Mapping[PoolName, dict[str, Any]]) -> Mapping[PoolName, NodePrices]:
+        """Return the prices of nodes for the pools that have one by instance type; `pools` are the prices declared."""
+        if not any("byInstanceType" in price for price in pools.values()):
+            return {}
+        types = {
+            node["metadata"]["name"]: node["metadata"].get("labels", {}).get("node.kubernetes.io/instance-type", "")
+            for node in self._list(lambda _, **options: self._core.list_node(**options), "")
+        }
+        return {
+            name: NodePrices(
+                price_per_hour=float(price["perHour"]),
+                by_type={kind: float(own) for kind, own in price.get("byInstanceType", {}).items()},
+                types=types,
+            )
+            for name, price in pools.items()
+        }
 
     def _resources(self, plural: str) -> list[dict[str, Any]]:
         answer = self._custom.list_cluster_custom_object("sluice.dev", "v1alpha1", plural, _request_timeout=_TIMEOUT_S)
@@ -120,7 +144,7 @@ class Observer:
         return items
 
 
-def _count(desired: int, pods: list[dict[str, Any]]) -> Replicas:
+def _count(desired: int, pods: list[dict[str, Any]], *, billed: bool) -> Replicas:
     terminating = [pod for pod in pods if pod["metadata"].get("deletionTimestamp")]
     ready = [
         pod
@@ -134,4 +158,5 @@ def _count(desired: int, pods: list[dict[str, Any]]) -> Replicas:
         terminating=len(terminating),
         ready=len(ready),
         scheduled=sum(1 for pod in pods if pod["spec"].get("nodeName")),
+        nodes=Counter(pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")) if billed else {},
     )

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.core.state.spec import PipelineSpec, PoolSpec
+from controller.core.state.spec import PipelineSpec, PoolSpec, with_basis
 from controller.resources.fields import duration_s
 from controller.resources.manifests import load_documents
 from controller.resources.translate import pipeline_spec, pool_spec
@@ -108,9 +108,10 @@ def run(
 
 
 def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec, ...]]:
+    pools = {spec.name: spec for spec in map(pool_spec, scenario.pools)}
     return (
-        tuple(pipeline_spec(resource) for resource in scenario.pipelines),
-        tuple(pool_spec(resource) for resource in scenario.pools),
+        tuple(with_basis(pipeline_spec(resource), pools) for resource in scenario.pipelines),
+        tuple(pools.values()),
     )
 
 

@@ -13,9 +13,13 @@ import argparse
 import asyncio
 import gc
 import json
+import math
 import signal
 import struct
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -269,17 +273,39 @@ async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
 async def follow_admissible(api: KubeApi, pipeline: PipelineTraffic) -> None:
     """Copy `admissible` from the pipeline's status to `pipeline` every second, without end.
 
-    During an outage of the API server the last value stays.
+    During an outage of the API server the last value stays until it lapses.
     """
     topology = pipeline.topology
     path = f"/apis/sluice.dev/v1alpha1/namespaces/{topology.namespace}/speechpipelines/{topology.name}"
+    limit = Limit()
     while True:
         try:
-            admissible = (await api.get(path)).get("status", {}).get("admissible")
-            pipeline.admissible = None if admissible is None else float(admissible)
+            limit = Limit.of((await api.get(path)).get("status", {}))
         except KubeApiError as error:
             say("admissible", pipeline=topology.name, error=str(error))
+        pipeline.admissible = limit.at(time.time())
         await asyncio.sleep(_ADMISSIBLE_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The limit on the load in the status of a pipeline: `admissible` (None: no limit), valid until `until_s`."""
+
+    admissible: float | None = None
+    until_s: float = math.inf
+
+    @staticmethod
+    def of(status: dict[str, Any]) -> "Limit":
+        """Return the limit in `status`; operators of earlier versions state no end of it."""
+        admissible, until = status.get("admissible"), status.get("admissibleUntil")
+        return Limit(
+            admissible=None if admissible is None else float(admissible),
+            until_s=math.inf if until is None else datetime.fromisoformat(until).timestamp(),
+        )
+
+    def at(self, now_s: float) -> float | None:
+        """Return the load to admit at `now_s`, None for no limit: a limit that no operator has renewed is none."""
+        return self.admissible if now_s < self.until_s else None
 
 
 def say(event: str, **fields: object) -> None:

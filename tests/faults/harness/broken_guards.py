@@ -84,9 +84,9 @@ def _slow_after_failure() -> None:
 
 def _no_status() -> None:
     """Do not write statuses."""
-    from controller.kube.reporter import Reporter
+    from controller.kube.reporter import Reporter, _Outcome
 
-    Reporter._write = lambda *_: True  # type: ignore[method-assign]
+    Reporter._write = lambda *_: _Outcome.WRITTEN  # type: ignore[method-assign]
 
 
 def _declared_only() -> None:
@@ -166,6 +166,58 @@ def _lost_with_pool() -> None:
     Availability.at_most = none  # type: ignore[method-assign]
 
 
+class _Forgetful(dict[Any, Any]):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+def _one_failure_stops_all() -> None:
+    """Take an error about one object for a server that is away, and write what failed at its usual place."""
+    from controller.kube import gateway
+    from controller.kube.actuator import Actuator
+    from controller.kube.refusals import Refusals
+
+    module: Any = gateway
+    translated = module._translated
+
+    def away(error: Any, request: str) -> Any:
+        found = translated(error, request)
+        return gateway.Silent(str(found)) if isinstance(found, gateway.Failed) else found
+
+    module._translated = away
+    actuator: Any = Actuator
+    actuator._failed = property(lambda _: _Forgetful(), lambda *_: None)
+    Refusals.last_failure = lambda *_: 0  # type: ignore[method-assign]
+
+
+def _memory_nowhere() -> None:
+    """Scale a pipeline whose status is refused without keeping its memory elsewhere."""
+    from controller.kube.kept_memory import KeptMemory
+
+    kept: Any = KeptMemory
+    kept.keep = lambda _, documents: frozenset(documents)
+
+
+def _all_kinds_wait() -> None:
+    """Hold back every request for the Retry-After of one."""
+    from controller.kube import gateway
+
+    every: Any = gateway
+    every.kind_of = lambda *_: ""
+
+
+def _own_clock() -> None:
+    """Date cycles by the operator's own clock."""
+    import time
+
+    from controller.kube.server_clock import ServerClock
+
+    own: Any = ServerClock
+    own.now_s = lambda _: time.time()
+
+
 GUARDS: dict[str, Callable[[], None]] = {
     "never-down": _missing_is_zero,
     "caps": _no_budget,
@@ -181,6 +233,10 @@ GUARDS: dict[str, Callable[[], None]] = {
     "scrape-interval": _usual_scrapes,
     "windows": _any_window,
     "ready-stays": _lost_with_pool,
+    "own-failure": _one_failure_stops_all,
+    "kept-memory": _memory_nowhere,
+    "one-kind": _all_kinds_wait,
+    "server-clock": _own_clock,
 }
 
 PROOFS: dict[str, tuple[str, ...]] = {
@@ -198,6 +254,10 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "scrape-interval": ("scrapes every",),
     "windows": ("windows of 60 s",),
     "ready-stays": ("roll-out on a full pool",),
+    "own-failure": ("500 for one object",),
+    "kept-memory": ("a webhook refuses statuses",),
+    "one-kind": ("Retry-After for one kind",),
+    "server-clock": ("clock 5 min behind",),
 }
 """The rows that show the missing guard."""
 

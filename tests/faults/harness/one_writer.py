@@ -452,7 +452,12 @@ class World:
         selector = {"sluice.dev/pool": POOL}
         nodes.create(self._core, [nodes.PoolNodes(name=POOL, device="CPU", node_selector=selector, instances=4)])
         self._core.create_namespace({"metadata": {"name": SPEECH}})
-        pool = {"device": "CPU", "nodeSelector": selector, "price": {"perHour": "0.4"}}
+        pool = {
+            "device": "CPU",
+            "nodeSelector": selector,
+            "price": {"perHour": "0.4"},
+            "capacity": {"readyNodes": True},
+        }
         _create(self._objects, "ComputePool", POOL, pool)
         self._wanted = dict.fromkeys(PIPELINE_NAMES, 3)
         for name in PIPELINE_NAMES:

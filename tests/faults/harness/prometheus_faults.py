@@ -10,6 +10,11 @@ from fault_proxy import Asked, Rewrite
 from simulations.lab.faults.metrics_proxy import TotalLoss, changed
 
 _VECTORS = ("vector", "matrix")
+_OF_A_POD = re.compile(
+    r"(?:\w+_over_time|rate|deriv|timestamp)\(speech_\w+\{[^{}]*\}(?:\[\w+\])?\)"
+    r"|(?<=\()speech_\w+\{[^{}]*\}(?=\))"
+)
+"""A function of the series of a metric of pods, or these series inside an aggregation."""
 
 
 def empty() -> Rewrite:
@@ -62,6 +67,36 @@ def duplicated() -> Rewrite:
         return document
 
     return Rewrite(document=double)
+
+
+def scraped_twice() -> Rewrite:
+    """Return the fault of a pair of servers without deduplication whose copies are aggregated by the queries.
+
+    Every series of a pod, and every rate over one, comes twice before it is added up.
+    """
+
+    def twice(asked: Asked) -> Mapping[str, str]:
+        return {**asked.query, "query": doubled(asked.query.get("query", ""))}
+
+    return Rewrite(asks=twice)
+
+
+def doubled(query: str) -> str:
+    """Return `query` with each series of a pod, and each function of one, in two copies with a `prometheus_replica`."""
+    return _OF_A_POD.sub(lambda found: f"({' or '.join(map(_copy(found[0]), 'ab'))})", query)
+
+
+def _copy(expression: str) -> Callable[[str], str]:
+    return lambda replica: f'label_replace({expression}, "prometheus_replica", "{replica}", "", "")'
+
+
+def without_pods() -> Rewrite:
+    """Return the fault of a scrape job that sets no label `pod`, as far as queries show it."""
+
+    def unlabelled(asked: Asked) -> Mapping[str, str]:
+        return {**asked.query, "query": re.sub(r"\bpod\b", "no_pod", asked.query.get("query", ""))}
+
+    return Rewrite(asks=unlabelled)
 
 
 def clock_ahead(seconds: float) -> Rewrite:

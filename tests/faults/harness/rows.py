@@ -1,6 +1,7 @@
 """The rows of the fault matrix, in order."""
 
 import contextlib
+import re
 import shlex
 import shutil
 import signal
@@ -27,7 +28,16 @@ from fault_proxy import (
     Where,
 )
 from kubernetes import client
-from prometheus_faults import clock_ahead, duplicated, empty, not_a_number, partial, stale
+from prometheus_faults import (
+    clock_ahead,
+    duplicated,
+    empty,
+    not_a_number,
+    partial,
+    scraped_twice,
+    stale,
+    without_pods,
+)
 from run_rows import RUN_ROWS
 from story import (
     LOOK_S,
@@ -45,6 +55,8 @@ from story import (
     within_caps,
 )
 from world import GROUP, NAMESPACE, VERSION, Operator, World, until
+
+from simulations.lab.pods.agent import WORKER_ANNOTATION
 
 WATCHES = Where(watch=True)
 NOT_OF_LEASES = Where(path="(?!.*/leases).*")
@@ -190,6 +202,85 @@ def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s:
     counts = {entry.desired["other-plenty"] for entry in world.recorder.since(began_s)}
     stays = counts == {world.base_replicas()["other-plenty"]}
     judge.hold(Column.NEVER_DOWN, stays, f"the deleted pipeline keeps its replicas: {sorted(counts)}")
+    conclude(world, judge, operator, began_s)
+
+
+MAINS_STATUS = ".*/speechpipelines/main/status"
+MAINS_SCALE = f".*/deployments/{MAIN}/scale"
+
+
+def own_failure(world: World, judge: Judge) -> None:
+    """Every write about `main` fails with 500, while its load and that of `other` rise and a pool is lost."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    where = Where(path=f"{MAINS_STATUS}|{MAINS_SCALE}", methods=["PATCH"])
+    with operator.api.fault(Refuse(status=500, message="failed calling webhook"), where):
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        world.offered["main"] = world.offered["other"] = world.MUCH
+        judge.in_time(
+            Column.OTHERS,
+            "other is served",
+            lambda: world.replicas("other-plenty") > world.base_replicas()["other-plenty"],
+            world.pace.cycles(2),
+        )
+        replanned(world, judge, began_s)
+        judge.in_time(
+            Column.REASON,
+            "Events",
+            lambda: {"StatusRefused", "ScaleFailed"} <= {why for name, why, _ in world.events() if name == "main"},
+            world.pace.cycles(1),
+        )
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    conclude(world, judge, operator, began_s)
+
+
+def status_refused(world: World, judge: Judge) -> None:
+    """A webhook refuses the status of `main` while its load rises: it is scaled, its memory is in the Lease."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    denied = Refuse(status=403, message='admission webhook "policy.example.com" denied the request')
+    with operator.api.fault(denied, Where(path=MAINS_STATUS, methods=["PATCH"])):
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        world.offered["main"] = world.MUCH
+        recovered(world, judge, operator)
+        kept = world.kept_memory()
+        judge.hold(Column.RESTART, len(kept) == 1, f"the Lease has the memory of {len(kept)} pipeline")
+        judge.in_time(
+            Column.REASON,
+            "an Event",
+            lambda: any("policy.example.com" in text for name, _, text in world.events() if name == "main"),
+            world.pace.cycles(1),
+        )
+        started_again(world, operator)
+        replanned(world, judge, began_s)
+    up_to_date(world, judge)
+    judge.in_time(Column.RESTART, "the Lease forgets it", lambda: not world.kept_memory(), world.pace.cycles(2))
+    conclude(world, judge, operator, began_s)
+
+
+def one_kind(world: World, judge: Judge) -> None:
+    """The server asks to wait for 30 s with lists of autoscalers, while the load rises and a pool is lost."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    busy = Refuse(status=429, headers={"Retry-After": "30"})
+    with operator.api.fault(busy, Where(path=".*/horizontalpodautoscalers")):
+        time.sleep(2 * world.pace.interval_s)  # it has been asked to wait
+        world.cordon("scarce")
+        world.lose_a_pod("spare-scarce")
+        lost_s = time.monotonic()
+        world.offered["main"] = world.MUCH
+        recovered(world, judge, operator)
+        up_to_date(world, judge)
+        replanned(world, judge, lost_s)
     conclude(world, judge, operator, began_s)
 
 
@@ -403,6 +494,27 @@ def clock_jumps(world: World, judge: Judge) -> None:
     judge.not_applicable(Column.RESTART, "a restart would be one with another clock")
 
 
+def clock_behind(world: World, judge: Judge) -> None:
+    """The operator's clock is five minutes behind that of the API server; later it restarts with the right one."""
+    world.alone()
+    clock = world.folder / "clock"
+    clock.write_text("-300")
+    world.begin()
+    operator = world.another_operator("behind", wrapped=("--clock", str(clock)))
+    settle(world, operator)
+    began_s = time.monotonic()
+    world.cordon("scarce")
+    world.lose_a_pod("spare-scarce")
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator)
+    up_to_date(world, judge)
+    replanned(world, judge, began_s)
+    found = re.search(r"^sluice_clock_skew_seconds ([-0-9.e+]+)", operator.get("/metrics")[1], re.MULTILINE)
+    skew_s = 0.0 if found is None else float(found[1])
+    judge.hold(Column.REASON, abs(skew_s - 300) < 1.5, f"sluice_clock_skew_seconds {skew_s:.1f}")
+    conclude(world, judge, operator, began_s)
+
+
 @contextlib.contextmanager
 def disk_full(_: World, operator: Operator) -> Iterator[None]:
     """No file of the process can grow, not even its log."""
@@ -522,6 +634,25 @@ KEDA = {
         ],
     },
 }
+
+
+def karpenter_kinds() -> list[dict[str, Any]]:
+    """Return the kinds of Karpenter that the operator reads, without their schemas."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return [
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{kind.lower()}s.karpenter.sh"},
+            "spec": {
+                "group": "karpenter.sh",
+                "scope": "Cluster",
+                "names": {"plural": f"{kind.lower()}s", "singular": kind.lower(), "kind": kind},
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            },
+        }
+        for kind in ("NodePool", "NodeClaim")
+    ]
 
 
 def _scaled_object(world: World) -> Callable[[], None]:
@@ -687,9 +818,233 @@ def rolled_out(world: World, judge: Judge) -> None:
     judge.not_applicable(Column.RESTART, "shown without a roll-out")
 
 
+@contextlib.contextmanager
+def full_quota(world: World) -> Iterator[None]:
+    """A ResourceQuota that the pods of the namespace exhaust. The lab has no controller for its status."""
+    pods = f"{len(world.core.list_namespaced_pod(NAMESPACE).items)}"
+    world.core.create_namespaced_resource_quota(
+        NAMESPACE, {"metadata": {"name": "full"}, "spec": {"hard": {"pods": pods}}}
+    )
+    world.core.patch_namespaced_resource_quota_status(
+        "full", NAMESPACE, {"status": {"hard": {"pods": pods}, "used": {"pods": pods}}}
+    )
+    try:
+        yield
+    finally:
+        world.core.delete_namespaced_resource_quota("full", NAMESPACE)
+
+
+@contextlib.contextmanager
+def failing_webhook(world: World) -> Iterator[None]:
+    """A webhook for the pods of `main` in this namespace, which nothing answers."""
+    webhooks = client.AdmissionregistrationV1Api(world.core.api_client)
+    webhooks.create_validating_webhook_configuration(
+        {
+            "metadata": {"name": "broken"},
+            "webhooks": [
+                {
+                    "name": "broken.sluice.dev",
+                    "admissionReviewVersions": ["v1"],
+                    "sideEffects": "None",
+                    "failurePolicy": "Fail",
+                    "timeoutSeconds": 1,
+                    "clientConfig": {"url": "https://127.0.0.1:1/broken"},
+                    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": NAMESPACE}},
+                    "objectSelector": {"matchLabels": {"app": MAIN}},
+                    "rules": [
+                        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+                    ],
+                }
+            ],
+        }
+    )
+    try:
+        yield
+    finally:
+        webhooks.delete_validating_webhook_configuration("broken")
+
+
+def not_created(
+    refuse: Callable[[World], contextlib.AbstractContextManager[None]], words: str
+) -> Callable[[World, Judge], None]:
+    """The pods that `main` needs are refused with `words`, later admitted; there is never a pod that is pending."""
+
+    def run(world: World, judge: Judge) -> None:
+        world.begin()
+        soon = f"{world.pace.lasting(60):g}s"
+        backoff = {"spec": {"unavailable": {"backoff": {"initial": soon, "max": soon}}}}
+        world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "plenty", backoff)
+        operator = world.operator()
+        settle(world, operator)
+        began_s, deadline_s = time.monotonic(), world.pace.lasting(60)
+        with refuse(world):
+            until(lambda: _refused(world), what="pods to be refused")
+            world.offered["main"] = world.MUCH
+            told = says("main", "PoolsAvailable", "not created", words)
+            judge.in_time(Column.REASON, "told", lambda: told(world), deadline_s + world.pace.cycles(3))
+            judge.in_time(
+                Column.PENDING,
+                "the replicas that do not exist are given up",
+                lambda: world.replicas(MAIN) == world.base_replicas()[MAIN],
+                world.pace.cycles(2),
+            )
+            available = {c["type"]: c["status"] for c in world.pool_status("plenty")["conditions"]}["Available"]
+            judge.hold(Column.OTHERS, available == "True", f"pool plenty: Available={available}")
+        recovered(world, judge, operator, more_s=2 * deadline_s + world.pace.cycles(4))
+        up_to_date(world, judge)
+        conclude(world, judge, operator, began_s)
+
+    return run
+
+
+def _refused(world: World) -> bool:
+    """Whether a pod of `main` would be refused: the API server learns of quotas and webhooks a moment later."""
+    container = {"name": "asr", "image": "none"}
+    pod = {"metadata": {"name": "probe", "labels": {"app": MAIN}}, "spec": {"containers": [container]}}
+    try:
+        world.core.create_namespaced_pod(NAMESPACE, pod, dry_run="All")
+    except client.ApiException:
+        return True
+    return False
+
+
+def no_capacity(world: World, judge: Judge) -> None:
+    """Nodes of `scarce` are made by Karpenter. One on its way is waited for; then the provider has no capacity.
+
+    Karpenter's objects and Events are put on the server as it writes them. `spare` needs twice the nodes that exist.
+    """
+    extensions = client.ApiextensionsV1Api(world.core.api_client)
+    for kind in karpenter_kinds():
+        with contextlib.suppress(client.ApiException):  # it exists from an earlier row
+            extensions.create_custom_resource_definition(kind)
+    world.begin()
+    elastic = {"spec": {"capacity": {"nodePool": "scarce", "instances": None}}}
+    world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)
+    node_pool = {"metadata": {"name": "scarce"}, "spec": {"limits": {"nodes": "4"}}}
+    until(lambda: _created(world, "NodePool", node_pool), what="the kinds to be served")
+    labels = {"karpenter.sh/nodepool": "scarce"}
+    launched = [{"type": "Launched", "status": "True", "lastTransitionTime": _now()}]
+    claim = {"metadata": {"name": "scarce-a", "labels": labels}, "status": {"conditions": launched}}
+    until(lambda: _created(world, "NodeClaim", claim), what="a NodeClaim")
+    try:
+        operator = world.operator()
+        settle(world, operator)
+        limit = lambda: world.pool_status("scarce").get("limit") == 4  # noqa: E731
+        judge.in_time(Column.REASON, "the limit of the NodePool", limit, world.pace.cycles(2))
+        full = world.INSTANCES["scarce"] * world.PER_INSTANCE
+        world.offered["spare"] = 250.0
+        until(lambda: world.replicas("spare-scarce") > full, what="replicas that need a node")
+        time.sleep(world.pace.lasting(60) + world.pace.cycles(3))
+        held = world.replicas("spare-plenty") == 0 and world.replicas("spare-scarce") > full
+        judge.hold(Column.PENDING, held, "they wait for a node on its way, longer than the deadline")
+        world.objects.delete_cluster_custom_object("karpenter.sh", "v1", "nodeclaims", "scarce-a")
+        for name in ("scarce-b", "scarce-c"):
+            _insufficient_capacity(world, name)
+        judge.in_time(
+            Column.PENDING, "spare uses plenty", lambda: world.replicas("spare-plenty") > 0, world.pace.cycles(3)
+        )
+        told = lambda: "no offering is left" in str(world.pool_status("scarce").get("conditions"))  # noqa: E731
+        judge.in_time(Column.REASON, "the words of the provider", told, world.pace.cycles(1))
+        judge.hold(Column.NEVER_DOWN, world.replicas("spare-scarce") == full, f"spare-scarce keeps its {full} replicas")
+    finally:
+        world.objects.delete_cluster_custom_object("karpenter.sh", "v1", "nodepools", "scarce")
+
+
+def _created(world: World, kind: str, body: dict[str, Any]) -> bool:
+    document = {"apiVersion": "karpenter.sh/v1", "kind": kind, **body}
+    try:
+        world.objects.create_cluster_custom_object("karpenter.sh", "v1", f"{kind.lower()}s", document)
+    except client.ApiException:
+        return False
+    return True
+
+
+def _insufficient_capacity(world: World, claim: str) -> None:
+    world.core.create_namespaced_event(
+        "default",
+        {
+            "metadata": {"name": f"{claim}.1"},
+            "involvedObject": {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": claim},
+            "reason": "InsufficientCapacityError",
+            "message": f"NodeClaim {claim} event: no offering is left",
+            "type": "Warning",
+            "firstTimestamp": _now(),
+            "lastTimestamp": _now(),
+            "count": 1,
+            "source": {"component": "karpenter"},
+        },
+    )
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def rolled_out_on_a_full_pool(world: World, judge: Judge) -> None:
+    """`spare` fills its pool; a roll-out without room for its surge neither fails the pool nor costs a replica."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    full = world.INSTANCES["scarce"] * world.PER_INSTANCE
+    world.offered["spare"] = 200.0
+    until(lambda: world.replicas("spare-scarce") == full and world.settled(), what="the pool to be full")
+    began_s = time.monotonic()
+    stamp = {"metadata": {"annotations": {"rolled-out": f"{began_s}"}}}
+    one_more = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    world.apps.patch_namespaced_deployment(
+        "spare-scarce", NAMESPACE, {"spec": {"strategy": one_more, "template": stamp}}
+    )
+
+    def shown() -> bool:
+        status = world.status("spare")
+        updated = [each.get("updated") for each in status["stages"][0]["placements"] if each["pool"] == "scarce"]
+        return updated == [1] and "roll-out is in progress" in "".join(status["memory"]["explanation"]["lines"])
+
+    judge.in_time(Column.REASON, "shown", shown, world.pace.cycles(2))
+    wait_until(began_s + world.pace.lasting(60) + world.pace.cycles(4))
+    conditions = {c["type"]: c for c in world.pool_status("scarce")["conditions"]}
+    judge.hold(Column.OTHERS, conditions["Available"]["status"] == "True", f"pool scarce: {conditions['Available']}")
+    counts = [entry.desired["spare-scarce"] for entry in world.recorder.since(began_s)]
+    judge.hold(Column.NEVER_DOWN, min(counts) == full, f"spare-scarce {min(counts)}..{max(counts)}")
+    world.offered["spare"] = world.BASE["spare"]
+    judge.in_time(Column.RECOVERY, "the roll-out ends when there is room", world.settled, 10 * world.pace.cycles(2))
+    within_caps(world, judge, began_s, desired_only=True)
+    judge.not_applicable(Column.RESTART, "shown without a roll-out")
+
+
+def rolled_out_with_a_bad_image(world: World, judge: Judge) -> None:
+    """The new revision of `main` cannot start. The one before goes on serving, and the pool stays in use."""
+    world.begin()
+    operator = world.operator()
+    settle(world, operator)
+    began_s = time.monotonic()
+    template = world.apps.read_namespaced_deployment(MAIN, NAMESPACE).spec.template.metadata.annotations
+    good = template[WORKER_ANNOTATION]
+
+    def roll_out(worker: str) -> None:
+        stamp = {"metadata": {"annotations": {WORKER_ANNOTATION: worker}}}
+        world.apps.patch_namespaced_deployment(MAIN, NAMESPACE, {"spec": {"template": stamp}})
+
+    roll_out("not a worker")
+    told = says("main", "PoolsAvailable", "of the new revision", "CreateContainerConfigError")
+    judge.in_time(Column.REASON, "told", lambda: told(world), world.pace.lasting(60) + world.pace.cycles(4))
+    conditions = {c["type"]: c for c in world.pool_status("plenty")["conditions"]}
+    judge.hold(Column.OTHERS, conditions["Available"]["status"] == "True", "pool plenty stays available")
+    never_down(world, judge, began_s, time.monotonic())
+    roll_out(good)
+    until(world.settled, what="the roll-out to end")
+    world.offered["main"] = world.MUCH
+    recovered(world, judge, operator, more_s=2 * world.pace.lasting(60))
+    within_caps(world, judge, began_s, desired_only=True)
+    judge.not_applicable(Column.RESTART, "shown without a roll-out")
+
+
 ROWS: tuple[Row, ...] = (
     story("API: 429 with Retry-After", api(Refuse(status=429, headers={"Retry-After": "1"})), lasts_s=60, load="rises"),
     story("API: 500 and 503 in bursts", bursts, lasts_s=60, load="rises"),
+    Row(name="API: 500 for one object", run=own_failure),
+    Row(name="API: a webhook refuses statuses", run=status_refused),
+    Row(name="API: Retry-After for one kind", run=one_kind),
     Row(name="API: 410, deleted in the gap", run=deleted_in_the_gap),
     Row(name="API: restarted, deleted in the gap", run=compacted),
     story("API: watches are cut", api(Reset(), WATCHES), lasts_s=60, load="rises"),
@@ -772,6 +1127,31 @@ ROWS: tuple[Row, ...] = (
     ),
     story("Prometheus: clock ahead", metrics(clock_ahead(3600.0)), lasts_s=120, load="stays", acts_meanwhile=True),
     story("Prometheus: duplicate series", metrics(duplicated()), lasts_s=120, load="stays", acts_meanwhile=True),
+    story(
+        "Prometheus: 2 s a query",
+        lambda world, operator: operator.metrics.fault(Delay(seconds=0.13 * world.pace.interval_s)),
+        lasts_s=120,
+        load="rises",
+        reason=lambda world: world.replicas(MAIN) == world.CAPPED,
+        noticed_after_s=3.0,
+        acts_meanwhile=True,
+    ),
+    story(
+        "Prometheus: no pod labels",
+        metrics(without_pods()),
+        lasts_s=120,
+        load="falls",
+        reason=says("main", "ScrapesHealthy", "have no label pod", "--pod-label"),
+        acts_meanwhile=True,
+    ),
+    story(
+        "Prometheus: pods scraped twice",
+        metrics(scraped_twice()),
+        lasts_s=120,
+        load="stays",
+        reason=says("main", "ScrapesHealthy", "scraped more than once", "counted once"),
+        acts_meanwhile=True,
+    ),
     Row(name="operator: kill -9 at every write", run=killed_at_every_write),
     Row(
         name="operator: paused for 60 s",
@@ -784,6 +1164,7 @@ ROWS: tuple[Row, ...] = (
     Row(name="operator: two replicas", run=replicas(2)),
     Row(name="operator: three replicas", run=replicas(3)),
     Row(name="operator: clock jumps 1 h", run=clock_jumps),
+    Row(name="operator: clock 5 min behind", run=clock_behind),
     Row(name="operator: read-only file system", run=read_only),
     story("operator: file size limit", disk_full, lasts_s=60, load="rises"),
     Row(name="resources: malformed and hostile", run=hostile),
@@ -793,5 +1174,10 @@ ROWS: tuple[Row, ...] = (
     Row(name="target: deleted, recreated", run=target_deleted),
     Row(name="target: paused", run=paused_meanwhile),
     Row(name="target: rolled out", run=rolled_out),
+    Row(name="target: rolled out on a full pool", run=rolled_out_on_a_full_pool),
+    Row(name="target: rolled out with a bad image", run=rolled_out_with_a_bad_image),
+    Row(name="pool: Karpenter finds no capacity", run=no_capacity),
+    Row(name="target: a quota refuses its pods", run=not_created(full_quota, "exceeded quota")),
+    Row(name="target: a webhook refuses its pods", run=not_created(failing_webhook, "broken.sluice.dev")),
     *RUN_ROWS,
 )

@@ -566,6 +566,11 @@ class World:
             if event.source.component == "sluice"
         ]
 
+    def kept_memory(self) -> list[str]:
+        """Return the annotations of the operator's Lease that have the memory of a pipeline."""
+        lease = client.CoordinationV1Api(self._api).read_namespaced_lease("sluice", "sluice-system")
+        return [name for name in lease.metadata.annotations or {} if name.startswith("memory.sluice.dev/")]
+
     def versions(self) -> dict[str, dict[str, str]]:
         """Return all objects that the operator writes, with versions and fields."""
         found: dict[str, dict[str, str]] = {"events": {"count": f"{len(self.events())}"}}

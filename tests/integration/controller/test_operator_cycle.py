@@ -16,7 +16,7 @@ from controller.kube.actuator import Actuator, Write, WriteOutcome
 from controller.kube.cluster import Cluster
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import PIPELINES, POOLS, Gateway
-from controller.kube.reader import Reader
+from controller.kube.reader import Reader, Resources
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
 from controller.loop import ControlLoop
@@ -78,19 +78,22 @@ class World:
         reader = Reader(
             self._gateway,
             self.metrics,
-            pipelines=pipelines,
-            pools=pools,
+            Resources(pipelines, pools, ResourceStore(), namespaces=(self.namespace,)),
             cluster=cluster,
             interval_s=15.0,
             reporting_grace_s=0.0,
-            namespaces=(self.namespace,),
         )
         self._readers.append(reader)
         return ControlLoop(
             reader=reader,
             actuator=Actuator(self._gateway, written=cluster.written),
             reporter=Reporter(
-                self._gateway, EventRecorder(self._gateway), pipelines=pipelines, pools=pools, interval_s=15.0
+                self._gateway,
+                EventRecorder(self._gateway),
+                pipelines=pipelines,
+                pools=pools,
+                budgets=ResourceStore(),
+                interval_s=15.0,
             ),
             resync=resync,
             policy=Policy(interval_s=15.0),
@@ -134,6 +137,7 @@ class World:
                     "device": "CPU",
                     "nodeSelector": selector,
                     "price": {"perHour": "0.4"},
+                    "capacity": {"readyNodes": True},
                 },
             },
         )

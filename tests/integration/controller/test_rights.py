@@ -16,9 +16,9 @@ import yaml
 from fault_proxy import SCALES, Passed, Refuse, Where
 from helm_chart import Chart, of_kind
 from kubernetes import client, utils
-from rows import KEDA
+from rows import KEDA, karpenter_kinds
 from story import settle
-from world import NAMESPACE, QUICK, Operator, World, pipeline, until
+from world import GROUP, NAMESPACE, QUICK, VERSION, Operator, World, pipeline, until
 
 from simulations.lab.host.binaries import ensure, ensure_helm
 
@@ -31,6 +31,12 @@ pytestmark = [
 RBAC = Path(__file__).parents[3] / "controller" / "kube" / "rbac.yaml"
 STATUSES = Where(path=".*/speechpipelines/.*/status", methods=("PATCH",))
 SYSTEM = "sluice-system"
+A_BUDGET = {
+    "apiVersion": "sluice.dev/v1alpha1",
+    "kind": "ComputeBudget",
+    "metadata": {"name": "everybody"},
+    "spec": {"namespaceSelector": {}, "perHour": "1000"},
+}
 _COLLECTION = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<resource>[^/]+)"
     r"(?:/(?P<name>[^/]+)(?:/(?P<subresource>[^/]+))?)?"
@@ -81,9 +87,13 @@ class Scope(NamedTuple):
 def scope(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scope]:
     with World(tmp_path_factory.mktemp("rights"), ensure(print)) as world:
         extensions = client.ApiextensionsV1Api(world.core.api_client)
-        extensions.create_custom_resource_definition(KEDA)
+        for kind in (KEDA, *karpenter_kinds()):
+            extensions.create_custom_resource_definition(kind)
         stateful = _stateful_set(world)
+        world.objects.create_cluster_custom_object("sluice.dev", "v1alpha1", "computebudgets", A_BUDGET)
         world.begin()
+        elastic = {"spec": {"capacity": {"nodePool": "scarce"}}}  # its pods are pending later, so Events are read
+        world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)
         if request.param == "all namespaces":
             rights = granted(yaml.safe_load_all(RBAC.read_text()))
             operator = world.operator()
@@ -118,6 +128,10 @@ def _work(world: World, operator: Operator, stateful: dict[str, object]) -> None
     until(
         lambda: world.apps.read_namespaced_stateful_set("set-plenty", NAMESPACE).spec.replicas == 1,
         what="the StatefulSet to be scaled",
+    )
+    listed = ("", "namespaces", "list")
+    until(
+        lambda: listed in {right[:3] for right in _used(operator)}, what="namespaces to be listed for a ComputeBudget"
     )
     world.cordon("scarce")
     world.lose_a_pod("spare-scarce")
@@ -176,5 +190,5 @@ def test_every_right_is_used_and_no_other_is_needed(scope: Scope) -> None:
         anywhere if (anywhere := right._replace(namespace=None)) in everywhere else right
         for right in _used(scope.operator)
     }
-    # A pool's status can be read as a pipeline's can, where a write of it conflicts.
-    assert used | {Right("sluice.dev", "computepools", "get")} == scope.rights
+    # A pool's status and a budget's can be read as a pipeline's can, where a write of it conflicts.
+    assert used | {Right("sluice.dev", kind, "get") for kind in ("computepools", "computebudgets")} == scope.rights

@@ -16,7 +16,7 @@ from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Answer, PlacementTarget
 from profiler.sources.base import ReadRequest
 from profiler.sources.history import TargetHistory
-from profiler.sources.presets import load_presets
+from profiler.sources.presets import LoadedPresets, load_presets
 from profiler.sources.promql_evaluation import Evaluation
 from profiler.sources.promql_syntax import metric_names, parse
 from profiler.sources.queries import query_plan
@@ -64,7 +64,8 @@ def queries() -> Iterator[str]:
             for answer in Answer
             for window_s in WINDOWS_S
         )
-        plan = query_plan(ReadRequest(placements=targets, scalars={}, deadline_s=1.0), load_presets())
+        request = ReadRequest(placements=targets, scalars={}, deadline_s=1.0)
+        plan = query_plan(request, LoadedPresets(usable=load_presets()))
         yield from sorted(plan.pod_queries())
     yield from USERS
 

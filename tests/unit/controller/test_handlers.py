@@ -33,7 +33,12 @@ def test_watches_that_fail_are_heard_of(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(kopf, "operator", failing)
     died = threading.Event()
     watches = ResourceWatches(
-        cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
+        cast("Gateway", Empty()),
+        pipelines=ResourceStore(),
+        pools=ResourceStore(),
+        budgets=ResourceStore(),
+        beat=lambda: None,
+        died=died.set,
     )
     with watches:
         watches.resync()
@@ -57,7 +62,12 @@ def test_watches_start_where_the_user_has_no_name(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(kopf, "operator", starting)
     died = threading.Event()
     watches = ResourceWatches(
-        cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
+        cast("Gateway", Empty()),
+        pipelines=ResourceStore(),
+        pools=ResourceStore(),
+        budgets=ResourceStore(),
+        beat=lambda: None,
+        died=died.set,
     )
     with watches:
         watches.resync()
@@ -77,7 +87,12 @@ def test_nothing_is_watched_before_the_resources_could_be_read() -> None:
 
     threads_before = threading.active_count()
     watches = ResourceWatches(
-        cast("Gateway", Away()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=lambda: None
+        cast("Gateway", Away()),
+        pipelines=ResourceStore(),
+        pools=ResourceStore(),
+        budgets=ResourceStore(),
+        beat=lambda: None,
+        died=lambda: None,
     )
     with watches:
         with pytest.raises(Unavailable):
@@ -107,6 +122,7 @@ def test_an_operator_of_some_namespaces_lists_and_watches_pipelines_there_only(
             cast("Gateway", Noted()),
             pipelines=ResourceStore(),
             pools=ResourceStore(),
+            budgets=ResourceStore(),
             beat=lambda: None,
             died=died.set,
             namespaces=namespaces,
@@ -115,8 +131,9 @@ def test_an_operator_of_some_namespaces_lists_and_watches_pipelines_there_only(
             watches.resync()
             watches.start()
             assert died.wait(10)
-    everywhere = [("speechpipelines", None), ("computepools", None)]
-    assert listed == [*everywhere, ("speechpipelines", "speech"), ("speechpipelines", "batch"), ("computepools", None)]
+    of_the_cluster = [("computepools", None), ("computebudgets", None)]
+    here = [("speechpipelines", "speech"), ("speechpipelines", "batch")]
+    assert listed == [("speechpipelines", None), *of_the_cluster, *here, *of_the_cluster]
     assert watched == [(True, ()), (False, ("speech", "batch"))]
 
 
@@ -136,7 +153,12 @@ def test_what_a_long_list_leaves_behind_is_cleared_within_a_cycle(monkeypatch: p
     monkeypatch.setattr(kopf, "operator", listing)
     died = threading.Event()
     watches = ResourceWatches(
-        cast("Gateway", Empty()), pipelines=ResourceStore(), pools=ResourceStore(), beat=lambda: None, died=died.set
+        cast("Gateway", Empty()),
+        pipelines=ResourceStore(),
+        pools=ResourceStore(),
+        budgets=ResourceStore(),
+        beat=lambda: None,
+        died=died.set,
     )
     gc.disable()
     try:

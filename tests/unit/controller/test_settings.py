@@ -1,4 +1,5 @@
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -6,6 +7,7 @@ from controller.kube.lease import Terms
 from controller.kube.priorities import PriorityLimits
 from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, load_settings
+from profiler.samples import DEFAULT_LABELS, SeriesLabels
 
 
 @pytest.fixture(autouse=True)
@@ -148,3 +150,26 @@ def test_a_bad_value_is_named_with_its_setting_and_rule(name: str, value: str, r
     assert f"--{name.replace('_', '-')}" in str(refused.value)
     assert value in str(refused.value)
     assert rule in str(refused.value)
+
+
+def test_the_labels_of_series_are_settings() -> None:
+    assert load_settings({}).series_labels == DEFAULT_LABELS
+    flags: dict[str, object] = {"pod_label": "exported_pod", "match_labels": "region=a, cluster=eu=1"}
+    match = (("cluster", "eu=1"), ("region", "a"))
+    assert load_settings(flags).series_labels == SeriesLabels(pod="exported_pod", match=match)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "rule"),
+    [
+        ("pod_label", "exported-pod", "must be the name of a label in Prometheus"),
+        ("namespace_label", "1st", "must be the name of a label in Prometheus"),
+        ("match_labels", "cluster", "must be labels with values such as cluster=eu-1, separated by commas"),
+        ("presets_directory", Path("/nonexistent"), "must be a directory"),
+    ],
+)
+def test_a_label_or_a_folder_that_cannot_be_is_named(flag: str, value: object, rule: str) -> None:
+    with pytest.raises(InvalidSettings) as refusal:
+        load_settings({flag: value})
+    assert f"--{flag.replace('_', '-')}" in str(refusal.value)
+    assert rule in str(refusal.value)

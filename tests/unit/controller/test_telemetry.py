@@ -21,10 +21,11 @@ from builders import (
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, MetricsLoss, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Snapshot
+from controller.core.state.snapshot import ExpectedNode, NodePoolState, Snapshot
 from controller.core.state.spec import Declared, Mode
 from controller.telemetry import Telemetry, described, metric_names
 from profiler.samples import Absence, AbsenceReason
+from profiler.sources.base import QueryKind
 from profiler.stages import Learned
 
 
@@ -60,6 +61,14 @@ def test_what_is_recommended_has_series_in_mode_recommend_alone(mode: Mode) -> N
     assert len(lines) == (3 if mode is Mode.RECOMMEND else 0)
 
 
+def test_queries_without_an_answer_are_shares_by_kind() -> None:
+    telemetry = Telemetry()
+    telemetry.read({QueryKind.DEMAND: 0.0, QueryKind.RULES: 0.5})
+    telemetry.read({QueryKind.DEMAND: 0.25})
+    lines = [line for line in exposed(telemetry) if line.startswith("sluice_metrics_unanswered_ratio")]
+    assert lines == ['sluice_metrics_unanswered_ratio{kind="Demand"} 0.25']
+
+
 def test_the_series_of_a_deleted_pipeline_end_with_it() -> None:
     telemetry = Telemetry()
     after(telemetry, a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1})))
@@ -72,7 +81,7 @@ def test_a_number_that_does_not_exist_has_no_series() -> None:
     assert not [
         line for line in lines if line.startswith(("sluice_pipeline_demand", "sluice_pipeline_observed_demand"))
     ]
-    assert not [line for line in lines if "nan" in line.lower()]
+    assert not [line for line in lines if not line.startswith("#") and line.lower().endswith("nan")]
 
 
 def test_the_demand_to_admit_has_a_series_only_while_there_is_a_limit() -> None:
@@ -230,6 +239,15 @@ def test_a_pool_has_its_price_and_its_replicas_by_state() -> None:
     assert of(lines, "pool_failing_placements")['{cause="CannotStart",pool="inferentia"}'] == 0
 
 
+def test_nodes_on_their_way_are_those_of_elastic_pools() -> None:
+    coming = (ExpectedNode(name="inferentia-x", since_s=NOW_S),)
+    elastic = a_pool("inferentia", node_pool=NodePoolState(instances=5, claims=coming))
+    fleet = pools(a_pool("cpu"), elastic, a_pool("gpu"))
+    lines = after(Telemetry(), a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}), fleet=fleet))
+    assert of(lines, "pool_arriving_nodes") == {'{pool="inferentia"}': 1}
+    assert of(lines, "pool_limit")['{pool="inferentia"}'] == 5
+
+
 def test_a_workload_that_two_pipelines_name_is_counted_once() -> None:
     own = a_state(a_spec(name="own"), replicas={VAD: 1, ENCODER: 2})
     shown = replace(
@@ -288,3 +306,16 @@ def test_every_series_that_is_exposed_is_described_with_its_labels() -> None:
             assert name in names
             if name in labels_of:
                 assert set(re.findall(r'(\w+)="', labels or "")) == labels_of[name]
+
+
+def test_a_refused_status_and_the_difference_of_clocks_have_series() -> None:
+    telemetry, snapshot = Telemetry(), a_snapshot(a_state(demand=50.0))
+    decision = decide(snapshot, Policy())
+    name = 'sluice_pipeline_status_refused{namespace="speech",pipeline="captions"}'
+    telemetry.succeeded(snapshot, decision, 0.2, 0)
+    assert f"{name} 0.0" in exposed(telemetry)
+    assert not [line for line in exposed(telemetry) if line.startswith("sluice_clock_skew_seconds")]
+    telemetry.measures_skew(lambda: -300.5)
+    telemetry.succeeded(snapshot, decision, 0.2, 0, refused={decision.pipelines[0].key})
+    assert f"{name} 1.0" in exposed(telemetry)
+    assert "sluice_clock_skew_seconds -300.5" in exposed(telemetry)

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.policy import Policy
+from controller.core.state.snapshot import BudgetState
+from controller.core.state.spec import BudgetSpec, LabelSelector
 from controller.telemetry import Telemetry
 from optimizer.model import StageName
 from profiler.stages import Correction, Learned
@@ -40,7 +42,9 @@ def in_trouble() -> str:
         },
     )
     state = a_state(a_spec(budget=2.0), demand=500.0, replicas={VAD: 1, ENCODER: 1, ENCODER_GPU: 1}, memory=memory)
-    snapshot = a_snapshot(replace(state, latency_s=0.9))
+    team = BudgetSpec(name="team", uid="u", generation=1, selector=LabelSelector(labels={}), per_hour=1.5)
+    budgets = (BudgetState(spec=team, namespaces=frozenset({"speech"})),)
+    snapshot = replace(a_snapshot(replace(state, latency_s=0.9)), budgets=budgets)
     telemetry = Telemetry()
     telemetry.succeeded(snapshot, decide(snapshot, Policy(budget_per_hour=50.0)), 0.2, invalid=0)
     return telemetry.exposition().decode()

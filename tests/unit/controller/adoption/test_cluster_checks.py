@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from made_clusters import (
     a_daemon,
     a_gpu_node,
     a_node,
+    a_node_pool,
     a_workload,
     an_hpa,
     an_inventory,
@@ -33,7 +35,11 @@ POOL = """
 apiVersion: sluice.dev/v1alpha1
 kind: ComputePool
 metadata: {name: cpu}
-spec: {device: CPU, nodeSelector: {node.kubernetes.io/instance-type: c7i.2xlarge}, price: {perHour: "1"}}
+spec:
+  device: CPU
+  nodeSelector: {node.kubernetes.io/instance-type: c7i.2xlarge}
+  price: {perHour: "1"}
+  capacity: {readyNodes: true}
 """
 PIPELINE = """
 apiVersion: sluice.dev/v1alpha1
@@ -204,9 +210,37 @@ def test_nodes_that_are_not_ready_and_pools_without_nodes() -> None:
     assert (down.ok, down.message) == (False, "1 of 2 nodes are ready; see kubectl describe node c2")
     (none,) = check_pools([pool], a_cluster(None, a_gpu_node("g1")))
     assert none.ok is False
-    elastic = the_pool(POOL.replace("price:", "capacity: {instances: 4}, price:"))
+    elastic = the_pool(POOL.replace("readyNodes: true", "instances: 4"))
     (on_demand,) = check_pools([elastic], a_cluster(None, a_gpu_node("g1")))
     assert on_demand.ok is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "bound", "ok", "words"),
+    [
+        ({"cpu": "64"}, "nodePool: cpu", True, "NodePool cpu allows 8 instances"),
+        ({}, "nodePool: cpu", False, "NodePool cpu has no limits that convert to instances: set capacity.instances"),
+        ({}, "nodePool: cpu, instances: 4", True, "no limits that convert to instances; capacity.instances is 4"),
+        ({"cpu": "64"}, "nodePool: c7", False, "there is no NodePool c7; NodePools there: cpu"),
+    ],
+)
+def test_the_node_pool_of_an_elastic_pool_says_how_many_instances_there_may_be(
+    limits: dict[str, str], bound: str, ok: bool, words: str
+) -> None:
+    pool = the_pool(POOL.replace("readyNodes: true", bound))
+    node = a_node("c1", labels={"karpenter.sh/nodepool": "cpu"})
+    cluster = replace(a_cluster(None, node), node_pools=(a_node_pool("cpu", limits),))
+    (found,) = [check for check in check_pools([pool], cluster) if check.name == "nodePool"]
+    assert (found.ok, words in found.message) == (ok, True), found.message
+
+
+def test_a_node_pool_that_cannot_be_read_or_has_no_node_yet_is_neither_right_nor_wrong() -> None:
+    pool = the_pool(POOL.replace("readyNodes: true", "nodePool: cpu"))
+    unread = replace(a_cluster(), node_pools=Unread(reason="403"))
+    empty = replace(a_cluster(None, a_gpu_node("g1")), node_pools=(a_node_pool("cpu", {"cpu": "64"}),))
+    for cluster, words in ((unread, "NodePools not read: 403"), (empty, "has no node yet")):
+        (found,) = [check for check in check_pools([pool], cluster) if check.name == "nodePool"]
+        assert (found.ok, words in found.message) == (None, True), found.message
 
 
 def test_nodes_without_the_device_of_their_pool_are_told() -> None:

@@ -8,7 +8,7 @@ from made_clusters import vector
 from controller.adoption.check import Check
 from controller.adoption.metric_checks import Metrics, check_metrics, further_queries
 from controller.core.state.spec import PipelineSpec
-from controller.kube.reader import metrics_target, user_queries
+from controller.kube.metrics_reader import metrics_target, user_queries
 from controller.resources.parsing import parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec

@@ -1,7 +1,7 @@
 from made_clusters import a_gpu_node, a_node, a_node_pool, a_workload, ready_pods
 
 from controller.adoption.inventory import pod_template
-from controller.adoption.node_groups import group_of, instance_limit, node_groups
+from controller.adoption.node_groups import capacity_bound, group_of, node_groups
 
 
 def test_nodes_of_one_type_are_a_group_by_their_type() -> None:
@@ -57,16 +57,19 @@ def test_groups_whose_names_give_the_same_label_are_both_kept() -> None:
 def test_limits_of_a_node_pool_become_instances() -> None:
     nodes = [a_gpu_node("g1", **{"karpenter.sh/nodepool": "gpu"})]
     (group,) = node_groups(nodes, [a_node_pool("gpu", {"nvidia.com/gpu": "8", "cpu": "100"})])
-    limit = instance_limit(group)
-    assert limit.instances == 8
+    limit = capacity_bound(group)
+    assert limit.capacity == {"nodePool": "gpu", "instances": 8}
     assert limit.because == "NodePool gpu has the limit nvidia.com/gpu 8; a node has 1"
 
 
-def test_without_limits_the_number_of_instances_is_not_known() -> None:
+def test_without_limits_the_bound_is_stated_or_the_ready_nodes() -> None:
     (group,) = node_groups([a_gpu_node("g1", **{"karpenter.sh/nodepool": "gpu"})], [a_node_pool("gpu")])
-    assert instance_limit(group).instances is None
+    assert capacity_bound(group).capacity == {"nodePool": "gpu", "instances": 1}
+    assert "TODO: NodePool gpu has no limits" in capacity_bound(group).because
+    (group,) = node_groups([], [a_node_pool("gpu", {"cpu": "100"})])
+    assert capacity_bound(group).capacity == {"nodePool": "gpu"}
     (group,) = node_groups([a_node("c1")], ())
-    assert instance_limit(group).instances is None
+    assert capacity_bound(group).capacity == {"readyNodes": True}
 
 
 def test_a_workload_belongs_where_most_of_its_pods_run() -> None:

@@ -101,8 +101,8 @@ def test_a_cluster_with_everything_is_described_by_valid_manifests() -> None:
         "gpu": "GPU",
         "inf2": "Inferentia",
     }
-    assert pools["gpu"]["capacity"] == {"instances": 8}
-    assert "capacity" not in pools["c7i-2xlarge"]
+    assert pools["gpu"]["capacity"] == {"nodePool": "gpu", "instances": 8}
+    assert pools["c7i-2xlarge"]["capacity"] == {"readyNodes": True}
     assert spec["mode"] == "Recommend"
     assert [stage["name"] for stage in spec["stages"]] == ["vad", "encoder-gpu", "lm"]
     vad, encoder, lm = spec["stages"]

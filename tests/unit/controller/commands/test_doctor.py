@@ -18,7 +18,7 @@ MANIFESTS = """\
 apiVersion: sluice.dev/v1alpha1
 kind: ComputePool
 metadata: {name: cpu}
-spec: {device: CPU, nodeSelector: {sluice.dev/pool: cpu}, price: {perHour: "1"}}
+spec: {device: CPU, nodeSelector: {sluice.dev/pool: cpu}, price: {perHour: "1"}, capacity: {readyNodes: true}}
 ---
 apiVersion: sluice.dev/v1alpha1
 kind: SpeechPipeline
@@ -103,7 +103,12 @@ def test_pools_of_the_cluster_count_where_the_files_have_none(tmp_path: Path, ma
         "apiVersion": "sluice.dev/v1alpha1",
         "kind": "ComputePool",
         "metadata": {"name": "cpu", "uid": "u", "generation": 1},
-        "spec": {"device": "CPU", "nodeSelector": {"sluice.dev/pool": "cpu"}, "price": {"perHour": "1"}},
+        "spec": {
+            "device": "CPU",
+            "nodeSelector": {"sluice.dev/pool": "cpu"},
+            "price": {"perHour": "1"},
+            "capacity": {"readyNodes": True},
+        },
     }
     answers = {**ANSWERS, "/apis/sluice.dev/v1alpha1/computepools": [in_cluster]}
     assert run(tmp_path, answers, manifests).exit_code == 0

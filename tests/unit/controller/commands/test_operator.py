@@ -74,7 +74,13 @@ def test_the_settings_of_decisions_become_a_policy_that_a_record_keeps(
 def the_scaler(settings: OperatorSettings, died: list[str]) -> ExternalScaler:
     store = ResourceStore()
     return external_scaler(
-        settings, "127.0.0.1:0", pipelines=store, listed=lambda: True, health=Health(), died=died.append
+        settings,
+        "127.0.0.1:0",
+        pipelines=store,
+        listed=lambda: True,
+        health=Health(),
+        died=died.append,
+        clock=lambda: 0.0,
     )
 
 

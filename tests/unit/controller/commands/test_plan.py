@@ -463,3 +463,23 @@ def test_a_range_or_a_frontier_of_pipelines_that_share_a_stage_is_refused() -> N
     curve = run(*SHARED, "--demand=telephony/voicemail=10", "--frontier=telephony/calls")
     assert curve.exit_code == 2
     assert "not possible where pipelines share a stage" in curve.stderr
+
+
+def test_a_compute_budget_in_the_files_caps_the_pipelines_of_the_namespaces_that_it_selects(tmp_path: Path) -> None:
+    budget = tmp_path / "budget.yaml"
+    files = (EXAMPLES / "pools.yaml", EXAMPLES / "batch-transcription.yaml", budget)
+    arguments = (*files, "--demand=archive/batch-transcription=40", "--instances=c7i=20", "-o", "json")
+    text = (EXAMPLES / "budget.yaml").read_text().replace('perHour: "60"', 'perHour: "2"')
+
+    budget.write_text(text)
+    outside = json.loads(run(*arguments).stdout)["pipelines"][0]
+    assert outside["limited_by"] != "Budget/research"
+
+    budget.write_text(
+        f"{text}---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: archive, labels: {{team: research}}}}\n"
+    )
+    result = run(*arguments)
+    inside = json.loads(result.stdout)["pipelines"][0]
+    assert result.exit_code == 1
+    assert inside["limited_by"] == "Budget/research"
+    assert inside["cost_per_hour"] <= 2.0 < outside["cost_per_hour"]

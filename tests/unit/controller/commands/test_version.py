@@ -27,10 +27,11 @@ def test_resources_of_the_same_version_exit_with_0(tmp_path: Path) -> None:
     assert {crd["name"]: crd["ok"] for crd in json.loads(result.stdout)["crds"]} == {
         "speechpipelines.sluice.dev": True,
         "computepools.sluice.dev": True,
+        "computebudgets.sluice.dev": True,
     }
 
 
 def test_resources_that_are_missing_exit_with_1(tmp_path: Path) -> None:
     result = compared(tmp_path, {})
     assert result.exit_code == 1
-    assert [crd["ok"] for crd in json.loads(result.stdout)["crds"]] == [False, False]
+    assert [crd["ok"] for crd in json.loads(result.stdout)["crds"]] == [False, False, False]

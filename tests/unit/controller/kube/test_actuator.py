@@ -8,13 +8,16 @@ from controller.kube.actuator import Actuator, WriteOutcome
 from controller.kube.gateway import (
     PODS,
     Conflict,
+    Failed,
     Forbidden,
     Gateway,
+    HeldBack,
     KubeError,
     NotFound,
     NotLeading,
     Resource,
     Scale,
+    Silent,
     Unavailable,
 )
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -58,10 +61,10 @@ def a_change(name: str, before: int, after: int) -> ReplicaChange:
     )
 
 
-def apply(gateway: ScriptedGateway, *changes: ReplicaChange) -> list[WriteOutcome]:
+def apply(gateway: ScriptedGateway, *changes: ReplicaChange, actuator: Actuator | None = None) -> list[WriteOutcome]:
     decision = Mock(changes=changes)
     decision.spec = Mock(key=PipelineKey("speech/captions"), namespace="speech")
-    writes = Actuator(cast(Gateway, gateway)).apply([decision])
+    writes = (actuator or Actuator(cast(Gateway, gateway))).apply([decision])
     return [write.outcome for write in writes]
 
 
@@ -77,7 +80,7 @@ def test_pods_are_told_who_goes_first_before_there_are_fewer() -> None:
 
 def test_a_pod_that_cannot_be_told_keeps_nothing_from_going() -> None:
     change = replace(a_change("a", 3, 1), deletion_costs={"a-1": -5, "a-2": 0})
-    for error in (NotFound("gone"), Forbidden("no right to patch pods")):
+    for error in (NotFound("gone"), Forbidden("no right to patch pods"), Failed("500 a webhook failed")):
         gateway = ScriptedGateway(refuses_marks=error)
         assert apply(gateway, change) == [WriteOutcome.APPLIED]
         assert len(gateway.marked) == 2
@@ -98,16 +101,61 @@ def test_what_adds_replicas_comes_before_what_removes_them_and_the_order_decided
 
 
 def test_a_refused_change_does_not_stop_the_others() -> None:
-    gateway = ScriptedGateway({"a": [Forbidden("no")], "b": [NotFound("gone")]})
-    assert apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2), a_change("c", 1, 2)) == [
+    gateway = ScriptedGateway(
+        {
+            "a": [Forbidden("no")],
+            "b": [NotFound("gone")],
+            "c": [Failed("500 a webhook failed")],
+            "d": [Unavailable("429")],
+        }
+    )
+    assert apply(gateway, *(a_change(name, 1, 2) for name in "abcde")) == [
         WriteOutcome.FORBIDDEN,
         WriteOutcome.NOT_FOUND,
+        WriteOutcome.FAILED,
+        WriteOutcome.UNAVAILABLE,
         WriteOutcome.APPLIED,
     ]
 
 
+def test_a_change_that_was_held_back_is_skipped_and_keeps_its_place() -> None:
+    gateway = ScriptedGateway({"a": [HeldBack("not sent")]})
+    actuator = Actuator(cast(Gateway, gateway))
+    changes = a_change("a", 1, 2), a_change("b", 1, 2)
+    assert apply(gateway, *changes, actuator=actuator) == [WriteOutcome.SKIPPED, WriteOutcome.APPLIED]
+    gateway.written.clear()
+    apply(gateway, *changes, actuator=actuator)
+    assert [name for name, _, _ in gateway.written] == ["a", "b"]
+
+
+def test_what_failed_goes_last_next_time() -> None:
+    gateway = ScriptedGateway({"a": [Failed("500")] * 2, "b": [None, Failed("500")]})
+    actuator = Actuator(cast(Gateway, gateway))
+    changes = a_change("a", 1, 2), a_change("b", 1, 2), a_change("c", 1, 2), a_change("d", 2, 1)
+    orders = []
+    for _ in range(4):
+        gateway.written.clear()
+        apply(gateway, *changes, actuator=actuator)
+        orders.append("".join(name for name, _, _ in gateway.written))
+    assert orders == ["abcd", "bcda", "cdab", "abcd"]
+
+
+def test_webhooks_that_hang_keep_the_others_waiting_for_one_cycle_each() -> None:
+    gateway = ScriptedGateway({"a": [Silent("timed out")] * 9, "b": [Silent("timed out")] * 9})
+    actuator = Actuator(cast(Gateway, gateway))
+    changes = a_change("a", 1, 2), a_change("b", 1, 2), a_change("c", 1, 2), a_change("d", 2, 1)
+    applied: set[str] = set()
+    for _ in range(3):
+        gateway.written.clear()
+        outcomes = apply(gateway, *changes, actuator=actuator)
+        applied |= {
+            name for (name, _, _), o in zip(gateway.written, outcomes, strict=False) if o is WriteOutcome.APPLIED
+        }
+    assert applied == {"c", "d"}
+
+
 def test_nothing_more_is_tried_once_the_server_does_not_answer() -> None:
-    gateway = ScriptedGateway({"a": [Unavailable("timeout")]})
+    gateway = ScriptedGateway({"a": [Silent("timeout")]})
     outcomes = apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2))
     assert outcomes == [WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED]
     assert len(gateway.written) == 1

@@ -3,8 +3,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from builders import a_snapshot, a_state
 
+from controller.core import cycle
 from controller.core.codec import InvalidRecord
+from controller.core.cycle import decide
 from controller.core.state.carry_over import (
     DemandSample,
     FeedbackFloor,
@@ -13,8 +16,10 @@ from controller.core.state.carry_over import (
     PipelineMemory,
     RuleMemory,
 )
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import Planned
 from controller.core.state.spec import Target
-from controller.kube.durable import memory_document, memory_from, resumed
+from controller.kube.durable import PlannedTexts, memory_document, memory_from, pack, planned_from, resumed, unpacked
 from optimizer.model import PoolName, StageName
 from profiler.law import BatchTimes
 from profiler.stages import Correction, Learned
@@ -214,3 +219,50 @@ def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> Non
         edited = {"learned": {**document["learned"], **edited}}
     with pytest.raises(InvalidRecord, match=field):
         memory_from({**document, **edited})
+
+
+def a_plan(monkeypatch: pytest.MonkeyPatch) -> Planned:
+    monkeypatch.setattr(cycle, "AT_ONCE", 0)
+    (pipeline,) = decide(a_snapshot(a_state(demand=50.0)), Policy()).pipelines
+    assert pipeline.planned is not None
+    return pipeline.planned
+
+
+def test_the_plan_of_a_large_fleet_survives_unchanged_and_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned, texts = a_plan(monkeypatch), PlannedTexts()
+    text = texts.of("uid", planned)
+    document = memory_document(MEMORY, text)
+    assert planned_from(json.loads(json.dumps(document))) == planned
+    assert memory_from(document) == MEMORY
+    assert texts.of("uid", planned) is text
+    assert texts.of("uid", replace(planned, at_s=1.0)) != text
+    restored = planned_from(document)
+    assert restored is not None
+    assert PlannedTexts().of("uid", restored) == text, "a new leader with nothing changed writes nothing"
+    assert text is not None
+    assert len(text) < 4000
+
+
+def test_a_memory_without_a_plan_has_none() -> None:
+    assert planned_from(None) is None
+    assert planned_from(memory_document(MEMORY)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "!", 5, pack({}), pack([]), pack({"pipeline": 1, "plan": 2, "terms": {}, "at_s": 0}), "QUJD"]
+)
+def test_a_plan_that_was_edited_is_refused(text: object) -> None:
+    with pytest.raises(InvalidRecord, match=r"status\.memory\.planned"):
+        planned_from({"planned": text})
+
+
+def test_a_plan_of_other_placements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = a_plan(monkeypatch)
+    fewer = replace(planned, plan=replace(planned.plan, stages=planned.plan.stages[1:]))
+    with pytest.raises(InvalidRecord, match="placements of its pipeline"):
+        planned_from(memory_document(MEMORY, PlannedTexts().of("uid", fewer)))
+
+
+def test_a_packed_document_cannot_fill_the_memory() -> None:
+    with pytest.raises(InvalidRecord, match="at most 4194304 bytes"):
+        unpacked(pack({"noise": "0" * 5_000_000}), "here")

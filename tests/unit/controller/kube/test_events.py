@@ -2,7 +2,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from controller.kube.events import EventRecorder
-from controller.kube.gateway import EVENTS, Forbidden, Gateway, KubeError, Resource
+from controller.kube.gateway import EVENTS, Forbidden, Gateway, KubeError, Resource, Silent
 
 
 @dataclass
@@ -92,3 +92,17 @@ def test_what_befalls_thousands_at_once_is_told_of_some_and_of_others_later() ->
             recorder.record(an_object(f"p{number}"), "Warning", "MetricsMissing", "no demand")
     assert len([event for _, event in log.events if event["firstTimestamp"].startswith("1970-01-01T00:00:0")]) >= 500
     assert len(log.events) <= 500 + 100 * 60
+
+
+def test_a_namespace_whose_webhook_hangs_delays_a_cycle_once_a_minute() -> None:
+    recorder, log, clock = a_recorder()
+    log.error = Silent("timed out")
+    for reason in ("Scaled", "NotReady"):
+        recorder.record(an_object(namespace="speech"), "Normal", reason, "")
+    log.error = None
+    recorder.record(an_object(namespace="speech"), "Normal", "Ready", "")
+    recorder.record(an_object("other", namespace="archive"), "Normal", "Ready", "")
+    assert [namespace for namespace, _ in log.events] == ["archive"]
+    clock.now_s = 61.0
+    recorder.record(an_object(namespace="speech"), "Normal", "Ready", "")
+    assert [namespace for namespace, _ in log.events] == ["archive", "speech"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,14 +20,18 @@ from controller.kube.gateway import (
     Conflict,
     EventStream,
     Expired,
+    Failed,
     Forbidden,
     Gateway,
+    HeldBack,
     Invalid,
     KubeError,
     NotFound,
     NotLeading,
+    Silent,
     Unavailable,
     WatchEvent,
+    kind_of,
 )
 
 TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
@@ -41,9 +46,13 @@ DISCOVERY = {
 
 @dataclass
 class Server:
-    """Answers every request with the same status, headers and body, except discovery, and notes the requests."""
+    """Answers every request with the same status, headers and body, except discovery, and notes the requests.
+
+    With `only`, requests whose line does not have this text are answered with status 200.
+    """
 
     status: int = 200
+    only: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: object = field(default_factory=lambda: SCALE)
     requests: list[str] = field(default_factory=list)
@@ -53,9 +62,11 @@ class Server:
         self.requests.append(f"{handler.command} {handler.path}")
         handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         discovery = handler.path == "/apis/apps/v1"
-        content = json.dumps(DISCOVERY if discovery else self.body).encode()
-        handler.send_response(200 if discovery else self.status)
-        for name, value in {"Content-Length": str(len(content)), **self.headers}.items():
+        met = not discovery and self.only in self.requests[-1]
+        content = json.dumps(DISCOVERY if discovery else self.body if met else SCALE).encode()
+        handler.send_response_only(self.status if met else 200)
+        headers = {"Date": handler.date_time_string(), **(self.headers if met else {})}
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
             handler.send_header(name, value)
         handler.end_headers()
         handler.wfile.write(content)
@@ -111,7 +122,11 @@ def test_a_scale_that_omits_its_replicas_has_none(server: Server) -> None:
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(403, Forbidden), (404, NotFound), (409, Conflict), (422, Invalid), (500, Unavailable), (418, Unavailable)],
+    [
+        *((403, Forbidden), (404, NotFound), (409, Conflict), (422, Invalid)),
+        *((500, Failed), (502, Failed), (504, Failed), (418, Failed)),
+        *((429, Unavailable), (503, Unavailable)),
+    ],
 )
 def test_an_error_says_by_its_type_whether_to_try_again(server: Server, status: int, error: type[KubeError]) -> None:
     server.status, server.body = status, {"message": "because"}
@@ -123,25 +138,79 @@ def test_an_error_says_by_its_type_whether_to_try_again(server: Server, status: 
     assert type(e.value) is error
 
 
-def test_a_response_that_is_no_object_is_unavailable(server: Server) -> None:
+def test_a_response_that_is_no_object_is_a_failure_of_this_request(server: Server) -> None:
     server.body = [1]
-    with Gateway(server.kubeconfig) as gateway, pytest.raises(Unavailable, match="is not a JSON object"):
+    with Gateway(server.kubeconfig) as gateway, pytest.raises(Failed, match="is not a JSON object"):
         gateway.get(NODES, None, "a")
 
 
-def test_during_a_retry_after_only_the_lease_is_requested(server: Server) -> None:
-    server.status, server.headers, server.body = 429, {"Retry-After": "20"}, {"message": "busy"}
+def test_a_server_that_nothing_reaches_is_silent(server: Server) -> None:
+    document = yaml.safe_load(server.kubeconfig.read_text())
+    document["clusters"][0]["cluster"]["server"] = "http://127.0.0.1:1"
+    server.kubeconfig.write_text(yaml.safe_dump(document))
+    with Gateway(server.kubeconfig) as gateway, pytest.raises(Silent, match="refused"):
+        gateway.get(NODES, None, "a")
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("wait", ["20", "Wed, 25 Nov 2026 02:00:20 GMT"])
+def test_a_retry_after_holds_back_requests_of_its_kind_but_not_those_for_the_lease(
+    server: Server, status: int, wait: str
+) -> None:
+    # Both dates are of the server's clock: it does not matter what this machine's is.
+    server.headers = {"Retry-After": wait, "Date": "Wed, 25 Nov 2026 02:00:00 GMT"}
+    server.status, server.body, server.only = status, {"message": "busy"}, "GET /api/v1/nodes"
+    held = rf"not sent: the API server asked to retry after 20 s \(status {status}\)"
     with Gateway(server.kubeconfig) as gateway, Gateway(server.kubeconfig, always_send=True) as lease:
         for each in (gateway, lease):
-            with pytest.raises(Unavailable, match="429 busy"):
+            with pytest.raises(Unavailable, match=f"{status} busy"):
                 each.get(NODES, None, "a")
         before = len(server.requests)
-        with pytest.raises(Unavailable, match=r"not sent: the API server asked to retry after 20 s \(status 429\)"):
-            gateway.get(NODES, None, "a")
+        with pytest.raises(HeldBack, match=held):
+            gateway.get(NODES, None, "another")
         assert len(server.requests) == before
-        with pytest.raises(Unavailable, match="429 busy"):
+        with pytest.raises(Unavailable, match=f"{status} busy"):
             lease.get(NODES, None, "a")
-        assert len(server.requests) == before + 1
+        gateway.get(PODS, "speech", "a")
+        gateway.patch(PODS, "speech", "a", {})
+        gateway.patch_scale("speech", TARGET, 3, "7")
+        assert len(server.requests) == before + 5, "discovery, too"
+
+
+@pytest.mark.parametrize("wait", ["", "soon", "-1", "nan", "Wed, 25 Nov 2026 01:00:00 GMT"])
+def test_an_overload_without_a_usable_retry_after_holds_back_its_kind_for_a_moment(server: Server, wait: str) -> None:
+    server.headers = {"Retry-After": wait, "Date": "Wed, 25 Nov 2026 02:00:00 GMT"}
+    server.status, server.body = 503, {"message": "busy"}
+    with Gateway(server.kubeconfig) as gateway:
+        with pytest.raises(Unavailable, match="503 busy"):
+            gateway.get(NODES, None, "a")
+        with pytest.raises(HeldBack, match=r"not sent: the API server is overloaded \(status 503\)"):
+            gateway.get(NODES, None, "a")
+
+
+def test_the_kind_of_a_request_is_its_verb_and_its_resource_without_names() -> None:
+    scale = kind_of("PATCH", "/apis/apps/v1/namespaces/speech/deployments/asr/scale")
+    assert scale == kind_of("PATCH", "/apis/apps/v1/namespaces/other/deployments/vad/scale")
+    assert scale == "PATCH /apis/apps/v1/deployments/*/scale"
+    assert kind_of("GET", "/api/v1/pods") == kind_of("GET", "/api/v1/namespaces/speech/pods") == "GET /api/v1/pods"
+    kinds = {
+        kind_of("GET", "/api/v1/pods"),
+        kind_of("GET", "/api/v1/pods", [("watch", "true")]),
+        kind_of("GET", "/api/v1/namespaces/speech/pods/a"),
+        kind_of("PATCH", "/api/v1/namespaces/speech/pods/a"),
+        kind_of("PATCH", "/apis/sluice.dev/v1alpha1/computepools/cpu/status"),
+    }
+    assert len(kinds) == 5
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_every_answer_tells_the_time_of_the_server(server: Server, status: int) -> None:
+    server.status, server.headers = status, {"Date": "Thu, 26 Nov 2026 00:00:00 GMT"}
+    with Gateway(server.kubeconfig) as gateway:
+        for _ in range(3):
+            with suppress(Failed):
+                gateway.get(NODES, None, "a")
+        assert gateway.server_clock.now_s() == pytest.approx(1_795_651_200, abs=10)
 
 
 def test_only_writes_need_a_permit_and_without_one_nothing_is_sent(server: Server) -> None:
@@ -175,10 +244,10 @@ class Response:
     ("line", "error"),
     [
         (b'{"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}}', Expired),
-        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd leader changed"}}', Unavailable),
-        (b'{"type": "ADDED", "obj', Unavailable),
-        (b"[1]", Unavailable),
-        (b'{"object": {}}', Unavailable),
+        (b'{"type": "ERROR", "object": {"code": 500, "message": "etcd leader changed"}}', Failed),
+        (b'{"type": "ADDED", "obj', Failed),
+        (b"[1]", Failed),
+        (b'{"object": {}}', Failed),
     ],
 )
 def test_an_event_that_is_none_ends_the_stream(line: bytes, error: type[KubeError]) -> None:

@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from controller.core.state.spec import LabelSelector, Requirement
 from controller.kube.gateway import Scale
-from controller.kube.matching import LabelSelector, Pods, Requirement, kept_node, kept_pod, kept_workload
+from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.workloads import NodeNames, crashed, ready_nodes, reporting_pods, restarts, target_state
 
 NODES = NodeNames(up=frozenset({"node-1"}), leaving=frozenset())

@@ -1,12 +1,14 @@
 """What the reader makes of a cluster that it cannot read whole: absence, and no failure of what it does not see."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import yaml
+from annotated_lease import LeaseLog
+from builders import a_spec
 
 from controller.core.cycle import decide
 from controller.core.messages.phrases import timestamp
@@ -15,15 +17,29 @@ from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolM
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.kube.cluster import Cluster, View
-from controller.kube.durable import memory_document
-from controller.kube.gateway import DEPLOYMENTS, STATEFUL_SETS, Forbidden, Gateway, KubeError, NotFound
+from controller.kube.durable import kept_document, memory_document
+from controller.kube.gateway import (
+    DEPLOYMENTS,
+    NODE_CLAIMS,
+    NODE_POOLS,
+    STATEFUL_SETS,
+    Failed,
+    Forbidden,
+    Gateway,
+    KubeError,
+    Listing,
+    NotFound,
+    Resource,
+)
+from controller.kube.kept_memory import KeptMemory
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
+from controller.kube.metrics_reader import _query_kind, metrics_target
 from controller.kube.priorities import PriorityLimits
 from controller.kube.reader import Reader, Resources
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples
-from profiler.sources.base import ReadAnswer, ReadRequest
+from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples, SeriesLabels
+from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
 
 EXAMPLES = Path(__file__).parents[4] / "crds" / "examples"
 LONG_AGO, NOW_S = "2026-01-01T00:00:00Z", 1767312000.0
@@ -61,10 +77,12 @@ class World:
     ready: bool = False
     restarts: int = 0
     changed_s: float | None = None
+    replicas: int = 1
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
-        workload = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1, "selector": {"matchLabels": labels}}}
+        spec = {"replicas": self.replicas, "selector": {"matchLabels": labels}}
+        workload = {"metadata": {"resourceVersion": "1"}, "spec": spec}
         changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
             "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
@@ -106,8 +124,7 @@ def a_reader(*pipelines: dict[str, Any], nodes: list[dict[str, Any]] | KubeError
     return Reader(
         cast("Gateway", NobodyElse()),
         Silent(),
-        pipelines=a_store(*pipelines),
-        pools=a_store(*manifests("pools.yaml")),
+        Resources(a_store(*pipelines), a_store(*manifests("pools.yaml")), a_store()),
         cluster=cast("Cluster", World(nodes=nodes or [a_node("node-0")])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -124,8 +141,9 @@ def seen(nodes: list[dict[str, Any]] | KubeError) -> tuple[TargetState, PoolMemo
     return target, next(pool.memory for pool in decide(snapshot, Policy()).pools if pool.name == "c7i")
 
 
-def test_nodes_that_were_never_read_are_not_nodes_that_are_gone() -> None:
-    target, memory = seen(Forbidden("403 nodes is forbidden"))
+@pytest.mark.parametrize("error", [Forbidden("403 nodes is forbidden"), Failed("500 etcdserver: request timed out")])
+def test_nodes_that_were_never_read_are_not_nodes_that_are_gone(error: KubeError) -> None:
+    target, memory = seen(error)
     assert (len(target.stranded), len(target.starting)) == (0, 1)
     assert memory == PoolMemory()
 
@@ -136,10 +154,32 @@ def test_a_node_that_is_gone_takes_its_pod_with_it_and_its_pool_has_failed() -> 
     assert memory.reason == "pod-0: its node node-0 is not ready"
 
 
+@pytest.mark.parametrize("basis", ["Instances", "Replicas"])
+def test_nodes_are_known_by_type_and_pods_where_a_budget_counts_whole_nodes(basis: str) -> None:
+    (pipeline,) = manifests("batch-transcription.yaml")
+    pipeline["spec"]["budget"]["basis"] = basis
+    pools = {pool["metadata"]["name"]: pool["spec"] for pool in manifests("pools.yaml")}
+    nodes = [a_node("node-0"), a_node("idle")]
+    for node in nodes:
+        node["metadata"]["labels"] = {
+            **pools["c7i"]["nodeSelector"],
+            "node.kubernetes.io/instance-type": "c7i.2xlarge",
+        }
+    reader = a_reader(pipeline, nodes=nodes)
+    snapshot = reader.observe().snapshot
+    reader.close()
+    (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+    whole = basis == "Instances"
+    assert snapshot.pools[PoolName("c7i")].nodes == ({"node-0": "c7i.2xlarge"} if whole else {})
+    assert target.nodes == ({"node-0": 1} if whole else {})
+
+
 def test_a_priority_counts_up_to_the_limit_of_its_namespace() -> None:
     (manifest,) = manifests("batch-transcription.yaml")
     manifest["spec"]["priority"] = 500
-    resources = Resources(a_store(manifest), a_store(), (), PriorityLimits(namespaces={"archive": 20}))
+    resources = Resources(
+        a_store(manifest), a_store(), a_store(), priorities=PriorityLimits(namespaces={"archive": 20})
+    )
     for _ in range(2):  # parsed, and then known
         ((spec, _resource),), _invalid = resources.pipelines()
         assert spec.priority == 20
@@ -155,8 +195,7 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
     reader = Reader(
         cast("Gateway", NobodyElse()),
         source,
-        pipelines=store,
-        pools=a_store(*manifests("pools.yaml")),
+        Resources(store, a_store(*manifests("pools.yaml")), a_store()),
         cluster=cast("Cluster", World(nodes=[])),
         interval_s=10.0,
         reporting_grace_s=60.0,
@@ -225,6 +264,21 @@ def test_the_owner_keeps_its_workload_over_a_restart_whatever_the_age_of_the_oth
     assert (found["a-older"].owner, found["live"].owner) == (None, "archive/a-older")
 
 
+@pytest.mark.parametrize(("at_s", "demand"), [(NOW_S - 60, 7.0), (NOW_S - 120, 3.0)])
+def test_a_new_leader_goes_on_with_the_newer_memory_of_status_and_lease(at_s: float, demand: float) -> None:
+    in_status = kept_document(PipelineMemory(demand=3.0), None, NOW_S - 90)
+    in_lease = kept_document(PipelineMemory(demand=7.0), None, at_s)
+    lease = LeaseLog()
+    kept = KeptMemory(cast("Gateway", lease), namespace="sluice-system", name="sluice", identity=LeaseLog.HOLDER)
+    kept.keep({"live": in_lease})
+    successor = KeptMemory(cast("Gateway", lease), namespace="sluice-system", name="sluice", identity="next")
+    reader = a_reader(a_pipeline("live", memory=in_status))
+    reader.resume_from(successor)
+    (state,) = reader.observe().snapshot.pipelines
+    reader.close()
+    assert state.memory.demand == demand
+
+
 def test_a_query_that_the_source_left_unanswered_is_not_an_empty_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Silent().read
     monkeypatch.setattr(Silent, "read", lambda _, request: replace(whole(request), scalars={}))
@@ -281,7 +335,7 @@ def borrowing(stage: str = "decode-audio", to: str = "live") -> dict[str, Any]:
 def test_a_shared_stage_has_the_workload_and_the_samples_of_its_owner_which_are_read_once() -> None:
     reader = a_reader(a_pipeline("live"), borrowing())
     observation = reader.observe()
-    (request,) = cast("Silent", reader._source).requests
+    (request,) = cast("Silent", reader._metrics._source).requests
     reader.close()
     states = {state.spec.name: state for state in observation.snapshot.pipelines}
     shared = states["borrower"].targets[StageName("own"), AUDIO[1]]
@@ -309,3 +363,142 @@ def test_a_pipeline_whose_shared_stage_is_missing_is_told_so_and_left_as_it_is(
     assert (invalid.resource.name, invalid.reason) == ("borrower", ConditionReason.SHARED_STAGE_MISSING)
     assert words in invalid.problem
     assert [state.spec.name for state in observation.snapshot.pipelines] == ["live"]
+
+
+class KarpenterWithoutCapacity:
+    """An API server with a NodePool whose launches fail; `asked` has the selectors of the Events that were listed."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def list_all(self, resource: Resource, *_: object) -> Listing:
+        if resource != NODE_POOLS and resource != NODE_CLAIMS:
+            raise NotFound("no such kind")
+        pool = {"metadata": {"name": "c7i"}, "spec": {"limits": {"nodes": "7"}}}
+        return Listing(items=(pool,) if resource == NODE_POOLS else (), resource_version="1")
+
+    def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
+        self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
+        claim = {"kind": "NodeClaim", "name": "c7i-x"}
+        failed = {"metadata": {}, "involvedObject": claim, "message": "no c7i", "lastTimestamp": timestamp(NOW_S - 70)}
+        yield Listing(items=(failed,) if "InsufficientCapacityError" in self.asked[-1] else (), resource_version="1")
+
+
+@dataclass
+class Pending(World):
+    """The pod has had no node for two minutes."""
+
+    def view(self) -> View:
+        waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": timestamp(NOW_S - 120)}
+        labels = {"app": "decode-audio"}
+        metadata = {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO}
+        pod = {"metadata": metadata, "status": {"phase": "Pending", "conditions": [waits]}}
+        known = super().view()
+        return View(workloads=known._workloads, pods=Pods([kept_pod(pod)]), nodes=known._nodes)
+
+
+def test_an_elastic_pool_fails_by_the_events_of_its_claims_and_they_are_read_only_while_pods_are_pending() -> None:
+    cpu, *others = manifests("pools.yaml")
+    elastic = {**cpu, "spec": {**cpu["spec"], "capacity": {"nodePool": "c7i"}}}
+    for world, read in ((Pending(nodes=[a_node("node-0")]), True), (World(nodes=[a_node("node-0")]), False)):
+        server = KarpenterWithoutCapacity()
+        reader = Reader(
+            cast("Gateway", server),
+            Silent(),
+            Resources(a_store(*manifests("batch-transcription.yaml")), a_store(elastic, *others), a_store()),
+            cluster=cast("Cluster", world),
+            interval_s=10.0,
+            reporting_grace_s=60.0,
+            clock=lambda: NOW_S,
+        )
+        snapshot = reader.observe().snapshot
+        reader.close()
+        assert snapshot.pools[PoolName("c7i")].limit == 7
+        memory = next(pool.memory for pool in decide(snapshot, Policy()).pools if pool.name == "c7i")
+        assert memory.reason == ("pod-0: no c7i" if read else "")
+        assert server.asked == (
+            [
+                "archive: involvedObject.kind=Pod,reason=Nominated",
+                "archive: involvedObject.kind=Pod,reason=TriggeredScaleUp",
+                "default: involvedObject.kind=NodeClaim,reason=InsufficientCapacityError",
+            ]
+            if read
+            else []
+        )
+
+
+def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> None:
+    cpu, second, third = manifests("pools.yaml")
+    labels = {"node.kubernetes.io/instance-type": "inf2.xlarge"}
+    node = a_node("node-0")
+    node["metadata"]["labels"] = labels
+    third["spec"]["nodeSelector"] = labels
+    reader = Reader(
+        cast("Gateway", NobodyElse()),
+        Silent(),
+        Resources(a_store(*manifests("batch-transcription.yaml")), a_store(cpu, second, third), a_store()),
+        cluster=cast("Cluster", World(nodes=[node])),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    snapshot = reader.observe().snapshot
+    reader.close()
+    (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+    assert target.match.outside == {"pod-0": "node-0"}
+    assert snapshot.pools[PoolName("g6")].shared_nodes == {PoolName("inf2"): ("node-0",)}
+    assert snapshot.pools[PoolName("c7i")].shared_nodes == {}
+
+
+class Quota(NobodyElse):
+    """An API server with Events about pods that a quota refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
+        self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
+        owner = {"kind": "ReplicaSet", "name": "decode-audio-7d9f"}
+        event = {"metadata": {}, "involvedObject": owner, "message": "over quota", "lastTimestamp": timestamp(NOW_S)}
+        yield Listing(items=(event,), resource_version="1")
+
+
+def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -> None:
+    key = (StageName("decode-audio"), PoolName("c7i"))
+    long = memory_document(PipelineMemory(uncreated_since_s={key: NOW_S - 400}))
+    states: tuple[tuple[dict[str, Any], str], ...] = (({}, ""), ({"memory": long}, "over quota"))
+    for status, words in states:
+        server = Quota()
+        reader = Reader(
+            cast("Gateway", server),
+            Silent(),
+            Resources(
+                a_store(a_pipeline("batch-transcription") | {"status": status}),
+                a_store(*manifests("pools.yaml")),
+                a_store(),
+            ),
+            cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, replicas=3)),
+            interval_s=10.0,
+            reporting_grace_s=60.0,
+            clock=lambda: NOW_S,
+        )
+        snapshot = reader.observe().snapshot
+        reader.close()
+        (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+        assert (target.uncreated, target.refusal) == (2, words)
+        assert server.asked == (["archive: reason=FailedCreate"] if words else [])
+        failures = decide(snapshot, Policy()).pipelines[0].memory.failures
+        assert [each.cause for each in failures.values()] == ([FailureCause.NOT_CREATED] if words else [])
+
+
+def test_the_labels_of_a_stage_are_those_of_its_metrics() -> None:
+    spec = a_spec()
+    stage = replace(spec.stages[0], metrics_labels=SeriesLabels(pod="exported_pod"))
+    pods = frozenset({"a", "b"})
+    target = metrics_target(spec, stage, stage.placements[0], pods=pods, endpoints={}, long_ready=frozenset({"a"}))
+    assert (target.labels, target.long_ready) == (stage.metrics_labels, frozenset({"a"}))
+
+
+def test_every_query_of_a_user_has_its_kind() -> None:
+    kinds = [_query_kind(name) for name in (("a", "demand"), ("a", "sla"), ("a", "vad", "queue"))]
+    assert kinds == [QueryKind.DEMAND, QueryKind.LATENCY, QueryKind.RULES]

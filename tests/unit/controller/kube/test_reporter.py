@@ -1,30 +1,39 @@
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
+from annotated_lease import LeaseLog
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.durable import memory_from
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import (
     EVENTS,
+    LEASES,
     Conflict,
+    Failed,
+    Forbidden,
     Gateway,
     Invalid,
     KubeError,
     Listing,
     NotFound,
+    NotLeading,
     Resource,
+    Silent,
     Unavailable,
 )
+from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PoolName
 
 CAPTIONS = PipelineKey("speech/captions")
 
@@ -35,17 +44,20 @@ class StatusLog:
 
     objects: dict[str, dict[str, Any]]
     error: KubeError | None = None
+    errors: dict[str, KubeError] = field(default_factory=dict)
     replaced: frozenset[str] = frozenset()
     asked: list[str] = field(default_factory=list)
     patches: list[str] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    leases: LeaseLog = field(default_factory=LeaseLog)
 
     def patch_status(
         self, resource: Resource, namespace: str | None, name: str, uid: str, status: dict[str, Any]
     ) -> dict[str, Any]:
         self.asked.append(name)
-        if self.error:
-            raise self.error
+        if error := self.errors.get(name, self.error):
+            raise error
         self.patches.append(name)
         before = self.objects[name]
         version = str(int(before["metadata"]["resourceVersion"]) + 1)
@@ -57,12 +69,18 @@ class StatusLog:
         return self.objects[name]
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+        if resource is LEASES:
+            return self.leases.get(resource, namespace, name)
         uid = f"uid-{name}" if name not in self.replaced else "another"
         return {"metadata": {**self.objects[name]["metadata"], "uid": uid}}
 
     def create(self, resource: Resource, namespace: str, event: dict[str, Any]) -> None:
         assert resource is EVENTS
         self.events.append((event["involvedObject"]["name"], event["reason"]))
+        self.messages.append(event["message"])
+
+    def patch(self, resource: Resource, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+        return self.leases.patch(resource, namespace, name, patch)
 
 
 def _merged(document: Any, patch: Any) -> Any:
@@ -80,7 +98,7 @@ def _merged(document: Any, patch: Any) -> Any:
 class World:
     """The default snapshot of the builders, its resources, and a reporter."""
 
-    def __init__(self, *, pool_status: bool = True) -> None:
+    def __init__(self, *, pool_status: bool = True, lease: bool = True) -> None:
         self.snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
         names = [("SpeechPipeline", "captions", {"namespace": "speech"})]
         names += [("ComputePool", name, {}) for name in self.snapshot.pools]
@@ -99,12 +117,15 @@ class World:
             (self.pipelines if name == "captions" else self.pools).put(resource)
         gateway = cast(Gateway, self.log)
         looks = itertools.count(step=3.0)
+        self.kept = KeptMemory(gateway, namespace="sluice-system", name="sluice", identity=LeaseLog.HOLDER)
         self.reporter = Reporter(
             gateway,
             EventRecorder(gateway),
             pipelines=self.pipelines,
             pools=self.pools,
+            budgets=ResourceStore(),
             interval_s=10.0,
+            kept=self.kept if lease else None,
             pool_status=pool_status,
             clock=lambda: next(looks),
         )
@@ -149,6 +170,16 @@ def test_a_cycle_like_the_one_before_writes_nothing(world: World) -> None:
     assert world.log.patches == []
 
 
+def test_each_condition_of_a_pool_that_becomes_bad_has_an_event(world: World) -> None:
+    pools = dict(world.snapshot.pools)
+    gpu = pools[PoolName("gpu")]
+    shared = replace(gpu, shared_nodes={PoolName("cpu"): ("node-1",)})
+    for found, events in ((gpu, []), (shared, ["NodesShared"]), (shared, []), (gpu, ["AllOwn"])):
+        world.log.events.clear()
+        world.report(replace(world.snapshot, pools={**pools, PoolName("gpu"): found}))
+        assert [reason for name, reason in world.log.events if name == "gpu"] == events
+
+
 def test_an_operator_that_shares_the_pools_with_others_only_reads_them() -> None:
     world = World(pool_status=False)
     assert world.report() == {CAPTIONS}
@@ -173,17 +204,97 @@ def test_a_pipeline_that_is_another_one_by_now_is_not_acted_on_and_forgotten(wor
 
 def test_a_conflict_about_the_same_pipeline_does_not_make_it_forgotten(world: World) -> None:
     world.log.error = Conflict("the object has been modified")
-    assert world.report() == frozenset()
+    assert world.report() == {CAPTIONS}
     assert world.pipelines.snapshot() != {}
 
 
-def test_what_must_last_is_written_or_nothing_is_done(world: World) -> None:
-    world.log.error = Unavailable("timeout")
+@pytest.mark.parametrize("error", [NotLeading("another leads"), Silent("timeout")])
+def test_what_must_last_is_written_or_nothing_is_done(world: World, error: KubeError) -> None:
+    world.log.error = error
     assert world.report() == frozenset()
+    assert world.kept.uids == frozenset()
 
 
-def test_a_status_that_the_server_refuses_does_not_keep_a_pipeline_from_being_served(world: World) -> None:
-    world.log.error = Invalid("status.gap: must match")
+REFUSALS = [
+    Unavailable("429 too many requests"),
+    Invalid("status.gap: must match"),
+    Forbidden("denied by a webhook"),
+    Failed("500 the webhook failed"),
+]
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_pipeline_whose_status_is_refused_is_scaled_when_its_memory_is_in_the_lease(
+    world: World, error: KubeError
+) -> None:
+    world.log.errors["captions"] = error
+    assert world.report() == {CAPTIONS}
+    assert world.log.patches == ["cpu", "gpu", "inferentia"], "the pools are told"
+    kept = KeptMemory(cast(Gateway, world.log), namespace="sluice-system", name="sluice", identity="the next leader")
+    kept.load()
+    assert memory_from(kept.document("uid-captions")) == decide(world.snapshot, Policy()).pipelines[0].memory
+    assert ("captions", "StatusRefused") in world.log.events
+    told = next(message for message in world.log.messages if str(error) in message)
+    assert "the pipeline is scaled" in told
+    assert world.reporter.unwritten(world.observation(world.snapshot)) == {CAPTIONS}
+
+    world.log.errors.clear()
+    assert world.report() == {CAPTIONS}
+    assert world.reporter.unwritten(world.observation(world.snapshot)) == frozenset()
+    assert world.log.leases.annotations == {}, "the status has it"
+
+
+@pytest.mark.parametrize("cause", ["refused", "held by another", "disabled"])
+def test_a_pipeline_whose_memory_is_nowhere_safe_is_not_scaled_and_says_why(cause: str) -> None:
+    world = World(lease=cause != "disabled")
+    world.log.errors["captions"] = Failed("500 the webhook failed")
+    if cause == "refused":
+        world.log.leases.error = Forbidden("no right to patch leases")
+    if cause == "held by another":
+        world.log.leases.holder = "sluice-1_b"
+    assert world.report() == frozenset()
+    told = next(message for message in world.log.messages if "500 the webhook failed" in message)
+    words = {"refused": "no right to patch leases", "held by another": "held by sluice-1_b"}
+    assert "replicas left unchanged" in told
+    assert words.get(cause, "leader election is disabled") in told
+
+
+def test_no_room_in_the_lease_is_a_reason(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.kube.kept_memory._MOST_BYTES", 10)
+    world.log.errors["captions"] = Failed("500 the webhook failed")
+    assert world.report() == frozenset()
+    assert any("have no room for it" in message for message in world.log.messages)
+
+
+def test_a_pipeline_that_does_not_act_waits_for_its_status_while_the_server_is_busy(world: World) -> None:
+    world.log.errors["captions"] = Unavailable("429 too many requests")
+    steady = a_snapshot(a_state(demand=1.0, replicas={VAD: 1, ENCODER: 1}))
+    assert world.report(steady) == frozenset()
+    assert world.kept.uids == frozenset()
+    assert world.log.events == []
+
+
+def test_a_refused_status_does_not_keep_others_from_being_written_and_is_tried_last(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.reporter, "_threads", ThreadPoolExecutor(1))  # one after the other
+    names = ("a", "b", "c")
+    world.add(*names)
+    world.log.errors["a"] = Failed("500 the webhook failed")
+    orders = []
+    for cycle in range(3):
+        world.log.asked.clear()
+        states = [a_state(a_spec(name=name), demand=50.0 + cycle, replicas={VAD: 1, ENCODER: 1}) for name in names]
+        snapshot = a_snapshot(*states, now_s=NOW_S + 61 * cycle)
+        written = world.reporter.report(world.observation(snapshot), decide(snapshot, Policy()))
+        assert written == {state.spec.key for state in states}, "the memory of a is in the Lease"
+        orders.append("".join(name for name in world.log.asked if name in names))
+    assert orders == ["abc", "bca", "bca"]
+
+
+def test_a_webhook_that_hangs_on_the_status_of_a_pool_does_not_stop_the_pipelines_for_ever(world: World) -> None:
+    world.log.errors["cpu"] = Silent("timed out")
+    assert world.report() == frozenset(), "the server may be away"
     assert world.report() == {CAPTIONS}
 
 
@@ -257,8 +368,14 @@ def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -
 
 
 def test_a_server_that_does_not_answer_is_not_asked_for_every_status(world: World) -> None:
-    world.log.error = Unavailable("timeout")
+    world.log.error = Silent("timeout")
     assert world.report() == frozenset()
     assert len(world.log.asked) == 1
     world.log.error = None
     assert world.report() == {CAPTIONS}
+
+
+def test_a_server_too_busy_for_the_statuses_of_pools_is_asked_for_those_of_pipelines(world: World) -> None:
+    world.log.errors.update(dict.fromkeys(("cpu", "gpu", "inferentia"), Unavailable("429")))
+    assert world.report() == {CAPTIONS}
+    assert world.log.asked == ["cpu", "captions"]

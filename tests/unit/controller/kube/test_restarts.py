@@ -101,3 +101,41 @@ def test_a_pod_without_a_node_is_no_crash_loop() -> None:
     pod = a_pod(False, 5)
     del pod["spec"]
     assert Followed().see(10, pod) is None
+
+
+def test_a_kubelet_whose_clock_is_ahead_does_not_put_off_the_deadline() -> None:
+    loops, seen = CrashLoops(), []
+    for now_s in (100.0, 115.0, 130.0):
+        pod = a_pod(False, 3600.0)
+        seen.append(loops.unready_since_s("speech", [pod], CREATED_S + now_s)["asr-0"] - CREATED_S)
+    assert seen == [100.0, 100.0, 100.0]
+
+
+def test_a_kubelet_whose_clock_is_behind_does_not_bring_the_deadline_forward() -> None:
+    since_s = CrashLoops().unready_since_s("speech", [a_pod(False, -3600.0, created_s=10.0)], CREATED_S + 20.0)
+    assert since_s["asr-0"] - CREATED_S == 10.0
+
+
+def in_loop(*, ready_s: float | None, backoff_s: int = 160, run_s: float = 60.0) -> dict[str, Any]:
+    """Return a pod whose container ended at 1000 s after a run of `run_s`, and was ready again at `ready_s`."""
+    pod = a_pod(ready_s is not None, 1000.0 if ready_s is None else ready_s, restarts=5)
+    ended = {"reason": "OOMKilled", "exitCode": 137, "startedAt": at(1000 - run_s), "finishedAt": at(1000)}
+    words = f"back-off {backoff_s // 60}m{backoff_s % 60}s restarting failed container=asr pod=asr-0"
+    waits = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
+    state = waits if ready_s is None else {"running": {"startedAt": at(1000 + backoff_s)}}
+    pod["status"]["containerStatuses"][0] |= {"lastState": {"terminated": ended}, "state": state}
+    return pod
+
+
+def test_the_back_off_tells_a_loop_to_an_operator_that_has_just_started() -> None:
+    """Before it waits for 160 s, the kubelet has waited for 10 + 20 + 40 + 80 s."""
+    assert Followed().see(1010, in_loop(ready_s=None)) == 1000 - 150
+    assert Followed().see(1010, in_loop(ready_s=None, backoff_s=20)) == 1000
+    assert Followed().see(1010, in_loop(ready_s=None, run_s=400.0)) == 1000
+
+
+def test_a_pod_that_is_ready_for_a_moment_in_its_loop_is_not_ready() -> None:
+    assert Followed().see(1200, in_loop(ready_s=1165)) == 1000 - 150
+    # It has been ready for twice as long as it ran before: it is out of its loop.
+    assert Followed().see(1286, in_loop(ready_s=1165)) is None
+    assert Followed().see(1030, in_loop(ready_s=1025, backoff_s=20)) is None

@@ -55,11 +55,13 @@ def after(change: Change) -> dict[str, Any]:
 
 FOLLOWED = {"type": "Conflict", "status": "False", "reason": "Followed", "message": ""}
 DECIDED: dict[str, Change] = {
+    "first plan": lambda s: s["memory"].update(planned="packed"),
     "generation": lambda s: s.update(observedGeneration=4),
     "verdict": lambda s: s["conditions"][0].update(status="False", reason="MetricsMissing"),
     "desired": lambda s: s["stages"][0]["placements"][0].update(desired=5),
     "recommended": lambda s: s["stages"][0]["placements"][0].update(recommended=5),
     "ready": lambda s: s["stages"][0]["placements"][0].update(ready=3),
+    "rolling out": lambda s: s["stages"][0]["placements"][0].update(updated=1),
     "limit": lambda s: s.update(limitedBy="Budget"),
     "admissible": lambda s: s.update(admissible="400"),
     "rule fired": lambda s: s["memory"]["rules"][0][1].update(floor=8),
@@ -160,3 +162,23 @@ def test_a_recommendation_that_an_autoscaler_may_follow_is_written_every_minute(
 def test_without_a_recommendation_a_conflict_is_not_written_again() -> None:
     status = after(lambda status: status["conditions"].append(FOLLOWED))
     assert not worth_writing(status, copy.deepcopy(status), 600.0)
+
+
+def test_a_plan_that_was_made_again_alone_is_not_written() -> None:
+    before, now = (after(lambda s, text=text: s["memory"].update(planned=text)) for text in ("one", "another"))  # type: ignore[misc]
+    assert not worth_writing(before, now, 3600.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "written_s_ago", "renewed"), [("400", 299.0, False), ("400", 301.0, True), (None, 301.0, False)]
+)
+def test_a_limit_on_the_load_is_renewed_before_it_lapses(
+    limit: str | None, written_s_ago: float, renewed: bool
+) -> None:
+    def shed(status: dict[str, Any]) -> None:
+        if limit is not None:
+            status.update(admissible=limit, admissibleUntil="2026-01-01T00:10:00Z")
+
+    old = after(shed)
+    later = {**old, **({} if limit is None else {"admissibleUntil": "2026-01-01T00:15:00Z"})}
+    assert worth_writing(old, later, written_s_ago) is renewed

@@ -16,6 +16,7 @@ from builders import (
     a_spec,
     a_stage,
     a_state,
+    a_target,
     default_pools,
     pools,
 )
@@ -25,15 +26,18 @@ from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep, PipelineMemory, PoolMemory
+from controller.core.state.decision import BudgetDecision, ShortPipeline
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
-from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Declared, Mode
+from controller.core.state.snapshot import BudgetState, ExpectedNode, NodePoolState, Snapshot, TargetMissing
+from controller.core.state.spec import BudgetSpec, Declared, LabelSelector, Mode
 from controller.kube.durable import memory_from
-from controller.kube.status import invalid_status, number, pipeline_status, pool_status
+from controller.kube.status import budget_status, invalid_status, number, pipeline_status, pool_status
+from controller.kube.workloads import seconds
+from controller.resources.budget import BudgetStatus
 from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
-from optimizer.model import PoolName
+from optimizer.model import PipelineKey, PoolName
 from optimizer.plan import Advice, ReplayCheck
 from profiler.law import BatchTimes
 from profiler.samples import Absence, AbsenceReason
@@ -318,6 +322,26 @@ def test_a_pool_that_cannot_deliver_says_so_until_it_has_proved_otherwise(until_
     assert status.get("unavailableUntil") == (timestamp(until_s) if until_s else None)
 
 
+def test_a_roll_out_is_in_the_status_while_it_lasts() -> None:
+    rolling = replace(a_target(1, existing=2), rolling=True, updated=1)
+    for target, updated in ((rolling, 1), (a_target(1), None)):
+        status = status_of(a_snapshot(a_state(replicas={VAD: target, ENCODER: 1})))
+        assert status["stages"][0]["placements"][0].get("updated") == updated
+
+
+def test_an_elastic_pool_says_its_bounds_and_the_nodes_on_their_way() -> None:
+    coming = (ExpectedNode(name="gpu-x", since_s=NOW_S), ExpectedNode(name="gpu-y", since_s=NOW_S))
+    gpu = a_pool("gpu", instances=9, node_pool=NodePoolState(instances=5, claims=coming))
+    fixed = a_pool("inferentia", instances=None, ready=7, ready_nodes=True)
+    snapshot = a_snapshot(a_state(replicas={VAD: 1, ENCODER: 1}), fleet=pools(a_pool("cpu"), fixed, gpu))
+    decided = {pool.name: pool for pool in decide(snapshot, Policy()).pools}
+    status = pool_status(gpu, decided[gpu.spec.name], {}, NOW_S)
+    assert PoolStatus.model_validate(status, extra="forbid")
+    assert (status["limit"], status["bounds"], status["arriving"]) == (5, {"instances": 9, "nodePool": 5}, 2)
+    status = pool_status(fixed, decided[fixed.spec.name], {}, NOW_S)
+    assert (status["limit"], status["bounds"], "arriving" in status) == (7, {"readyNodes": 7}, False)
+
+
 def test_a_pool_whose_nodes_cannot_be_read_says_so() -> None:
     fleet, gpu = default_pools(), PoolName("gpu")
     fleet = {**fleet, gpu: replace(fleet[gpu], unread="403 nodes is forbidden")}
@@ -344,3 +368,42 @@ def test_a_shared_stage_says_whose_it_is_and_which_share_of_its_cost_is_paid() -
     assert "costShare" not in owner["stages"][1]
     total = sum(float(status["billedPerHour"]) for status in (owner, borrower))
     assert total == pytest.approx(sum(float(status["costPerHour"]) for status in (owner, borrower)), rel=0.05)
+
+
+def test_a_published_limit_has_an_end_and_goes_with_it() -> None:
+    limited = a_state(replace(a_spec(), budget_per_hour=3.0), demand=500.0, replicas={VAD: 1, ENCODER: 1})
+    status = status_of(a_snapshot(limited))
+    assert "admissible" in status
+    assert seconds(status["admissibleUntil"]) == NOW_S + 600
+    assert condition(status, "Shedding")["status"] == "True"
+    assert "admissibleUntil" not in status_of(a_snapshot(replace(limited, demand=1.0)))
+    # A resource that cannot be used is not planned: nothing renews its limit.
+    kept = invalid_status(status, 7, INVALID, NOW_S + 60)
+    assert kept["admissibleUntil"] == status["admissibleUntil"]
+    unlimited = {**status, "memory": {name: part for name, part in status["memory"].items() if name != "admissible"}}
+    assert "admissibleUntil" not in invalid_status(unlimited, 7, INVALID, NOW_S + 60)
+
+
+def test_the_status_of_a_budget_names_what_is_short() -> None:
+    spec = BudgetSpec(name="team", uid="u", generation=4, selector=LabelSelector(labels={}), per_hour=10.0)
+    decision = BudgetDecision(
+        name="team",
+        limit_per_hour=10.0,
+        spend_per_hour=9.751,
+        planned_per_hour=9.5,
+        pipelines=(PipelineKey("a/x"), PipelineKey("b/y")),
+        short=(ShortPipeline(key=PipelineKey("b/y"), served_fraction=0.6129),),
+    )
+    state = BudgetState(spec=spec, namespaces=frozenset({"a", "b"}))
+    status = budget_status(state, decision, {}, NOW_S)
+    assert BudgetStatus.model_validate(status).short_count == 1
+    numbers = [status[name] for name in ("limitPerHour", "spendPerHour", "plannedPerHour", "pipelines", "shortCount")]
+    assert numbers == ["10", "9.76", "9.5", 2, 1]
+    assert status["short"] == [{"pipeline": "b/y", "servedFraction": "0.612"}]
+    assert status["reason"] == "$10.00/h is not enough to serve all load within the SLA: served are b/y 61.3%"
+    (within,) = status["conditions"]
+    assert (within["status"], within["reason"], within["observedGeneration"]) == ("True", "WithinBudget", 4)
+    over = budget_status(state, replace(decision, spend_per_hour=12.0), status, NOW_S + 15)["conditions"][0]
+    assert (over["status"], over["reason"]) == ("False", "AboveBudget")
+    unread = budget_status(replace(state, unread="403"), decision, status, NOW_S)["conditions"][0]
+    assert (unread["status"], unread["reason"]) == ("Unknown", "NamespacesUnreadable")

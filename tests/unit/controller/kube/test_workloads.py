@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -6,13 +7,18 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica
 from controller.kube.gateway import Scale
 from controller.kube.workloads import (
     NodeNames,
+    PoolNodes,
+    instance_types,
     is_leaving,
     metrics_endpoints,
+    placed_pods,
     ready_nodes,
     reporting_pods,
+    shared_nodes,
     target_state,
     zones,
 )
+from optimizer.model import PoolName
 from profiler.samples import PodEndpoint
 
 UP = NodeNames(up=frozenset({"n"}), leaving=frozenset())
@@ -110,6 +116,26 @@ def test_a_pool_is_its_ready_nodes_that_carry_all_its_labels() -> None:
         a_node("Unknown", pool="gpu"),
     ]
     assert ready_nodes(nodes, {"pool": "gpu"}) == (nodes[0],)
+
+
+def test_the_type_of_a_node_is_that_of_its_label_and_known_of_nodes_in_use_alone() -> None:
+    labels = {"node.kubernetes.io/instance-type": "g5.2xlarge", "pool": "gpu"}
+    nodes = [
+        {"metadata": {"name": "typed", "labels": labels}, "status": {}},
+        {"metadata": {"name": "plain", "labels": {"pool": "gpu"}}, "status": {}},
+        {"metadata": {"name": "other", "labels": {"pool": "cpu"}}, "status": {}},
+        {"metadata": {"name": "empty", "labels": labels}, "status": {}},
+    ]
+    in_use = {"typed", "plain", "other"}
+    assert instance_types(nodes, {"pool": "gpu"}, in_use) == {"typed": "g5.2xlarge", "plain": ""}
+
+
+def test_pods_are_counted_by_node_where_nodes_are_paid_for() -> None:
+    pods = [a_pod("a", Ready="True"), a_pod("b", Ready="False"), a_pod("c", terminating=True), a_pod("d")]
+    for pod in pods[:3]:
+        pod["spec"] = {"nodeName": "n"}
+    assert target_state(SCALE, pods, replace(UP, billed=True)).nodes == {"n": 3}, "the terminating one is on it, too"
+    assert target_state(SCALE, pods, UP).nodes == {}
 
 
 def test_zones_are_distinct_and_at_least_one() -> None:
@@ -223,3 +249,75 @@ def test_the_start_up_time_of_a_workload_is_the_median_of_its_ready_pods() -> No
 )
 def test_a_node_is_to_go_when_it_is_cordoned_or_its_provider_says_so(spec: dict[str, Any], leaving: bool) -> None:
     assert is_leaving({**a_node(), "spec": spec}) is leaving
+
+
+def of_revision(name: str, revision: str, created: str, kind: str, status: str) -> dict[str, Any]:
+    pod = a_pod(name)
+    pod["status"]["conditions"] = [{"type": kind, "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    pod["metadata"] |= {"labels": {"pod-template-hash": revision}, "creationTimestamp": f"2026-01-01T00:0{created}:00Z"}
+    return pod
+
+
+def test_a_roll_out_is_known_by_pods_of_two_revisions_and_the_later_one_is_new() -> None:
+    pods = [
+        of_revision("a", "old", "1", "Ready", "True"),
+        of_revision("b", "new", "2", "PodScheduled", "False"),
+        of_revision("c", "old", "3", "PodScheduled", "False"),
+    ]
+    state = target_state(SCALE, pods, UP)
+    assert (state.rolling, state.updated) == (True, 1)
+    assert [(replica.name, replica.updated) for replica in state.pending] == [("b", True), ("c", False)]
+    done = target_state(SCALE, pods[1:2], UP)
+    assert (done.rolling, done.updated, done.pending[0].updated) == (False, 0, False)
+
+
+def test_surge_does_not_wait_for_a_node_as_far_as_it_is_beyond_the_desired_replicas() -> None:
+    old = [of_revision(f"old-{index}", "old", "1", "Ready", "True") for index in range(3)]
+    new = [of_revision(f"new-{index}", "new", "2", "PodScheduled", "False") for index in range(2)]
+    state = target_state(SCALE, [*old, *new], UP)
+    assert (state.desired, state.existing) == (4, 5)
+    assert [replica.name for replica in state.waiting] == ["new-0"]
+    assert state.unscheduled == state.waiting
+
+
+def test_a_pod_in_a_crash_loop_is_not_ready_while_it_is_ready_for_a_moment() -> None:
+    pod = a_pod("a", Ready="True", PodScheduled="True")
+    pod["spec"] = {"nodeName": "n"}
+    ended = {"reason": "OOMKilled", "exitCode": 137}
+    pod["status"]["containerStatuses"] = [{"restartCount": 7, "lastState": {"terminated": ended}}]
+    state = target_state(SCALE, [pod], UP, {"a": 1767225000.0})
+    assert (state.ready, state.serving) == (0, ())
+    words = "7 restarts, the last after OOMKilled (exit code 137)"
+    assert state.starting == (PendingReplica(name="a", since_s=1767225000.0, reason=words),)
+
+
+def test_pools_that_match_the_same_node_share_it() -> None:
+    nodes = [a_node(pool="gpu", zone="a"), {**a_node(pool="gpu"), "metadata": {"name": "m", "labels": {"pool": "gpu"}}}]
+    gpu, zone = PoolName("gpu"), PoolName("zone")
+    shared = shared_nodes({gpu: {"pool": "gpu"}, zone: {"zone": "a"}, PoolName("cpu"): {"pool": "cpu"}}, nodes)
+    assert shared == {gpu: {zone: ("n",)}, zone: {gpu: ("n",)}, PoolName("cpu"): {}}
+
+
+def test_pods_on_nodes_of_other_pools_are_outside_and_those_on_unknown_nodes_are_not() -> None:
+    nodes = [a_node(pool="gpu"), {"metadata": {"name": "c", "labels": {"pool": "cpu"}}, "status": {}}]
+    found = PoolNodes.of(nodes, {"pool": "gpu"})
+    assert found.outside({"a": "n", "b": "c", "d": "unknown"}) == {"b": "c"}
+
+
+def test_a_pool_holds_what_its_smallest_ready_node_has_allocatable() -> None:
+    small, large, down = a_node(pool="gpu"), a_node(pool="gpu"), a_node("False", pool="gpu")
+    for node, cpu in ((small, "3900m"), (large, "8"), (down, "1")):
+        node["status"]["allocatable"] = {"cpu": cpu, "memory": "16Gi"}
+    found = PoolNodes.of([small, large, down], {"pool": "gpu"})
+    assert found.holds({"cpu": 1.0, "memory": 2**30}) == 3
+    assert found.holds({"cpu": 1.3, "memory": 8 * 2**30}) == 2
+    assert found.holds({"nvidia.com/gpu": 1.0}) == 0
+    assert found.holds({"cpu": 0.0}) is None
+    assert PoolNodes.of([down], {"pool": "gpu"}).holds({"cpu": 1.0}) is None
+
+
+def test_the_nodes_of_pods_are_those_of_pods_that_are_not_finished() -> None:
+    pods = [a_pod("a"), a_pod("b", phase="Failed"), a_pod("c")]
+    for pod in pods[:2]:
+        pod["spec"] = {"nodeName": "n"}
+    assert placed_pods(pods) == {"a": "n"}

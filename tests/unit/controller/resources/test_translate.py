@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from corpus import CONTRACT, PIPELINE, POOL, REMOVED, changed
 
-from controller.core.state.schedule import EventFloor, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
@@ -111,16 +111,29 @@ def test_the_answer_is_the_whole_one_unless_it_is_given() -> None:
 
 
 def test_known_demand_is_in_base_units_with_its_zone_as_offsets() -> None:
-    hours, event = spec().at_least
+    hours, event, expected = spec().at_least
     assert isinstance(hours, WeeklyFloor)
     assert (hours.name, hours.demand, hours.from_s, hours.until_s) == ("business-hours", 400.0, 28800.0, 64800.0)
     assert (hours.days, hours.zone) == ((0, 4), time_zone("Europe/Berlin"))
     assert event == EventFloor(name="concert", demand=1000.5, start_s=1798135200.0, end_s=1798151400.0)
+    assert expected == CronFloor(
+        name="0 18 * * MON-FRI",
+        demand=650.5,
+        windows=CronWindows(
+            minutes=(0,),
+            hours=(18,),
+            days=None,
+            months=tuple(range(1, 13)),
+            weekdays=(0, 1, 2, 3, 4),
+            for_s=9000.0,
+            zone=time_zone("Europe/Berlin"),
+        ),
+    )
 
 
 def test_hours_are_those_of_every_day_in_utc_by_default() -> None:
     entry = "spec.demand.atLeast[0]"
-    (hours, _) = spec({f"{entry}.days": REMOVED, f"{entry}.timeZone": REMOVED}).at_least
+    (hours, _, _) = spec({f"{entry}.days": REMOVED, f"{entry}.timeZone": REMOVED}).at_least
     assert isinstance(hours, WeeklyFloor)
     assert (hours.days, hours.zone.name, hours.zone.changes) == ((0, 1, 2, 3, 4, 5, 6), "UTC", ())
 
@@ -130,8 +143,19 @@ def test_requests_have_no_chunk() -> None:
     assert (pipeline.unit, pipeline.chunk_s, pipeline.items_per_unit_s) == (DemandUnit.REQUESTS, None, 1.0)
 
 
-def test_a_pool_without_capacity_has_no_ceiling() -> None:
-    assert pool_spec(parse(ComputePool, POOL)).instances == 0
-    pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.capacity": REMOVED, "spec.unavailable": REMOVED})))
-    assert pool.instances is None
-    assert (pool.pending_deadline_s, pool.backoff_initial_s, pool.backoff_max_s) == (300.0, 300.0, 3600.0)
+def test_the_bounds_of_a_pool() -> None:
+    full = pool_spec(parse(ComputePool, POOL))
+    assert (full.instances, full.node_pool, full.ready_nodes, full.fixed) == (0, "everything.large", True, True)
+    stated = pool_spec(parse(ComputePool, changed(POOL, {"spec.capacity": {"instances": 3}})))
+    assert (stated.instances, stated.node_pool, stated.ready_nodes, stated.fixed) == (3, None, False, False)
+
+
+def test_nodes_of_other_types_cost_the_price_of_the_pool() -> None:
+    assert pool_spec(parse(ComputePool, POOL)).node_price_per_hour("c7i.4xlarge") == 0.72
+    assert pool_spec(parse(ComputePool, POOL)).node_price_per_hour("another") == 0.34
+
+
+@pytest.mark.parametrize(("device", "deadline_s"), [("CPU", 300), ("GPU", 900), ("Inferentia", 900), ("Trainium", 900)])
+def test_nodes_with_accelerators_may_take_longer_by_default(device: str, deadline_s: float) -> None:
+    pool = pool_spec(parse(ComputePool, changed(POOL, {"spec.device": device, "spec.unavailable": REMOVED})))
+    assert (pool.pending_deadline_s, pool.backoff_initial_s, pool.backoff_max_s) == (deadline_s, 300.0, 3600.0)

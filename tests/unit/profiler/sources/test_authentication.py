@@ -28,14 +28,19 @@ class Seen:
     url: str = ""
     paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
 
 def handler(seen: Seen) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def do_POST(self) -> None:
+            self.do_GET()
+
         def do_GET(self) -> None:
             seen.paths.append(self.path)
+            seen.bodies.append(self.rfile.read(int(self.headers["Content-Length"] or 0)))
             seen.headers.append({name.lower(): value for name, value in self.headers.items()})
             body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": []}}).encode()
             self.send_response(200)
@@ -57,10 +62,10 @@ def seen() -> Iterator[Seen]:
         yield seen
 
 
-def ask(url: str, access: Access) -> object:
+def ask(url: str, access: Access, query: str = QUERY) -> object:
     api = PrometheusApi(url, access)
     try:
-        return api.ask([QUERY], 5.0)[QUERY]
+        return api.ask([query], 5.0)[query]
     finally:
         api.close()
 
@@ -135,7 +140,10 @@ class TestSigV4:
         at = headers["x-amz-date"]
         query = "&".join(sorted(path.query.split("&")))
         lines = [f"{name}:{headers[name]}" for name in signed.split(";")]
-        canonical = "\n".join(["GET", path.path, query, *lines, "", signed, hashlib.sha256(b"").hexdigest()])
+        method = "POST" if seen.bodies[0] else "GET"
+        canonical = "\n".join(
+            [method, path.path, query, *lines, "", signed, hashlib.sha256(seen.bodies[0]).hexdigest()]
+        )
         scope = f"{at[:8]}/{self.REGION}/{service}/aws4_request"
         text = "\n".join(["AWS4-HMAC-SHA256", at, scope, hashlib.sha256(canonical.encode()).hexdigest()])
         key = b"AWS4wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
@@ -148,6 +156,11 @@ class TestSigV4:
         assert ask(seen.url, Access(sigv4_region=self.REGION, sigv4_service=service)) == []
         assert seen.headers[0]["authorization"] == self.expected(seen, service, signed="host;x-amz-date")
         assert "+" not in seen.paths[0]  # AWS decodes it as a plus sign
+
+    def test_the_body_of_a_long_query_is_signed(self, seen: Seen) -> None:
+        assert ask(seen.url, Access(sigv4_region=self.REGION), f"sum({'x' * 3000})") == []
+        assert seen.bodies[0].startswith(b"query=sum")
+        assert seen.headers[0]["authorization"] == self.expected(seen, "aps", signed="host;x-amz-date")
 
     def test_a_session_token_is_sent_and_signed(self, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SESSION_TOKEN", "session")

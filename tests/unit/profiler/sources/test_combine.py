@@ -50,12 +50,12 @@ class TestSums:
 
     def test_one_silent_pod_makes_it_partial(self) -> None:
         found = combine_values(Combine.SUM, ALL, {FIRST: 1.0, SECOND: 1.0, THIRD: 1.0})
-        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods, 1 silent")
+        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods, 1 silent (vad-3)")
 
     def test_one_stale_pod_makes_it_partial_though_it_has_a_value(self) -> None:
         pods = reporting(PODS, {FIRST: 1.0, SECOND: 1.0, THIRD: 1.0, FOURTH: 99.0}, 30.0)
         found = combine_values(Combine.SUM, pods, dict.fromkeys(PODS, 2.5))
-        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods, 1 stale")
+        assert found == Absence(reason=AbsenceReason.PARTIAL, detail="3 of 4 pods, 1 stale (vad-3)")
 
     def test_zero_is_a_number(self) -> None:
         assert combine_values(Combine.SUM, ALL, dict.fromkeys(PODS, 0.0)) == 0.0

@@ -1,9 +1,10 @@
 import re
+from pathlib import Path
 
 import pytest
 
 from profiler.samples import Answer, Quantity
-from profiler.sources.presets import Combine, Divisor, InvalidPreset, load_presets, parse_preset
+from profiler.sources.presets import Combine, Divisor, InvalidPreset, PresetFiles, load_presets, parse_preset
 
 MINIMAL = """
 freshness = "up"
@@ -74,6 +75,11 @@ def test_a_new_server_needs_only_a_data_file() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (
+            ('"sum"\n', '"sum"\nvanishes = 1\n'),
+            "arrivalRate.vanishes: 1: must be true or false, and belongs to combine =",
+        ),
+        (('"sum"\n', '"max"\nvanishes = true\n'), "arrivalRate.vanishes: True: must be true or false, and belongs to"),
         (('freshness = "up"', ""), "mine.toml: freshness: None: must be the name of a metric"),
         (("[arrivalRate]", "[arrivals]"), "mine.toml: [arrivals]: 'arrivals': must be one of arrivalRate, "),
         (('"sum"\n', '"average"\n'), "mine.toml: arrivalRate.combine: 'average': must be one of sum, mean, max, "),
@@ -97,3 +103,54 @@ def test_a_preset_that_cannot_be_meant_is_refused_by_name_and_rule(change: tuple
     with pytest.raises(InvalidPreset) as refusal:
         parse_preset("mine", MINIMAL.replace(*change))
     assert message in str(refusal.value)
+
+
+USABLE = MINIMAL + MINIMAL[MINIMAL.index("[arrivalRate]") :].replace("arrivalRate", "completionRate")
+
+
+class TestPresetsOfUsers:
+    def test_a_file_is_a_preset_beside_those_of_the_package(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.toml").write_text(USABLE)
+        loaded = PresetFiles(tmp_path).load()
+        assert loaded.usable.keys() == {*load_presets(), "mine"}
+        assert loaded.usable["mine"] == parse_preset("mine", USABLE)
+        assert loaded.problems == {}
+
+    @pytest.mark.parametrize(
+        ("name", "text", "problem"),
+        [
+            ("mine", "freshness = 3", "mine.toml: freshness: 3: must be the name of a metric"),
+            ("mine", MINIMAL, "mine.toml: completionRate: None: is required: without it nothing scales down"),
+            ("mine", USABLE.replace("sum by (", "sum by ", 1), "must be PromQL: "),
+            ("generic", USABLE, "generic.toml: 'generic': is the name of a preset of Sluice: choose another one"),
+            ("Mine_2", USABLE, "Mine_2.toml: 'Mine_2': must be lower-case letters, digits and -, at most 63"),
+        ],
+    )
+    def test_an_invalid_one_is_named_with_field_value_and_rule_and_others_stay(
+        self, tmp_path: Path, name: str, text: str, problem: str
+    ) -> None:
+        (tmp_path / f"{name}.toml").write_text(text)
+        (tmp_path / "good.toml").write_text(USABLE)
+        loaded = PresetFiles(tmp_path).load()
+        assert problem in loaded.problems[name]
+        assert loaded.problem(name) == f"metrics.preset: {name!r}: {loaded.problems[name]}"
+        assert loaded.usable.keys() == {*load_presets(), "good"}
+        assert loaded.usable["generic"] == load_presets()["generic"]
+
+    def test_a_file_that_is_not_text_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.toml").write_bytes(b"\xff\xfe")
+        assert PresetFiles(tmp_path).load().problems == {"mine": "mine.toml: not UTF-8 text"}
+
+    def test_a_change_is_read_and_so_is_the_end_of_a_file(self, tmp_path: Path) -> None:
+        files = PresetFiles(tmp_path)
+        assert "mine" not in files.load().usable
+        (tmp_path / "mine.toml").write_text(USABLE)
+        assert "mine" in files.load().usable
+        (tmp_path / "mine.toml").write_text("freshness = 3")
+        assert "mine" in files.load().problems
+        assert "mine" not in files.load().usable
+        (tmp_path / "mine.toml").unlink()
+        assert files.load().problems == {}
+
+    def test_a_name_without_a_file_is_told_those_that_there_are(self) -> None:
+        assert PresetFiles().load().problem("x") == "metrics.preset: 'x': must be one of generic, triton, vllm"

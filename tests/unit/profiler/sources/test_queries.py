@@ -7,7 +7,7 @@ from typing import Any
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, PodEndpoint, Quantity
 from profiler.sources.base import ReadRequest
-from profiler.sources.presets import load_presets
+from profiler.sources.presets import PresetFiles
 from profiler.sources.queries import QueryPlan, query_plan
 
 PLACEMENT = (PipelineKey("speech/captions"), StageName("asr"), PoolName("gpu"))
@@ -24,6 +24,7 @@ TARGET = PlacementTarget(
     overrides={},
     endpoints={"young": PodEndpoint(host="10.0.0.1")},
 )
+PRESETS = PresetFiles().load()
 AGES_S = {"old": "1", "young": "1", "odd": "1", "silent": "1", "stale": "50", "foreign": "1"}
 SESSIONS = {"old": "7", "young": "2", "odd": "NaN", "stale": "9", "foreign": "1"}
 
@@ -33,7 +34,7 @@ def series(values: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def planned(target: PlacementTarget = TARGET) -> QueryPlan:
-    return query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), load_presets())
+    return query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), PRESETS)
 
 
 def answers(found: QueryPlan) -> dict[str, Any]:
@@ -99,8 +100,8 @@ def test_stages_with_different_models_share_their_queries() -> None:
     targets = tuple(
         replace(TARGET, stage=StageName(name), preset="triton", model=name) for name in ("ensemble", "encoder", "lm")
     )
-    one = query_plan(ReadRequest(placements=targets[:1], scalars={}, deadline_s=1.0), load_presets())
-    all_three = query_plan(ReadRequest(placements=targets, scalars={}, deadline_s=1.0), load_presets())
+    one = query_plan(ReadRequest(placements=targets[:1], scalars={}, deadline_s=1.0), PRESETS)
+    all_three = query_plan(ReadRequest(placements=targets, scalars={}, deadline_s=1.0), PRESETS)
     assert all_three.pod_queries() == one.pod_queries()
 
 

@@ -7,7 +7,7 @@ import pytest
 from tenant_queries import REFUSED, RESTRICTED
 
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, SeriesLabels
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.promql_tokens import UnsupportedQuery
 from profiler.sources.restriction import RestrictedSource, restricted
@@ -114,3 +114,10 @@ def test_a_query_without_series_says_what_was_added_to_it() -> None:
     reading = RestrictedSource(Empty()).read(request).scalars["demand"]
     added = '--restrict-queries added namespace="speech" to every selector'
     assert reading == Absence(reason=AbsenceReason.MISSING, detail=f"the query returns no series; {added}")
+
+
+def test_the_label_of_the_namespace_and_further_ones_are_those_that_are_set() -> None:
+    labels = SeriesLabels(namespace="ns", match=(("cluster", "eu-1"),))
+    assert restricted("sum(a) / b{x='1'}", "speech", labels) == (
+        'sum(a{ns="speech", cluster="eu-1"}) / b{ns="speech", cluster="eu-1", x=\'1\'}'
+    )

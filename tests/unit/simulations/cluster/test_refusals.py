@@ -65,10 +65,10 @@ def test_a_manifest_that_asks_for_more_is_told_where_it_does(tmp_path: Path, old
 
 
 def test_a_pool_without_a_number_of_instances_is_told(tmp_path: Path) -> None:
-    found = told(a_scenario(tmp_path, pools=POOLS.replace("  capacity: {instances: 4}\n", "")))
+    found = told(a_scenario(tmp_path, pools=POOLS.replace("capacity: {instances: 4}", "capacity: {readyNodes: true}")))
 
     assert found == [
-        "pools.yaml:13: spec.capacity.instances: (absent): must be given: it is the number of simulated nodes"
+        "pools.yaml:17: spec.capacity.instances: (absent): must be given: it is the number of simulated nodes"
     ]
 
 
@@ -81,7 +81,7 @@ def test_what_a_fault_will_ask_for_is_told(tmp_path: Path) -> None:
 
 
 def test_every_what_if_that_is_to_run_is_told_and_no_other(tmp_path: Path) -> None:
-    no_limit = "{ComputePool/gpu: {spec: {capacity: null}}}"
+    no_limit = "{ComputePool/gpu: {spec: {capacity: {instances: null, nodePool: gpu}}}}"
     crowd = "{copies: 10000, speed: 1}"
     scenario = a_scenario(
         tmp_path,
@@ -93,7 +93,7 @@ def test_every_what_if_that_is_to_run_is_told_and_no_other(tmp_path: Path) -> No
     up, gpu, crowd = told(scenario, what_ifs=["crowd", "gpu", "up"])
     assert up.startswith(f'scenario.yaml:11: whatIf[0].set[{CAPTIONS}].spec.demand.query: "sum(up)": must be one that')
     assert gpu.startswith(
-        "scenario.yaml:12: whatIf[1].set[ComputePool/gpu].spec.capacity.instances: (absent): must be given"
+        "scenario.yaml:12: whatIf[1].set[ComputePool/gpu].spec.capacity.instances: null: must be given"
     )
     assert crowd.startswith(
         'scenario.yaml:13: whatIf[2].load: {"copies": 10000, "speed": 1}: 1.1e+09 sessions: must be'

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from small_scenarios import ASR_CPU, ASR_GPU, PIPELINE, VAD_CPU, a_scenario
 
+from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -82,6 +83,42 @@ def test_before_the_load_there_is_no_traffic_and_that_is_known(tmp_path: Path) -
     assert world.at(-1.0).demand == 0.0
     assert world.number(-1.0, VAD_CPU, Quantity.ARRIVAL_RATE) == 0.0
     assert reason(world.reading(-1.0, VAD_CPU, Quantity.LATENCY_P95)) is AbsenceReason.NO_TRAFFIC
+
+
+def test_a_budget_for_whole_nodes_is_spent_on_nodes_and_the_policy_sees_them(tmp_path: Path) -> None:
+    whole = PIPELINE.replace('{perHour: "30"}', '{perHour: "30", basis: Instances}')
+    assert whole != PIPELINE
+    shares, nodes = World(tmp_path / "shares"), World(tmp_path / "nodes", pipeline=whole)
+    for world in (shares, nodes):
+        world.at(1.0)
+        world.ask(vad_cpu=3, asr_gpu=1)
+        world.at(40.0)
+    # Two of the three replicas of vad share a node for 0.5.
+    assert shares.cluster.observations[-1].spend_per_hour[CAPTIONS] == pytest.approx(1.5 * 0.5 + 2)
+    assert nodes.cluster.observations[-1].spend_per_hour[CAPTIONS] == pytest.approx(2 * 0.5 + 2)
+    assert nodes.cluster.observations[-1].cost_per_hour == pytest.approx(2 * 0.5 + 2)
+    snapshot = nodes.cluster.snapshot()
+    assert sorted(snapshot.pools[PoolName("cpu")].nodes) == ["cpu-0", "cpu-1"]
+    assert nodes.target(40.0, VAD_CPU).nodes == {"cpu-0": 2, "cpu-1": 1}
+    assert shares.target(40.0, VAD_CPU).nodes == {}
+
+
+@pytest.mark.parametrize("basis", ["Instances", "Replicas"])
+def test_what_is_spent_on_the_basis_of_a_budget_stays_within_it_while_the_load_asks_for_more(
+    tmp_path: Path, basis: str
+) -> None:
+    tight = PIPELINE.replace('{perHour: "30"}', f'{{perHour: "4.5", basis: {basis}}}')
+    world = World(tmp_path, pipeline=tight, load=((0.0, 8.0), (20.0, 200.0)), duration_s=200)
+    limits = set()
+    for step in range(-10, 40):
+        world.cluster.advance(step * INTERVAL_S)
+        decision = decide(world.cluster.snapshot(), Policy())
+        world.cluster.apply(decision)
+        limits.add(str(decision.pipelines[0].plan and decision.pipelines[0].plan.limited_by))
+    spent = [seen.spend_per_hour[CAPTIONS] for seen in world.cluster.observations]
+    assert "Budget" in limits
+    assert max(spent) <= 4.5
+    assert max(spent) > 4.0, "it is used"
 
 
 # -- what is seen

@@ -79,7 +79,7 @@ def test_wrong_usage_is_refused(manifests: Path, arguments: list[str], words: st
 
 def test_numbers_that_nothing_states_are_asked_for(manifests: Path) -> None:
     text = manifests.read_text()
-    manifests.write_text(text.replace("  capacity: {instances: 4}\n", ""))
+    manifests.write_text(text.replace("capacity: {instances: 4}", "capacity: {nodePool: gpu}"))
     assert "--instances: gpu" in refused(invoked(recorded, manifests), status=2)
     manifests.write_text(text.replace('          serviceTime: {fixed: 40ms, cv: "0.3"}\n', ""))
     assert "not declared; give it, or --learned FILE" in refused(invoked(recorded, manifests))

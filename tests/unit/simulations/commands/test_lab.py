@@ -179,7 +179,7 @@ def test_a_mistake_in_a_manifest_is_told_where_it_is(runs: Runs, scenario: Path)
 
 def test_a_manifest_that_the_lab_cannot_run_is_refused_before_anything_is_built(runs: Runs, scenario: Path) -> None:
     pools = scenario.parent / "pools.yaml"
-    pools.write_text(pools.read_text().replace("capacity:", "# capacity:"))
+    pools.write_text(pools.read_text().replace("capacity: {", "capacity: {readyNodes: true} # "))
     result = invoke("run", scenario)
     assert result.exit_code == 1
     assert "spec.capacity.instances: must be given; the lab creates that many nodes" in result.stderr

@@ -4,15 +4,31 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    pools,
+)
 from explained import explain
 from planning import Planner
 
 from controller.core.cycle import decide
-from controller.core.state.decision import PipelineDecision
+from controller.core.messages.conditions import conditions
+from controller.core.messages.events import events
+from controller.core.state.carry_over import DemandSample, PipelineMemory
+from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey
+from controller.core.state.spec import ColdStart, DemandUnit, Mode, PipelineSpec, PlacementKey
 from optimizer.plan import Limit, LimitKind
 
 SLOTS = {VAD: None, ENCODER: 10, ENCODER_GPU: 40}
@@ -157,3 +173,106 @@ def test_explain_says_until_when(planner: Planner) -> None:
     state = a_state(of_streams(), demand=60.0, replicas={VAD: 4, ENCODER: a_target(6, ready=2)})
     words = "\n".join(explain(decide(a_snapshot(state), Policy()), state.spec.key))
     assert "until pending replicas are ready, the ingress admits 20 streams" in words
+
+
+class TestColdStart:
+    """`scaling.coldStart`: what meets the load of a pipeline that was scaled to zero."""
+
+    def spec(self, cold_start: ColdStart | None) -> PipelineSpec:
+        scaling = replace(a_spec().scaling, idle_after_s=60.0, cold_start=cold_start)
+        scaling = replace(scaling, down=replace(scaling.down, stabilization_s=0.0))
+        return replace(of_streams(), scaling=scaling)
+
+    def first(self, cold_start: ColdStart | None, replicas: Mapping[PlacementKey, TargetState]) -> PipelineDecision:
+        """Return the decision for 3 streams, where `replicas` start."""
+        state = a_state(self.spec(cold_start), demand=3.0, replicas=replicas)
+        return decide(a_snapshot(state), Policy()).pipelines[0]
+
+    def asleep(self, cold_start: ColdStart | None) -> PipelineDecision:
+        sample = DemandSample(t_s=NOW_S - 15, observed=0.0, forecast=0.0)
+        memory = PipelineMemory(demand=0.0, samples=(sample,), idle_since_s=NOW_S - 90)
+        return decide(a_snapshot(a_state(self.spec(cold_start), demand=0.0, memory=memory)), Policy()).pipelines[0]
+
+    @pytest.mark.parametrize(("cold_start", "limit"), [(ColdStart.WAIT, None), (ColdStart.REFUSE, 0.0), (None, None)])
+    def test_at_zero_the_next_stream_waits_or_is_refused(
+        self, cold_start: ColdStart | None, limit: float | None
+    ) -> None:
+        decision = self.asleep(cold_start)
+        assert set(decision.desired.values()) == {0}
+        assert decision.admissible == limit
+        shedding = next(condition for condition in conditions(decision) if condition.type == "Shedding")
+        assert shedding.status == str(limit is not None)
+        assert shedding.reason == ("NoLimit" if limit is None else "ScaledToZero")
+
+    @pytest.mark.parametrize(("cold_start", "limit"), [(ColdStart.WAIT, None), (ColdStart.REFUSE, 0.0), (None, 0.0)])
+    def test_while_the_first_replicas_start_streams_wait_or_are_refused(
+        self, cold_start: ColdStart | None, limit: float | None
+    ) -> None:
+        starting = {VAD: a_target(1, ready=0), ENCODER: a_target(1, ready=0)}
+        assert self.first(cold_start, starting).admissible == limit
+        assert self.first(cold_start, {}).admissible == limit
+
+    def test_once_every_stage_has_a_replica_its_free_slots_count(self) -> None:
+        ready = {VAD: a_target(1), ENCODER: a_target(2, ready=1)}
+        for cold_start in ColdStart:
+            few = decide(a_snapshot(a_state(self.spec(cold_start), demand=15.0, replicas=ready)), Policy()).pipelines[0]
+            assert few.admissible == 10, "one replica of the encoder is ready"
+
+
+def test_where_nothing_sheds_no_limit_is_published_and_plans_are_for_all_of_the_load() -> None:
+    spec = a_spec(a_stage("asr", a_placement("gpu", service_s=0.05, bounds=(0, 60))), sla_s=0.2, budget=8.0)
+    fleet = pools(a_pool("gpu", price=1.0, instances=60, ready=60))
+    key = next(iter(spec.placement_keys()))
+
+    def of(demand: float, *, sheds: bool) -> PipelineDecision:
+        state = a_state(replace(spec, sheds=sheds), demand=demand, replicas={key: 1})
+        return decide(a_snapshot(state, fleet=fleet), Policy()).pipelines[0]
+
+    obeyed, ignored = of(120.0, sheds=True), of(120.0, sheds=False)
+    assert obeyed.plan is not None
+    assert ignored.plan is not None
+    assert obeyed.admissible is not None
+    assert ignored.admissible is None
+    assert ignored.plan.served_fraction == obeyed.plan.served_fraction < 1, "the status says what the SLA allows"
+    assert ignored.unconstrained[key] == 8, "all that the budget allows, for a latency that is a little longer"
+    condition = next(each for each in conditions(ignored) if each.type == "Shedding")
+    assert (condition.status, condition.reason) == ("False", "NothingSheds")
+    assert condition.message.startswith("demand.admission is None: planned for all of 12")
+    assert HoldReason.SLA_UNREACHABLE not in {hold.reason for hold in ignored.holds}
+    # Beyond any capacity the plan serves as much as it can.
+    assert of(600.0, sheds=False).unconstrained[key] == 8
+
+
+def test_where_nothing_sheds_slow_hardware_carries_what_fast_hardware_cannot_within_the_budget() -> None:
+    """Only the GPU meets the SLA, and the budget buys too little of it; the CPU carries all of the load, too slowly."""
+    fast = a_placement("gpu", service_s=0.05, bounds=(0, 60))
+    slow = a_placement("cpu", service_s=0.12, bounds=(0, 60))
+    spec = a_spec(a_stage("asr", fast, slow), sla_s=0.2, budget=8.0)
+    fleet = pools(a_pool("gpu", price=1.0, instances=60, ready=60), a_pool("cpu", price=0.3, instances=60, ready=60))
+    rates = {placement.pool: 1 / placement.prior.service.fixed_s for placement in (fast, slow)}
+
+    def carried(*, sheds: bool) -> float:
+        state = a_state(replace(spec, sheds=sheds), demand=190.0, replicas=dict.fromkeys(spec.placement_keys(), 1))
+        decision = decide(a_snapshot(state, fleet=fleet), Policy(advice=False)).pipelines[0]
+        assert decision.plan is not None
+        assert not decision.plan.feasible
+        return sum(count * rates[key[1]] for key, count in decision.unconstrained.items())
+
+    assert carried(sheds=True) < 190.0 < carried(sheds=False)
+
+
+def test_shedding_is_a_condition_and_an_event_at_its_begin_and_its_end(planner: Planner) -> None:
+    decision = decided(planner, {ENCODER: a_target(6, ready=2)})
+    condition = next(each for each in conditions(decision) if each.type == "Shedding")
+    assert (condition.status, condition.reason) == ("True", "ReplicasStarting")
+    assert condition.message == (
+        "the ingress admits 20 requests/s of the planned 60 requests/s: until pending replicas are ready".replace(
+            "requests/s", "streams"
+        )
+    )
+    (begun,) = (event for event in events(decision, {"Shedding": "False"}) if "Shedding" in event.reason)
+    assert (begun.warning, begun.reason) == (True, "Shedding")
+    over = decided(planner, {ENCODER: 6})
+    (ended,) = (event for event in events(over, {"Shedding": "True"}) if "Shedding" in event.reason)
+    assert (ended.warning, ended.reason) == (False, "SheddingEnded")
+    assert not [event for event in events(decision, {"Shedding": "True"}) if "Shedding" in event.reason]

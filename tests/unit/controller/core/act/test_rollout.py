@@ -116,6 +116,18 @@ class TestNodesThatAreToGo:
         decision = self.decided(named("a", "b", "c", "d", leaving=("c",)))
         assert moves(decision) == {ENCODER_GPU: (0, 1)}
 
+    def test_replacements_do_not_exceed_replicas_max(self, planner: Planner) -> None:
+        """The workload's controller replaces the replica when its node is gone."""
+        planner.wants({VAD: 4, ENCODER: 3})
+        vad, encoder = a_spec().stages
+        first, *others = encoder.placements
+        for most, expected in ((3, {}), (4, {ENCODER: (3, 4)})):
+            bounded = replace(first, prior=replace(first.prior, max_replicas=most))
+            spec = replace(a_spec(), stages=(vad, replace(encoder, placements=(bounded, *others))))
+            state = a_state(spec, replicas={VAD: 4, ENCODER: named("a", "b", "c", leaving=("c",))})
+            decided = decide(a_snapshot(state, fleet=self.fleet()), Policy()).pipelines[0]  # type: ignore[arg-type]
+            assert moves(decided) == expected
+
     def test_where_there_is_no_plan_without_the_nodes_what_runs_on_them_serves_to_the_end(
         self, planner: Planner
     ) -> None:

@@ -29,7 +29,7 @@ from controller.core.messages.events import events
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.snapshot import PipelineState, PoolMatch, Snapshot
 from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 
@@ -316,3 +316,136 @@ def test_replicas_that_another_pipeline_owns_take_capacity_once(planner: Planner
     decision = decide(a_snapshot(live, copy, fleet=fleet), Policy())
     assert pool_memory(decision) == PoolMemory()
     assert decision.pipelines[0].memory.failures[ENCODER].cause is FailureCause.FRAGMENTED
+
+
+QUOTA = 'pods "encoder-7d9f" is forbidden: exceeded quota: speech, requested: cpu=4, used: cpu=12, limited: cpu=12'
+
+
+class TestPodsThatAreNotCreated:
+    """A quota, a webhook or a missing ServiceAccount: there is no pod, so nothing is pending."""
+
+    def state(self, since_s: float | None, *, refusal: str = QUOTA, existing: int = 3) -> PipelineState:
+        target = replace(a_target(8, ready=existing, existing=existing), refusal=refusal)
+        memory = PipelineMemory(uncreated_since_s={} if since_s is None else {ENCODER: since_s})
+        return replace(a_state(replicas={VAD: 4, ENCODER: target}), memory=memory)
+
+    def test_they_are_seen_from_the_first_cycle_and_fail_their_placement_after_the_deadline(
+        self, planner: Planner
+    ) -> None:
+        for before_s, since_s in ((None, NOW_S), (YOUNG_S, YOUNG_S), (LATE_S, LATE_S)):
+            (decision,) = decide(a_snapshot(self.state(before_s)), Policy()).pipelines
+            assert decision.memory.uncreated_since_s == {ENCODER: since_s}
+            assert bool(decision.memory.failures) is (before_s == LATE_S)
+
+    def test_the_words_of_their_controller_are_in_the_condition_and_the_pool_delivers(self, planner: Planner) -> None:
+        found = decide(a_snapshot(self.state(LATE_S)), Policy())
+        condition = next(each for each in conditions(found.pipelines[0]) if each.type == "PoolsAvailable")
+        assert (condition.status, condition.reason) == ("False", "NotCreated")
+        assert f"5 of 8 replicas: not created: {QUOTA}" in condition.message
+        assert pool_memory(found) == PoolMemory()
+
+    def test_they_are_served_elsewhere_and_those_that_exist_stay(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3, ENCODER_GPU: 5})
+        (decision,) = decide(a_snapshot(self.state(LATE_S)), Policy()).pipelines
+        assert most(planner) == [3, 20]
+        assert moves(decision) == {ENCODER: (8, 3), ENCODER_GPU: (0, 5)}
+
+    def test_without_words_they_fail_too(self, planner: Planner) -> None:
+        (decision,) = decide(a_snapshot(self.state(LATE_S, refusal="")), Policy()).pipelines
+        assert "its controller does not say why" not in str(decision.holds)
+        assert "their controller does not say why" in decision.memory.failures[ENCODER].outage.reason
+
+    def test_one_replica_is_tried_after_the_backoff(self, planner: Planner) -> None:
+        failure = PlacementFailure(cause=FailureCause.NOT_CREATED, outage=FULL)
+        waiting = replace(self.state(YOUNG_S), memory=PipelineMemory(failures={ENCODER: failure}))
+        served = replace(
+            a_state(replicas={VAD: 4, ENCODER: 3, ENCODER_GPU: 5}), memory=PipelineMemory(failures={ENCODER: failure})
+        )
+        planner.wants({VAD: 4, ENCODER: 8}, runs_well=True)
+        for state, expected in ((served, (3, 4)), (waiting, None)):
+            (decision,) = decide(a_snapshot(state), Policy()).pipelines
+            assert moves(decision).get(ENCODER) == expected
+
+    @pytest.mark.parametrize("busy", ["starting_since_s", "pending_since_s", "stranded_since_s"])
+    def test_a_controller_that_creates_one_after_the_other_is_not_late(self, busy: str, planner: Planner) -> None:
+        """A StatefulSet creates a replica when the one before is ready."""
+        target = a_target(8, ready=2, existing=3, **{busy: [YOUNG_S]})  # type: ignore[arg-type]
+        memory = PipelineMemory(uncreated_since_s={ENCODER: LATE_S})
+        state = replace(a_state(replicas={VAD: 4, ENCODER: target}), memory=memory)
+        (decision,) = decide(a_snapshot(state), Policy()).pipelines
+        assert decision.memory.uncreated_since_s == {}
+        refused = replace(state, targets={**state.targets, ENCODER: replace(target, refusal=QUOTA)})
+        assert decide(a_snapshot(refused), Policy()).pipelines[0].memory.failures
+
+
+class TestRollOuts:
+    """Eight of eight replicas of the old revision serve on a full pool, and one replica of the new one is pending."""
+
+    def rolling(self, **replicas: object) -> PipelineState:
+        target = a_target(8, ready=8, existing=9, **replicas)  # type: ignore[arg-type]
+        pending, starting = (
+            tuple(replace(replica, updated=True) for replica in own) for own in (target.pending, target.starting)
+        )
+        target = replace(target, rolling=True, updated=1, pending=pending, starting=starting)
+        return a_state(replicas={VAD: 4, ENCODER: target})
+
+    def test_surge_without_a_node_shows_no_failure_of_the_pool(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8})
+        found = decide(
+            a_snapshot(self.rolling(pending_since_s=[LATE_S]), fleet=default_pools(inferentia_ready=8)), Policy()
+        )
+        assert pool_memory(found) == PoolMemory()
+        assert found.pipelines[0].memory.failures == {}
+        assert most(planner) == [20, 20]
+
+    def test_it_is_shown_with_its_numbers(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8})
+        (decision,) = decide(a_snapshot(self.rolling(pending_since_s=[LATE_S])), Policy()).pipelines
+        (hold,) = [hold for hold in decision.holds if hold.reason is HoldReason.ROLLING_OUT]
+        assert (hold.stage, hold.pool) == ENCODER
+        assert hold.detail == "1 of 9 replicas are of the new revision; 1 of these are not ready"
+
+    def test_a_pool_that_is_out_keeps_all_that_is_ready(self, planner: Planner) -> None:
+        out = PoolMemory(unavailable_until_s=NOW_S + 60, backoff_s=600, reason="full")
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", memory=out), a_pool("gpu"))
+        decide(a_snapshot(self.rolling(pending_since_s=[YOUNG_S]), fleet=fleet), Policy())
+        assert most(planner) == [8, 20]
+
+    def test_a_bad_image_is_told_of_the_new_revision_and_ends_no_ready_replica(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 8})
+        state = self.rolling(starting_since_s=[LATE_S])
+        (decision,) = decide(a_snapshot(state), Policy()).pipelines
+        assert decision.memory.failures[ENCODER].cause is FailureCause.CANNOT_START
+        assert "pod-0 of the new revision: CrashLoopBackOff" in decision.memory.failures[ENCODER].outage.reason
+        assert {HoldReason.CANNOT_START, HoldReason.ROLLING_OUT} <= held(decision)
+        assert most(planner) == [8, 20]
+        assert moves(decision) == {}
+
+    def test_a_new_revision_that_fits_no_node_fails_its_placement_and_not_the_pool(self, planner: Planner) -> None:
+        """With maxUnavailable there is no surge: the replica that is pending is one of the desired ones."""
+        target = a_target(8, ready=7, existing=8, pending_since_s=[LATE_S], words="0/8 nodes are available: 8 full.")
+        pending = tuple(replace(replica, updated=True) for replica in target.pending)
+        state = a_state(replicas={VAD: 4, ENCODER: replace(target, rolling=True, updated=1, pending=pending)})
+        found = decide(a_snapshot(state), Policy())
+        assert pool_memory(found) == PoolMemory()
+        assert found.pipelines[0].memory.failures[ENCODER].cause is FailureCause.FRAGMENTED
+        assert most(planner) == [8, 20]
+
+    def test_a_replica_of_the_old_revision_without_a_node_is_a_failure_as_ever(self, planner: Planner) -> None:
+        target = replace(a_target(8, ready=7, existing=8, pending_since_s=[LATE_S]), rolling=True, updated=1)
+        found = decide(
+            a_snapshot(a_state(replicas={ENCODER: target}), fleet=default_pools(inferentia_ready=7)), Policy()
+        )
+        assert pool_memory(found).reason
+
+
+def test_pods_outside_their_pool_and_those_that_do_not_fit_are_told(planner: Planner) -> None:
+    target = replace(a_target(4), match=PoolMatch(outside={"encoder-1": "cpu-7", "encoder-0": "cpu-7"}))
+    small = replace(a_target(4), match=PoolMatch(fits=0))
+    (decision,) = decide(a_snapshot(a_state(replicas={VAD: small, ENCODER: target})), Policy()).pipelines
+    found = next(condition for condition in conditions(decision) if condition.type == "PlacementsMatch")
+    assert (found.status, found.reason) == ("False", "OutsidePool")
+    assert found.message == (
+        "encoder on inferentia: 2 replicas on other nodes: encoder-0 on cpu-7, encoder-1 on cpu-7; "
+        "vad on cpu: perInstance is 4, but the allocatable resources of a node hold 0"
+    )

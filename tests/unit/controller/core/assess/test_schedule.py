@@ -1,11 +1,15 @@
 """Which entry of `spec.demand.atLeast` is in force, by the clocks of its time zone."""
 
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from controller.core.assess.schedule import highest_floor
-from controller.core.state.schedule import EventFloor, TimeZone, WeeklyFloor
+from controller.core.state.schedule import CronFloor, CronWindows, EventFloor, TimeZone, WeeklyFloor
+from controller.resources import cron
 from controller.resources.time_zones import time_zone
 
 EVERY_DAY = tuple(range(7))
@@ -24,7 +28,21 @@ def hours(
     )
 
 
-def is_active(floor: WeeklyFloor | EventFloor, when: str, ahead_s: float = 0.0) -> bool:
+def events(schedule: str, *, for_s: float = 3600.0, zone: str = "UTC", demand: float = 400.0) -> CronFloor:
+    times = cron.parse(schedule)
+    windows = CronWindows(
+        minutes=times.minutes,
+        hours=times.hours,
+        days=times.days,
+        months=times.months,
+        weekdays=times.weekdays,
+        for_s=for_s,
+        zone=time_zone(zone),
+    )
+    return CronFloor(name=schedule, demand=demand, windows=windows)
+
+
+def is_active(floor: WeeklyFloor | EventFloor | CronFloor, when: str, ahead_s: float = 0.0) -> bool:
     return highest_floor((floor,), at(when), at(when) + ahead_s) is floor
 
 
@@ -128,3 +146,79 @@ def test_the_highest_entry_counts() -> None:
     assert highest_floor((low, high, over), noon, noon) is high
     assert highest_floor((low, high, over), night, night) is low
     assert highest_floor((), noon, noon) is None
+
+
+def test_expected_events_begin_by_the_schedule_and_last_as_long_as_stated() -> None:
+    floor = events("0 18 * * MON-FRI", for_s=7200.0, zone="Europe/Berlin")
+    assert not is_active(floor, "2026-11-23T17:59:59+01:00")
+    assert is_active(floor, "2026-11-23T18:00:00+01:00")
+    assert is_active(floor, "2026-11-23T19:59:59+01:00")
+    assert not is_active(floor, "2026-11-23T20:00:00+01:00")
+    assert not is_active(floor, "2026-11-22T18:30:00+01:00"), "a Sunday"
+    assert is_active(floor, "2026-07-20T18:00:00+02:00"), "the clocks of the zone count"
+
+
+def test_expected_events_count_as_long_before_as_replicas_need() -> None:
+    assert is_active(events("30 7 1 * *"), "2026-12-01T07:25:00Z", ahead_s=300.0)
+    assert not is_active(events("30 7 1 * *"), "2026-12-01T07:24:59Z", ahead_s=300.0)
+
+
+def test_an_event_past_midnight_belongs_to_the_day_on_which_it_begins() -> None:
+    floor = events("0 23 31 12 *", for_s=10_800.0)
+    assert is_active(floor, "2027-01-01T01:59:59Z")
+    assert not is_active(floor, "2027-01-01T02:00:00Z")
+
+
+def test_an_event_at_a_time_that_the_clocks_skip_begins_with_the_change() -> None:
+    floor = events("30 2 * * *", for_s=600.0, zone="Europe/Berlin")
+    assert not is_active(floor, "2026-03-29T00:59:59Z")
+    assert is_active(floor, "2026-03-29T01:00:00Z")
+    assert is_active(floor, "2026-03-29T01:09:59Z")
+    assert not is_active(floor, "2026-03-29T01:10:00Z")
+
+
+def test_an_event_at_a_time_that_the_clocks_show_twice_happens_twice() -> None:
+    floor = events("30 2 * * *", for_s=600.0, zone="Europe/Berlin")
+    assert is_active(floor, "2026-10-25T02:30:00+02:00")
+    assert not is_active(floor, "2026-10-25T02:00:00+01:00")
+    assert is_active(floor, "2026-10-25T02:30:00+01:00")
+
+
+SCHEDULES = ("0 18 * * *", "*/45 1-3 * * *", "15 2 * 3,10 SUN", "0 0 29 2 *", "59 23 28-31 * *", "7 */5 13 * FRI")
+ZONES = ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Kiritimati", "Asia/Kolkata")
+
+
+def minutes_shown(zone: str, from_s: float, until_s: float) -> Iterator[tuple[float, datetime]]:
+    """Yield every minute of the interval with the time that the clocks show, and at a change what they skip."""
+    clocks, at_s = ZoneInfo(zone), from_s
+    while at_s <= until_s:
+        now = datetime.fromtimestamp(at_s, UTC).astimezone(clocks).replace(tzinfo=None)
+        before = datetime.fromtimestamp(at_s - 60, UTC).astimezone(clocks).replace(tzinfo=None)
+        yield at_s, now
+        while (before := before + timedelta(minutes=1)) < now:
+            yield at_s, before
+        at_s += 60
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("zone", ZONES)
+def test_events_are_those_found_minute_by_minute(schedule: str, zone: str) -> None:
+    times, random = cron.parse(schedule), Random(schedule + zone)
+    changes = [at_s for at_s, _ in time_zone(zone).changes if at_s < at("2028-12-31T00:00:00Z")]
+    for _ in range(8):
+        middle_s = random.choice(changes or [at("2028-02-29T00:00:00Z")]) + 60 * random.randint(-1500, 1500)
+        for_s, ahead_s = 60.0 * random.randint(1, 300), 60.0 * random.randint(0, 300)
+        found = any(
+            shown.minute in times.minutes
+            and shown.hour in times.hours
+            and shown.month in times.months
+            and (
+                (times.days is None and times.weekdays is None)
+                or (times.days is not None and shown.day in times.days)
+                or (times.weekdays is not None and shown.weekday() in times.weekdays)
+            )
+            for at_s, shown in minutes_shown(zone, middle_s - for_s, middle_s + ahead_s)
+            if at_s > middle_s - for_s
+        )
+        floor = events(schedule, for_s=for_s, zone=zone)
+        assert (highest_floor((floor,), middle_s, middle_s + ahead_s) is floor) == found

@@ -10,7 +10,7 @@ from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading, Scrapes
 
 NO_SERIES = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 SCRAPED_S = 60.0
@@ -49,6 +49,18 @@ def test_an_absent_reading_over_a_window_below_two_scrapes_names_field_value_and
         "metrics.window: 60 s: must be at least two scrape intervals (--scrape-interval 60 s), better four; "
         "Missing the query returns no series"
     )
+
+
+def test_the_interval_that_is_observed_counts_more_than_the_one_that_is_set() -> None:
+    state = a_pipeline(window_s=60.0)
+    found = {
+        key: replace(samples, scrapes=Scrapes(interval_s=45.0 if key == VAD else 15.0))
+        for key, samples in state.samples.items()
+    }
+    named = arrivals(replace(state, samples=found), scraped_s=1.0)
+
+    assert isinstance(named, Absence)
+    assert named.detail.startswith("metrics.window: 60 s: must be at least two scrape intervals (45 s observed)")
 
 
 @pytest.mark.parametrize("reason", [AbsenceReason.STALE, AbsenceReason.PARTIAL])

@@ -24,7 +24,8 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode
-from profiler.samples import Absence, AbsenceReason, Origin
+from optimizer.model import Basis
+from profiler.samples import Absence, AbsenceReason, Origin, Scrapes
 from profiler.stages import Correction, Learned
 
 
@@ -43,7 +44,41 @@ def test_all_is_well(planner: Planner) -> None:
         "ScalesAccepted": "True",
         "Conflict": "False",
         "MeasurementsPlausible": "True",
+        "PlacementsMatch": "True",
+        "ScrapesHealthy": "True",
+        "Shedding": "False",
     }
+
+
+@pytest.mark.parametrize(
+    ("scrapes", "reason", "message"),
+    [
+        (
+            Scrapes(unlabelled="series of up have no label pod", silent=("a",)),
+            "PodLabelsMissing",
+            "encoder on inferentia: series of up have no label pod",
+        ),
+        (
+            Scrapes(excused=("a", "b", "c", "d"), silent=("a", "b", "c", "d")),
+            "PodsSilent",
+            "encoder on inferentia: no samples of a, b, c and 1 more for 600 s; the other pods count for them",
+        ),
+        (
+            Scrapes(duplicated=("a",)),
+            "PodsScrapedTwice",
+            "encoder on inferentia: a scraped more than once, by several jobs or Prometheus servers; counted once",
+        ),
+        (Scrapes(silent=("a",), interval_s=15.0), "ScrapedOnce", ""),
+    ],
+)
+def test_faults_of_scrapes_are_named_with_the_pods(
+    planner: Planner, scrapes: Scrapes, reason: str, message: str
+) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = a_state(replicas={VAD: 4, ENCODER: 4})
+    samples = {**state.samples, ENCODER: replace(state.samples[ENCODER], scrapes=scrapes)}
+    found = by_type(decision_of(replace(state, samples=samples)).pipelines[0])["ScrapesHealthy"]
+    assert (found.status, found.reason, found.message) == (str(reason == "ScrapedOnce"), reason, message)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +131,13 @@ def test_a_correction_within_its_bounds_is_none_however_large(learned: Learned) 
         (replace(a_state(), latency_s=0.7), "SLAMet", "False", "Measured"),
         (replace(a_state(), latency_s=MISSING), "SLAMet", "Unknown", "Missing"),
         (a_state(a_spec(budget=1.0), replicas={VAD: 1, ENCODER: 4}), "WithinBudget", "False", "Draining"),
+        (
+            a_state(a_spec(budget=1.2, basis=Basis.INSTANCES), replicas={VAD: 1, ENCODER: 1}),
+            "WithinBudget",
+            "False",
+            "Draining",
+        ),
+        (a_state(a_spec(budget=1.2), replicas={VAD: 1, ENCODER: 1}), "WithinBudget", "True", "WithinBudget"),
         (a_state(a_spec(a_stage("vad", a_placement("trainium")))), "Ready", "False", "PoolNotFound"),
         (
             a_state(a_spec(*default_stages(vad_rules=[a_rule()])), samples={VAD: seen(rx_queue_pressure=MISSING)}),
@@ -165,3 +207,12 @@ def test_a_demand_that_only_the_stages_show_to_be_zero_names_what_shows_it(plann
     words = "demand.query returns no series; demand is 0, because no items arrive at stage vad"
     assert (available.status, available.reason, available.message) == ("True", "Prometheus", words)
     assert words in section(explain(decision_of(state), state.spec.key), "Why")
+
+
+@pytest.mark.parametrize(
+    ("basis", "words"), [(Basis.INSTANCES, "$1.50/h of $9.00/h for whole instances"), (None, "$1.12/h of $9.00/h")]
+)
+def test_the_spend_is_on_the_basis_of_the_budget_and_says_so(basis: Basis | None, words: str) -> None:
+    state = a_state(a_spec(budget=9.0, basis=basis), demand=10.0, replicas={VAD: 1, ENCODER: 1})
+    decision = decide(a_snapshot(state), Policy()).pipelines[0]
+    assert by_type(decision)["WithinBudget"].message == f"spend {words}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_state
+from builders import ENCODER, NOW_S, VAD, a_pool, a_snapshot, a_state
 from corpus import ROOT
 from planning import Planner
 from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, renewed, tables
@@ -14,22 +14,34 @@ from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, rene
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
+    budget_condition,
     conditions,
-    pool_condition,
+    pool_conditions,
     unusable_condition,
 )
 from controller.core.messages.events import events
-from controller.core.messages.reasons import ConditionReason, ConditionType
+from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
-from controller.core.state.decision import ChangeReason, Hold, HoldReason, MetricsUse, PipelineDecision, RuleState
+from controller.core.state.decision import (
+    BudgetDecision,
+    ChangeReason,
+    Hold,
+    HoldReason,
+    MetricsUse,
+    Mismatch,
+    PipelineDecision,
+    RuleState,
+)
 from controller.core.state.policy import Policy
+from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
-from optimizer.model import LATENCY_FACTORS, StageName
-from profiler.samples import Absence, AbsenceReason, MetricsTier
+from optimizer.model import LATENCY_FACTORS, PoolName, StageName
+from profiler.samples import Absence, AbsenceReason, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
+OF_POOLS = {ConditionType.AVAILABLE, ConditionType.CAPACITY_KNOWN, ConditionType.NODES_EXCLUSIVE}
 ABSENT = Absence(reason=AbsenceReason.STALE)
 
 
@@ -46,6 +58,10 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     assert decision.plan is not None
     yield decision
     yield replace(decision, plan=replace(decision.plan, feasible=False))
+    yield replace(decision, admissible=5.0)
+    yield replace(decision, admissible=5.0, admitted_meanwhile=5.0)
+    yield replace(decision, admissible=0.0, holds=(Hold(reason=HoldReason.IDLE),))
+    yield replace(decision, spec=replace(decision.spec, sheds=False))
     yield from (replace(decision, holds=(Hold(reason=reason),)) for reason in HoldReason)
     for reason in AbsenceReason:
         yield replace(decision, profile=replace(decision.profile, latency_s=Absence(reason=reason)))
@@ -62,6 +78,11 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, spend_per_hour=1e6, memory=memory)
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
+    for mismatch in ({"outside": {"vad-0": "n-1"}, "fits": None}, {"outside": {}, "fits": 2}):
+        found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)
+        yield replace(decision, mismatches=(found,))
+    for scrapes in (Scrapes(unlabelled="no pod"), Scrapes(excused=("vad-0",)), Scrapes(duplicated=("vad-0",))):
+        yield replace(decision, scrapes={VAD: scrapes})
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
@@ -69,11 +90,25 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
 
 def of_pools() -> Iterator[ConditionValue]:
     failed = PoolMemory(unavailable_until_s=NOW_S, backoff_s=60.0, reason="pod-0: no nodes")
-    yield pool_condition(PoolMemory(), "", NOW_S)
-    yield pool_condition(PoolMemory(), "403", NOW_S)
-    yield pool_condition(failed, "", NOW_S - 1)
-    yield pool_condition(failed, "", NOW_S + 1)
+    yield from pool_conditions(a_pool("gpu"), PoolMemory(), NOW_S)
+    yield from pool_conditions(a_pool("gpu", unread="403"), PoolMemory(), NOW_S)
+    yield from pool_conditions(a_pool("gpu"), failed, NOW_S - 1)
+    yield from pool_conditions(a_pool("gpu"), failed, NOW_S + 1)
+    yield from pool_conditions(a_pool("gpu", shared_nodes={PoolName("cpu"): ("n-1",)}), PoolMemory(), NOW_S)
+    known = [NodePoolState(problem=problem, detail="why") for problem in NodePoolProblem]
+    for node_pool in (NodePoolState(instances=4), NodePoolState(instances=1, unseen=True), *known):
+        yield from pool_conditions(a_pool("gpu", instances=None, node_pool=node_pool), PoolMemory(), NOW_S)
     yield unusable_condition(ConditionType.AVAILABLE, ConditionReason.INVALID_SPEC, "spec")
+
+
+def of_budgets() -> Iterator[ConditionValue]:
+    budget = BudgetDecision(
+        name="team", limit_per_hour=1.0, spend_per_hour=1.0, planned_per_hour=1.0, pipelines=(), short=()
+    )
+    yield budget_condition(budget, "")
+    yield budget_condition(budget, "403")
+    yield budget_condition(replace(budget, spend_per_hour=2.0), "")
+    yield unusable_condition(ConditionType.WITHIN_BUDGET, ConditionReason.INVALID_SPEC, "spec")
 
 
 def unusable_pipelines() -> Iterator[ConditionValue]:
@@ -100,7 +135,7 @@ def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineD
         for variant in (growing, *variants(decision))
         for condition in conditions(variant)
     }
-    emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *unusable_pipelines())}
+    emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *of_budgets(), *unusable_pipelines())}
     assert emitted == {
         (each.type, each.reason, status)
         for each in listed_reasons()
@@ -121,7 +156,8 @@ def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision
                 emitted.add((event.reason, "Warning" if event.warning else "Normal"))
     emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
     assert (WriteOutcome.APPLIED.value, "Normal") in emitted
-    for condition in (*of_pools(), *unusable_pipelines()):
+    emitted.add((EventReason.STATUS_REFUSED.value, "Warning"))  # of the reporter
+    for condition in (*of_pools(), *of_budgets(), *unusable_pipelines()):
         emitted.add((condition.reason, "Normal" if condition.status == "True" else "Warning"))
     assert emitted == {(each.reason, each.state) for each in listed()[None]}
 
@@ -161,8 +197,9 @@ def test_a_table_that_is_out_of_date_is_renewed() -> None:
 def test_the_resource_documents_every_condition_type(crd: Crd) -> None:
     status: Any = structural_schema(crd.model)["properties"]["status"]
     text = status["properties"]["conditions"]["description"]
-    pool = crd.kind == "ComputePool"
-    types = {each.value for each in ConditionType if (each is ConditionType.AVAILABLE) is pool}
+    others = {"ComputePool": OF_POOLS, "ComputeBudget": {ConditionType.WITHIN_BUDGET}}
+    elsewhere = {each for of_kind in others.values() for each in of_kind}
+    types = {each.value for each in others.get(crd.kind, set(ConditionType) - elsewhere)}
     assert types <= set(re.findall(r"\w+", text))
 
 

@@ -1,9 +1,10 @@
 """The plan of the fleet: made once for a question, however often it is asked."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from builders import ENCODER, VAD, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
+from builders import ENCODER, VAD, a_placement, a_pool, a_scaling, a_snapshot, a_spec, a_stage, a_state, pools
 from planning import Planner
 
 from controller.core.cycle import decide
@@ -11,6 +12,7 @@ from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import Mode
+from optimizer.model import Basis, PoolName, StageName
 from optimizer.runtime.cache import BoundedCache
 
 
@@ -39,13 +41,14 @@ def a_copy(live: PipelineState, mode: Mode = Mode.RECOMMEND) -> PipelineState:
     return replace(live, spec=a_spec(*live.spec.stages, name="copy", mode=mode), targets=targets)
 
 
+@pytest.mark.parametrize("basis", Basis)
 @pytest.mark.parametrize("at_once", [250, 1])
 @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
 def test_a_copy_that_does_not_act_takes_nothing_from_the_pipeline_that_does(
-    monkeypatch: pytest.MonkeyPatch, mode: Mode, at_once: int
+    monkeypatch: pytest.MonkeyPatch, mode: Mode, at_once: int, basis: Basis
 ) -> None:
     monkeypatch.setattr("controller.core.cycle.AT_ONCE", at_once)
-    live = a_state(a_spec(budget=6.0), demand=60.0, replicas={VAD: 1, ENCODER: 3})
+    live = a_state(a_spec(budget=6.0, basis=basis), demand=60.0, replicas={VAD: 1, ENCODER: 3})
     fleet = pools(a_pool("cpu", instances=1), a_pool("inferentia", instances=5), a_pool("gpu", instances=0))
     policy = Policy(budget_per_hour=6.0)
     alone = decide(a_snapshot(live, fleet=fleet), policy).pipelines[0]
@@ -67,6 +70,43 @@ def test_a_copy_is_decided_on_the_replicas_that_run(planner: Planner) -> None:
     assert (copy.desired[ENCODER], copy.unconstrained[ENCODER]) == (4, 6)
     assert HoldReason.RECOMMEND_ONLY in {hold.reason for hold in copy.holds}
     assert copy.memory.owned == frozenset()
+
+
+def test_a_plan_that_counts_whole_nodes_shares_them_with_replicas_of_others() -> None:
+    def asr(name: str, running: int, **fields: Any) -> PipelineState:
+        stage = a_stage("asr", a_placement("gpu", per_instance=4))
+        spec = a_spec(stage, name=name, basis=Basis.INSTANCES, **fields)
+        return a_state(spec, demand=40.0, replicas={(StageName("asr"), PoolName("gpu")): running})
+
+    fleet = pools(a_pool("gpu", price=4.0))
+    alone = decide(a_snapshot(asr("captions", 0), fleet=fleet), Policy()).pipelines[0].plan
+    assert alone is not None
+    needed = sum(alone.replicas().values())
+    assert 0 < needed % 4 < 4
+    others = 4 - needed % 4  # they fill the node
+    beside = decide(
+        a_snapshot(asr("captions", 0), asr("paused", others, mode=Mode.PAUSED), fleet=fleet), Policy()
+    ).pipelines[0]
+    assert alone.cost_per_hour == 4.0 * -(-needed // 4)
+    assert beside.plan is not None
+    assert sum(beside.plan.replicas().values()) == needed
+    assert beside.plan.cost_per_hour == pytest.approx(needed)
+
+
+def test_the_saving_that_decides_is_that_of_whole_nodes() -> None:
+    stage = a_stage("asr", a_placement("gpu", per_instance=4, bounds=(0, 40)))
+    key = (StageName("asr"), PoolName("gpu"))
+
+    def decided(running: int, demand: float) -> tuple[int, int]:
+        spec = a_spec(stage, basis=Basis.INSTANCES, scaling=a_scaling(down_s=0.0, tolerance=0.2))
+        state = a_state(spec, demand=demand, replicas={key: running})
+        decision = decide(a_snapshot(state, fleet=pools(a_pool("gpu", price=4.0))), Policy()).pipelines[0]
+        assert decision.plan is not None
+        return decision.plan.replicas()[key], decision.desired[key]
+
+    demands = {decided(40, demand)[0]: demand for demand in range(60, 200, 5)}
+    assert {planned % 4 for planned in demands} == {0}, "fewer replicas on as many nodes save nothing"
+    assert decided(9, demands[8]) == (8, 8), "one replica of nine, below the tolerance, saves one node of three"
 
 
 def test_a_fleet_of_copies_of_what_no_snapshot_has_is_planned(planner: Planner) -> None:

@@ -16,7 +16,8 @@ from controller.core.state.decision import Decision, HoldReason, PipelineDecisio
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot
 from controller.core.state.spec import StageSpec
-from optimizer.model import PipelineKey, PoolName, StageName
+from controller.kube.durable import PlannedTexts, memory_document, memory_from, planned_from, resumed
+from optimizer.model import Basis, PipelineKey, PoolName, StageName
 
 ASR = (StageName("asr"), PoolName("gpu"))
 FLEET = pools(a_pool("gpu", instances=40))
@@ -167,6 +168,22 @@ def test_the_fleets_budget_is_kept() -> None:
         world = applied(world, decision)
 
 
+def test_budgets_for_whole_nodes_are_kept() -> None:
+    stage = a_stage("asr", a_placement("gpu", bounds=(1, 20), per_instance=4))
+    world = a_snapshot(
+        *(
+            a_state(a_spec(stage, name=name, budget=2.0, basis=Basis.INSTANCES), demand=150.0, replicas={ASR: 1})
+            for name in "abc"
+        ),
+        fleet=FLEET,
+    )
+    for _ in range(8):
+        decision = decide(world, Policy(budget_per_hour=3.0))
+        assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) <= 12, "three nodes for four"
+        world = applied(world, decision)
+    assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) == 12
+
+
 def test_a_recorded_turn_can_be_made_again() -> None:
     world, decision = after(3, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 70.0), fleet=FLEET))
     record = decision_record(world, decision)
@@ -175,6 +192,53 @@ def test_a_recorded_turn_can_be_made_again() -> None:
     planned = own(decision, "a").planned
     assert planned is not None
     assert decode(Planned, encode(planned)) == planned
+
+
+def taken_over(snapshot: Snapshot, *, with_plans: bool = True) -> Snapshot:
+    """Return what a new leader finds: memory and plans as the statuses have them."""
+    texts = PlannedTexts()
+    states = []
+    for state in snapshot.pipelines:
+        document = memory_document(state.memory, texts.of(state.spec.uid, state.planned))
+        memory = resumed(memory_from(document), snapshot.now_s, 300.0, 15.0)
+        states.append(replace(state, memory=memory, planned=planned_from(document) if with_plans else None))
+    return replace(snapshot, pipelines=tuple(states))
+
+
+def test_a_new_leader_goes_on_with_the_plans_of_the_former_one() -> None:
+    names = ("a", "b", "c", "d", "e", "f")
+    world, settled = after(
+        20, a_snapshot(*(a_pipeline(name, 50.0 + 9 * n) for n, name in enumerate(names)), fleet=FLEET)
+    )
+    world = applied(world, settled)
+
+    decision = decide(taken_over(world), Policy())
+    assert waiting(decision) == set()
+    assert [pipeline.plan for pipeline in decision.pipelines] == [pipeline.plan for pipeline in settled.pipelines]
+    assert not any(pipeline.changes for pipeline in decision.pipelines)
+    assert [pipeline.planned for pipeline in decision.pipelines] == [state.planned for state in world.pipelines]
+
+    blind = decide(taken_over(world, with_plans=False), Policy())
+    assert len(waiting(blind)) == len(names) - 1, "without the plans, it begins anew"
+
+
+def test_a_failover_of_three_hundred_pipelines_changes_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the limits of production
+    states = [a_pipeline(f"p{number:03}", 20.0 + 5 * (number % 8)) for number in range(300)]
+    world, settled = after(5, a_snapshot(*states, fleet=pools(a_pool("gpu", instances=2000))))
+    assert waiting(settled) == set()
+    world = applied(world, settled)
+    decision = decide(taken_over(world), Policy())
+    assert waiting(decision) == set()
+    assert not any(pipeline.changes for pipeline in decision.pipelines)
+
+
+def test_a_new_leader_plans_what_has_changed_meanwhile_and_leaves_the_rest() -> None:
+    names = ("a", "b", "c", "d")
+    world, settled = after(12, a_snapshot(*(a_pipeline(name, 50.0) for name in names), fleet=FLEET))
+    world = with_demand(taken_over(applied(world, settled)), c=150.0)
+    decision = decide(world, Policy())
+    assert {pipeline.spec.name for pipeline in decision.pipelines if pipeline.changes} == {"c"}
 
 
 def test_pipelines_that_share_a_stage_get_their_turn_together() -> None:

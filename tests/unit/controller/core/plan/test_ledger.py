@@ -5,14 +5,14 @@ from functools import partial
 
 import pytest
 import sharing
-from builders import ENCODER, VAD, a_pool, a_spec, a_state, a_target, default_pools, pools
+from builders import ENCODER, VAD, a_placement, a_pool, a_spec, a_stage, a_state, a_target, default_pools, pools
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.core.plan.ledger import FLEET, Ledger, Replicas
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
-from controller.core.state.spec import Mode
-from optimizer.model import PoolName, whole_instances
+from controller.core.state.spec import Mode, PipelineSpec
+from optimizer.model import Basis, GroupBudget, PipelineKey, PoolName, whole_instances
 from optimizer.plan import Limit, LimitKind
 
 KEY = a_spec().key
@@ -128,3 +128,66 @@ class TestSharedStages:
         assert self.books(fleet_budget=6.9).refusal(sharing.OWNER, sharing.ENCODER) == Limit(
             kind=LimitKind.BUDGET, name=FLEET
         )
+
+
+CHIP = "inferentia"
+ON_CHIP = a_spec(a_stage("encoder", a_placement(CHIP, per_instance=4)), budget=10.0, basis=Basis.INSTANCES)
+
+
+def on_chip(spec: PipelineSpec, target: TargetState) -> PipelineState:
+    return a_state(spec, replicas={ENCODER: target})
+
+
+def test_with_basis_instances_a_replica_pays_for_its_whole_node() -> None:
+    books = ledger(on_chip(ON_CHIP, a_target(5)))
+    assert (books.cost_per_hour(KEY), books.observed_per_hour(KEY), books.spend_per_hour(KEY)) == (2, 2, 2)
+    shares = ledger(on_chip(replace(ON_CHIP, declared_basis=None), a_target(5)))
+    assert shares.cost_per_hour(KEY) == 1.25
+
+
+def test_with_basis_instances_the_price_of_each_node_is_split_among_those_on_it() -> None:
+    two = replace(ON_CHIP, key=PipelineKey("speech/two"), uid="two")
+    chips = a_pool(CHIP, price=1.0, nodes={"a": "large", "b": ""}, node_prices={"large": 3.0})
+    books = Ledger(
+        [on_chip(ON_CHIP, a_target(4, nodes={"a": 1, "b": 3})), on_chip(two, a_target(2, nodes={"a": 2}))],
+        pools(chips),
+        None,
+    )
+    assert books.observed_per_hour(KEY) == pytest.approx(3.0 / 3 + 1.0)
+    assert books.observed_per_hour(two.key) == pytest.approx(2.0)
+    assert books.observed_per_hour() == pytest.approx(4.0), "the price of both nodes"
+
+
+def test_with_basis_instances_a_replica_that_opens_a_node_above_the_budget_is_refused() -> None:
+    tight = replace(ON_CHIP, budget_per_hour=1.5)
+    assert ledger(on_chip(tight, a_target(3))).refusal(KEY, ENCODER) is None
+    assert ledger(on_chip(tight, a_target(4))).refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET)
+
+
+def test_with_basis_instances_replicas_spread_over_more_nodes_than_planned_leave_less_for_others() -> None:
+    spread = on_chip(replace(ON_CHIP, budget_per_hour=2.5), a_target(2, nodes={"a": 1, "b": 1}))
+    books = Ledger([spread], pools(a_pool(CHIP, price=1.0, nodes={"a": "", "b": ""})), None)
+    assert books.observed_per_hour(KEY) == 2
+    books.after[(KEY, ENCODER)] = 4
+    assert books.spend_per_hour(KEY) == 2, "they fit on the nodes that are there"
+    assert books.refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET)
+
+
+def test_with_basis_instances_the_cost_of_other_replicas_is_found_without_changing_the_books() -> None:
+    books = ledger(on_chip(ON_CHIP, a_target(5)))
+    assert books.cost_with(KEY, {ENCODER: 4}) == 1
+    assert books.cost_per_hour(KEY) == 2
+
+
+def test_a_group_pays_what_its_pipelines_pay_each_on_its_own_basis() -> None:
+    shares = replace(ON_CHIP, key=PipelineKey("speech/two"), uid="two", declared_basis=None)
+    other = replace(ON_CHIP, key=PipelineKey("other/three"), uid="three")
+    states = [on_chip(ON_CHIP, a_target(1)), on_chip(shares, a_target(1)), on_chip(other, a_target(2))]
+    both = frozenset({KEY, shares.key})
+    for per_hour, refused in ((1.25, None), (1.2, Limit(kind=LimitKind.BUDGET, name="team"))):
+        team = GroupBudget(name="team", per_hour=per_hour, pipelines=both)
+        books = Ledger(states, pools(a_pool(CHIP, price=1.0)), None, budgets=[team])
+        for spent in (books.observed_per_hour, books.spend_per_hour, books.cost_per_hour):
+            assert spent(team) == spent(KEY) + spent(shares.key) == pytest.approx(0.25 + 0.25)
+        books.after[(KEY, ENCODER)] = 2  # one more opens a second node: 3/6 of two nodes, and a quarter of one
+        assert books.refusal(KEY, ENCODER) == refused

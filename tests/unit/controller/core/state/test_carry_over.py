@@ -111,3 +111,10 @@ def test_learned_numbers_of_a_cycle_are_kept() -> None:
 def test_learned_numbers_that_nothing_can_have_measured_are_refused(learned: Learned, field: str) -> None:
     with pytest.raises(ValueError, match=field):
         PipelineMemory(learned=learned)
+
+
+def test_a_time_that_no_cycle_writes_is_refused_for_missing_replicas() -> None:
+    key = (VAD, PoolName("cpu"))
+    assert PipelineMemory(uncreated_since_s={key: 0.0}).uncreated_since_s == {key: 0.0}
+    with pytest.raises(InvalidProblem, match="uncreated_since_s"):
+        PipelineMemory(uncreated_since_s={key: 1e18})

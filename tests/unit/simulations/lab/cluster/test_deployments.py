@@ -115,6 +115,14 @@ def test_a_pool_has_as_many_nodes_as_its_capacity_allows() -> None:
     assert nodes[PoolName("cpu")].node_selector == {"pool": "cpu"}
 
 
+def test_a_pool_whose_nodes_karpenter_makes_has_none_of_the_labs() -> None:
+    elastic = replace(POOLS[0], node_pool="cpu")
+    assert [pool_nodes([each])[PoolName("cpu")].instances for each in (elastic, replace(elastic, instances=None))] == [
+        0,
+        0,
+    ]
+
+
 def test_a_pool_without_capacity_is_refused_by_its_field() -> None:
     with pytest.raises(
         UnsupportedManifest,

@@ -12,6 +12,7 @@ from urllib.request import Request, urlopen
 import pytest
 from http_upstream import serving
 
+from profiler.sources.joined_queries import joined
 from profiler.sources.promql import pod_matcher
 from simulations.lab.faults.metrics_proxy import Loss, MetricsProxy, TotalLoss
 from simulations.lab.host.processes import free_ports
@@ -42,6 +43,12 @@ ANSWERS: dict[str, Any] = {
             pod("asr-5d9f7c6b8-abcde", namespace="notes"),
         ],
     },
+}
+
+BOTH = joined([OFFERED, "sum(others)"])
+ANSWERS[BOTH] = {
+    "resultType": "vector",
+    "result": [series("3", sluice_query="0"), series("4", sluice_query="1")],
 }
 
 
@@ -145,6 +152,13 @@ def test_the_loss_of_one_pipeline_leaves_all_that_is_of_others(proxy: MetricsPro
         {"namespace": "speech", "pod": "asr-gpu-5d9f7c6b8-abcde"},
         {"namespace": "notes", "pod": "asr-5d9f7c6b8-abcde"},
     ]
+
+
+def test_of_a_joined_query_only_the_pipelines_own_series_are_lost(proxy: MetricsProxy) -> None:
+    proxy.losses = (LOSS,)
+    assert ask(proxy, BOTH) == [series("4", sluice_query="1")]
+    proxy.losses = ()
+    assert ask(proxy, BOTH) == ANSWERS[BOTH]["result"]
 
 
 def test_what_was_lost_comes_back(proxy: MetricsProxy) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulations.lab.host import binaries
-from simulations.lab.host.binaries import BuildError, ensure, ensure_helm, ensure_keda, ensure_node
+from simulations.lab.host.binaries import BuildError, ensure, ensure_helm, ensure_karpenter, ensure_keda, ensure_node
 
 PROGRAMS = (
     "etcd",
@@ -22,7 +22,7 @@ PROGRAMS = (
 FAKE_GO = """#!/bin/sh
 case "$1" in
 env) printf '%s\\n' "${GO_VERSION:-go1.27.3}" linux amd64 ;;
-list) case "$*" in *" -m "*) echo /modules/keda; exit ;; esac
+list) case "$*" in *" -m "*) echo "/modules/${PWD##*/}"; exit ;; esac
   echo 'go: downloading example.org/a v1.0.0' >&2; printf '%s\\n' a b c ;;
 build)
   echo "$GOTOOLCHAIN $PWD" >> "$GO_JOURNAL"
@@ -100,6 +100,17 @@ def test_keda_is_built_only_when_it_is_asked_for_and_its_crds_are_those_of_its_s
     assert keda.crds == Path("/modules/keda/config/crd/bases")
     assert ensure_keda(silent) == keda
     assert builds(journal) == ["keda"]
+
+
+def test_karpenter_is_built_only_when_it_is_asked_for_and_its_crds_are_those_of_its_source(journal: Path) -> None:
+    karpenter = ensure_karpenter(ignore)
+    assert (karpenter.program.name, karpenter.program.read_text()) == ("karpenter-kwok", "built\n")
+    assert [str(folder) for folder in karpenter.crds] == [
+        "/modules/karpenter/kwok/charts/crds",
+        "/modules/karpenter/kwok/apis/crds",
+    ]
+    assert ensure_karpenter(silent) == karpenter
+    assert builds(journal) == ["karpenter"]
 
 
 def test_the_programs_of_a_node_are_built_only_when_they_are_asked_for(journal: Path) -> None:

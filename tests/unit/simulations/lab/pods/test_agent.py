@@ -8,7 +8,7 @@ import pytest
 
 from simulations.lab.net.kube_api import ObjectEvent
 from simulations.lab.net.timers import Timers
-from simulations.lab.pods.agent import WORKER_ANNOTATION, Agent
+from simulations.lab.pods.agent import NODE_READY, WORKER_ANNOTATION, Agent
 from simulations.lab.pods.worker import WorkerSpec
 
 POD: dict[str, Any] = {
@@ -98,3 +98,45 @@ def test_pods_on_the_node_of_another_agent_are_left_to_it() -> None:
         return api.pods
 
     assert asyncio.run(live()) == "spec.nodeName!=,spec.nodeName!=host-1"
+
+
+class NewNodes:
+    """Has nodes, and notes the statuses that are reported for them."""
+
+    def __init__(self, *nodes: dict[str, Any]) -> None:
+        self._nodes = nodes
+        self.reported: dict[str, dict[str, Any]] = {}
+        self.told = asyncio.Event()
+
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
+        if path.endswith("nodes"):
+            for node in self._nodes:
+                yield ObjectEvent("ADDED", node)
+            self.told.set()
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> None:
+        self.reported[path] = body["status"]
+
+
+def a_node(name: str, *conditions: dict[str, str]) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "48"}, "conditions": list(conditions)}}
+
+
+def test_only_a_node_that_nobody_has_reported_is_reported_as_ready_with_its_capacity() -> None:
+    async def live() -> dict[str, dict[str, Any]]:
+        timers = Timers()
+        api = NewNodes(
+            a_node("launched", {"type": "DiskPressure", "status": "False"}),
+            a_node("not-ready", {"type": "Ready", "status": "False"}),
+            a_node("host-1"),
+        )
+        agent = asyncio.create_task(Agent(api, timers, other_nodes=["host-1"]).run())  # type: ignore[arg-type]
+        await api.told.wait()
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+        timers.close()
+        return api.reported
+
+    assert asyncio.run(live()) == {
+        "/api/v1/nodes/launched/status": {"conditions": [dict(NODE_READY)], "capacity": {"cpu": "48"}}
+    }

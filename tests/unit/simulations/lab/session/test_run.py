@@ -53,7 +53,7 @@ def test_the_lab_can_run_the_demo_and_the_scenario_of_the_interface(path: Path) 
 def test_manifests_are_checked_too(tmp_path: Path) -> None:
     for name in ("scenario.yaml", "captions.yaml"):
         (tmp_path / name).write_text((DEMO.parent / name).read_text())
-    pools = (DEMO.parent / "pools.yaml").read_text().replace("capacity:", "# capacity:")
+    pools = (DEMO.parent / "pools.yaml").read_text().replace("instances: 3", "readyNodes: true")
     (tmp_path / "pools.yaml").write_text(pools)
 
     with pytest.raises(UnsupportedManifest, match=r"ComputePool cpu: spec\.capacity\.instances"):

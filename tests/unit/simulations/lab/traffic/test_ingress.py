@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, Status
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
 from simulations.lab.traffic.backend import PodState
-from simulations.lab.traffic.ingress import Ingress, arrival_payload, read_pod
+from simulations.lab.traffic.ingress import Ingress, Limit, arrival_payload, read_pod
 from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
 from simulations.results.scoring import Outcome
@@ -226,3 +227,11 @@ def test_only_ready_pods_that_stay_get_new_work() -> None:
     assert not read_pod(unready).ready
     assert not read_pod(pod(deletionTimestamp="2026-01-01T00:00:00Z")).ready
     assert not read_pod({"metadata": {"uid": "u", "namespace": "speech"}}).ready
+
+
+def test_a_limit_that_no_operator_renews_lapses() -> None:
+    until_s = datetime.fromisoformat("2026-01-01T00:10:00Z").timestamp()
+    limit = Limit.of({"admissible": "320", "admissibleUntil": "2026-01-01T00:10:00Z"})
+    assert (limit.at(until_s - 1), limit.at(until_s)) == (320.0, None)
+    assert Limit.of({}).at(0.0) is None
+    assert Limit.of({"admissible": "320"}).at(until_s) == 320.0, "an operator of an earlier version states no end"

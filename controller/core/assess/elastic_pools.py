@@ -1,0 +1,76 @@
+"""Elastic pools: what holds the deadline of their pending replicas, and when their nodes cannot be launched.
+
+All of it follows from the NodeClaims and Events in the Snapshot.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from controller.core.state.snapshot import NodePoolState, PendingReplica, Snapshot
+from optimizer.model import PoolName
+
+_REGISTRATION_S = 900.0
+"""How long a node that is on its way holds the deadline: then Karpenter and the cluster autoscaler give it up too."""
+_TRIES = 2
+"""How many nodes on their way hold the deadline of a replica, and how many failed launches in a row fail its pool."""
+_SKEW_S = 5.0
+"""How far the clocks of the scheduler and of an autoscaler may differ."""
+_NEXT_TRY_S = 60.0
+"""How long after a failed launch Karpenter may take to try the next offering, by a new NodeClaim."""
+
+
+def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> float:
+    """Return until when nodes on their way hold the deadline of a pending replica of an elastic pool, -inf: none does.
+
+    These are the nodes that are announced for the replica, else those that the NodePool has launched. The first two
+    count, so that a pool whose nodes never register fails in the end.
+    """
+    if node_pool is None:
+        return -math.inf
+    # An earlier pod of the same name may have had Events too.
+    announced = {node.name: node for node in replica.expected if node.since_s >= replica.since_s - _SKEW_S}
+    failed = {
+        each.claim: each.at_s
+        for each in node_pool.failures
+        if each.at_s >= replica.since_s and (not announced or each.claim in announced)
+    }
+    # Karpenter announces at most one node in two minutes for a pod, so the next one may be known by its NodeClaim only.
+    coming = [node for node in announced.values() if node.name not in failed] or node_pool.claims
+    tries = failed | {node.name: node.since_s for node in coming}
+    first = sorted(tries, key=lambda name: (tries[name], name))[:_TRIES]
+    return max((tries[name] + _REGISTRATION_S for name in first if name not in failed), default=-math.inf)
+
+
+def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
+    """Return the elastic pools that cannot launch nodes for their pending replicas, with the provider's words."""
+    pending: dict[PoolName, list[PendingReplica]] = {}
+    for state in snapshot.pipelines:
+        for key, target in state.found():
+            pending.setdefault(key[1], []).extend(target.unscheduled)
+    found = (
+        (name, _launch_failure(pool.node_pool, pending[name], snapshot.now_s))
+        for name, pool in snapshot.pools.items()
+        if pool.node_pool is not None and pending.get(name)
+    )
+    return {name: reason for name, reason in found if reason is not None}
+
+
+def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica], now_s: float) -> str | None:
+    """Return why a NodePool launches no node for the `pending` replicas, None while it may.
+
+    After a launch that failed for want of capacity, Karpenter deletes the NodeClaim and tries other offerings by a new
+    one. The second failure in a row, or no new NodeClaim in time, is final. A node on its way is waited for.
+    """
+    begun_s = min(replica.since_s for replica in pending)
+    if node_pool.registered_at_s is not None:
+        begun_s = max(begun_s, node_pool.registered_at_s)
+    failures = [failure for failure in node_pool.failures if failure.at_s >= begun_s]
+    if not failures or node_pool.claims:
+        return None
+    last = failures[-1]
+    tries = [node.since_s for replica in pending for node in replica.expected if node.name != last.claim]
+    tries += [] if node_pool.created_at_s is None else [node_pool.created_at_s]
+    tried_again = any(at_s > last.at_s for at_s in tries)
+    if len(failures) < _TRIES and (tried_again or now_s - last.at_s < _NEXT_TRY_S):
+        return None
+    return last.reason

@@ -1,0 +1,107 @@
+"""What a cycle passes on to the next, and what an earlier process left of it in statuses and in the Lease."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+from controller.core.codec import InvalidRecord
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.decision import Decision
+from controller.core.state.snapshot import Planned
+from controller.core.state.spec import PipelineSpec, Target
+from controller.kube.durable import memory_from, planned_from, resumed, written_at_s
+from controller.kube.gateway import Json
+from controller.kube.kept_memory import KeptMemory
+from controller.kube.store import KeptResource
+from controller.kube.workloads import seconds
+from optimizer.model import PoolName
+
+_LOG = logging.getLogger(__name__)
+
+
+class CarriedState:
+    """The memories and plans of the last cycle, by the UID of the resource; before the first cycle the stored ones."""
+
+    def __init__(self, interval_s: float) -> None:
+        """`interval_s` is the time between cycles."""
+        self._interval_s = interval_s
+        self._kept: KeptMemory | None = None
+        self._pipelines: Mapping[str, PipelineMemory] = {}
+        self._pools: Mapping[str, PoolMemory] = {}
+        self._plans: Mapping[str, Planned | None] = {}
+
+    def resume_from(self, kept: KeptMemory) -> None:
+        """Resume pipelines from what `kept` has, where it is newer than their status."""
+        self._kept = kept
+
+    def load(self) -> None:
+        """Read what the Lease has, unless that was done before.
+
+        Raises:
+            KubeError: the Lease cannot be read.
+        """
+        if self._kept is not None:
+            self._kept.load()
+
+    def remember(self, decision: Decision, pools: Mapping[PoolName, KeptResource]) -> None:
+        """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
+        self._pipelines = {each.spec.uid: each.memory for each in decision.pipelines}
+        self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
+        self._plans = {each.spec.uid: each.planned for each in decision.pipelines}
+
+    def memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
+        """Return the memory of a pipeline; an empty one where the stored one is not valid."""
+        if (known := self._pipelines.get(spec.uid)) is not None:
+            return known
+        try:
+            stored = memory_from(self._stored(resource))
+        except InvalidRecord as error:
+            _LOG.warning("%s: starting without memory: %s", spec.key, error)
+            return PipelineMemory()
+        window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
+        return resumed(stored, now_s, window_s, self._interval_s)
+
+    def planned(self, spec: PipelineSpec, resource: KeptResource) -> Planned | None:
+        """Return the plan of a pipeline of a large fleet, None if it has none."""
+        if spec.uid in self._plans:
+            return self._plans[spec.uid]
+        try:
+            return planned_from(self._stored(resource))
+        except InvalidRecord as error:
+            _LOG.warning("%s: planned anew: %s", spec.key, error)
+            return None
+
+    def owned(self, resource: KeptResource) -> frozenset[Target]:
+        """Return the workloads that a pipeline owned in the last cycle or before a restart."""
+        memory = self._pipelines.get(resource.uid)
+        if memory is None:
+            with suppress(InvalidRecord):  # reported when the memory is read for the Snapshot
+                memory = memory_from(self._stored(resource))
+        return frozenset() if memory is None else memory.owned
+
+    def pool_memory(self, resource: KeptResource) -> PoolMemory:
+        """Return the memory of a pool; an empty one where the stored one is not valid."""
+        memory = self._pools.get(resource.uid)
+        return _stored_pool_memory(resource) if memory is None else memory
+
+    def _stored(self, resource: KeptResource) -> Json | None:
+        """Return the memory document that an earlier process left, the newer one of status and Lease."""
+        in_status: Json | None = resource.status().get("memory")
+        kept = None if self._kept is None else self._kept.document(resource.uid)
+        return kept if kept is not None and written_at_s(kept) >= written_at_s(in_status) else in_status
+
+
+def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
+    """Return the memory that `controller.kube.status` wrote into a pool's status; empty when it is not valid."""
+    status = resource.status()
+    try:
+        until = status.get("unavailableUntil")
+        backoff = status.get("backoffSeconds")
+        return PoolMemory(
+            unavailable_until_s=None if until is None else seconds(until),
+            backoff_s=None if backoff is None else float(backoff),
+            reason=str(status.get("reason", "")),
+        )
+    except (ValueError, TypeError) as error:
+        _LOG.warning("pool %s: starting without memory: %s", resource.name, error)
+        return PoolMemory()

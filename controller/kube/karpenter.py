@@ -1,0 +1,237 @@
+"""Reads what is known of pods and nodes to come: NodePools and NodeClaims of Karpenter, and Events.
+
+The names, labels, conditions and Events are those of Karpenter's API karpenter.sh/v1. A NodeClaim has the conditions
+`Launched` and `Registered`. If the provider has no capacity, Karpenter writes the Event `InsufficientCapacityError`
+about the NodeClaim and deletes it. The Event `Nominated` about a pod names the NodeClaim that it is to run on. The
+cluster autoscaler writes `TriggeredScaleUp` about the pod.
+"""
+
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from controller.adoption.amounts import Amounts, amounts
+from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
+from controller.core.state.spec import Target
+from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound
+from controller.kube.workloads import condition, seconds
+
+_LOG = logging.getLogger(__name__)
+_LABEL = "karpenter.sh/nodepool"
+_EXPECTS = ("Nominated", "TriggeredScaleUp")
+_NO_CAPACITY = "InsufficientCapacityError"
+_CLUSTER_EVENTS = "default"
+"""The namespace of Events about objects that are in no namespace."""
+_EARLIER_S = 60.0
+"""The first failure may be earlier than the cycle that saw it: a controller tries again ever more rarely."""
+_LONGEST = 1024  # characters of a message, which its writer may make as long as an object can be
+_CLAIM = re.compile(r"nodeclaim/(\S+?)(,|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """The NodePools and NodeClaims of the cluster; `problem` says why they are not known, or not up to date."""
+
+    node_pools: Mapping[str, Json] = field(default_factory=dict)
+    claims: tuple[Json, ...] = ()
+    problem: NodePoolProblem | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCreation:
+    """An Event `FailedCreate`: the ReplicaSet, StatefulSet or other `owner` could not create a pod."""
+
+    owner: str
+    at_s: float
+    message: str
+
+
+class Karpenter:
+    """Reads NodePools and NodeClaims in each cycle, and Events while pods are pending or missing."""
+
+    def __init__(self, gateway: Gateway, namespaces: tuple[str, ...] = ()) -> None:
+        """`namespaces` are those in which Events may be listed; empty: all."""
+        self._gateway = gateway
+        self._namespaces = namespaces
+        self._read = _Read()
+        self._events: dict[tuple[str, str], Sequence[Json]] = {}
+        self._problems: dict[str, str] = {}
+
+    def refresh(self) -> None:
+        """List NodePools and NodeClaims; if that fails, the last known ones stay."""
+        try:
+            pools = self._gateway.list_all(NODE_POOLS).items
+            claims = self._gateway.list_all(NODE_CLAIMS).items
+        except NotFound as error:
+            self._read = _Read(problem=NodePoolProblem.NOT_FOUND, detail=f"Karpenter is not installed: {error}")
+        except KubeError as error:
+            self._read = replace(self._read, problem=NodePoolProblem.UNREADABLE, detail=str(error))
+        else:
+            self._read = _Read(node_pools={pool["metadata"]["name"]: pool for pool in pools}, claims=tuple(claims))
+
+    def state(self, node_pool: str, nodes: Iterable[Json], failures: Mapping[str, LaunchFailure]) -> NodePoolState:
+        """Return the state of the NodePool of this name; `failures` are failed launches by the NodeClaim."""
+        found = self._read.node_pools.get(node_pool)
+        if found is None:
+            problem = self._read.problem or NodePoolProblem.NOT_FOUND
+            return NodePoolState(problem=problem, detail=self._read.detail or f"there is no NodePool {node_pool}")
+        state = node_pool_state(
+            found, [claim for claim in self._read.claims if _made_by(claim, node_pool)], nodes, failures.values()
+        )
+        if self._read.problem is None:
+            return state
+        return replace(state, problem=self._read.problem, detail=self._read.detail)
+
+    def launch_failures(self) -> Mapping[str, LaunchFailure]:
+        """Return the launches that failed for want of capacity, by the name of the NodeClaim.
+
+        They are not known to an operator of some namespaces without `default`.
+        """
+        if self._namespaces and _CLUSTER_EVENTS not in self._namespaces:
+            return {}
+        found = self._listed(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
+        failures = (LaunchFailure(claim=_about(each), at_s=event_s(each), reason=_message(each)) for each in found)
+        return {failure.claim: failure for failure in failures}
+
+    def expected(self, namespace: str) -> Mapping[str, tuple[ExpectedNode, ...]]:
+        """Return the nodes that autoscalers have announced for the pods of `namespace`, by the name of the pod."""
+        found: dict[str, dict[str, ExpectedNode]] = {}
+        for reason in _EXPECTS:
+            for event in self._listed(namespace, f"involvedObject.kind=Pod,reason={reason}"):
+                node = expected_node(event)
+                of_pod = found.setdefault(_about(event), {})
+                of_pod[node.name] = min(node, of_pod.get(node.name, node), key=_since)
+        return {pod: tuple(sorted(nodes.values(), key=_since)) for pod, nodes in found.items()}
+
+    def failed_creations(self, namespace: str) -> Sequence[FailedCreation]:
+        """Return why pods could not be created in `namespace`, the last failure last."""
+        events = sorted(self._listed(namespace, "reason=FailedCreate"), key=event_s)
+        return [FailedCreation(owner=_about(each), at_s=event_s(each), message=_message(each)) for each in events]
+
+    def _listed(self, namespace: str, fields: str) -> Sequence[Json]:
+        """Return the Events of `namespace` that match a field selector; if they cannot be listed, the last known."""
+        try:
+            pages = list(self._gateway.pages(EVENTS, namespace, fieldSelector=fields))
+        except KubeError as error:
+            if self._problems.get(namespace) != str(error):
+                _LOG.warning("cannot list Events in namespace %s; the last known ones count: %s", namespace, error)
+            self._problems[namespace] = str(error)
+        else:
+            self._problems.pop(namespace, None)
+            self._events[namespace, fields] = [event for page in pages for event in page.items]
+        return self._events.get((namespace, fields), ())
+
+
+def refusal(failures: Sequence[FailedCreation], target: Target, since_s: float) -> str:
+    """Return the last words for why the pods of `target` are not created since `since_s`, empty without any.
+
+    The ReplicaSet of a Deployment has its name and the hash of the pod template.
+    """
+    own = (each for each in reversed(failures) if target.name in {each.owner, each.owner.rpartition("-")[0]})
+    return next((each.message for each in own if each.at_s >= since_s - _EARLIER_S), "")
+
+
+def node_pool_state(
+    node_pool: Json, claims: Sequence[Json], nodes: Iterable[Json], failures: Iterable[LaunchFailure]
+) -> NodePoolState:
+    """Return the state of `node_pool` from its NodeClaims, all `nodes`, and the failed launches of all NodePools.
+
+    A limit allows the nodes that exist, and as many more of the largest kind as fit what is left of it.
+    """
+    name = node_pool["metadata"]["name"]
+    own = {node["metadata"]["name"]: node for node in nodes if _made_by(node, name)}
+    sizes = [_capacity(node) for node in own.values()]
+    sizes += [_capacity(claim) for claim in claims if (claim.get("status") or {}).get("nodeName") not in own]
+    limits = amounts(node_pool["spec"].get("limits"))
+    by_count = limits.pop("nodes", None)
+    seen = any(sizes)
+    bounds = [] if by_count is None else [math.floor(by_count)]
+    if limits and not seen:
+        bounds.append(0 if min(limits.values()) <= 0 else 1)
+    else:
+        bounds += [bound for resource, limit in limits.items() if (bound := _bound(resource, limit, sizes)) is not None]
+    launched = [claim for claim in claims if _holds(claim, "Launched") and not _is_registered(claim)]
+    return NodePoolState(
+        instances=min(bounds, default=None),
+        unseen=bool(limits) and not seen,
+        problem=None if bounds else NodePoolProblem.UNLIMITED,
+        detail="" if bounds else f"NodePool {name} has no limits that convert to instances",
+        claims=tuple(
+            sorted(
+                (
+                    ExpectedNode(
+                        name=claim["metadata"]["name"],
+                        since_s=_since_s(claim, "Launched"),
+                    )
+                    for claim in launched
+                    if "deletionTimestamp" not in claim["metadata"]
+                ),
+                key=_since,
+            )
+        ),
+        created_at_s=max((seconds(claim["metadata"]["creationTimestamp"]) for claim in claims), default=None),
+        registered_at_s=max((_since_s(claim, "Registered") for claim in claims if _is_registered(claim)), default=None),
+        # A NodeClaim that is gone is known by its name only, which begins with that of its NodePool.
+        failures=tuple(
+            sorted((each for each in failures if each.claim.rpartition("-")[0] == name), key=lambda each: each.at_s)
+        ),
+    )
+
+
+def expected_node(event: Json) -> ExpectedNode:
+    """Return the node that an Event about a pod announces."""
+    message = _message(event)
+    claim = _CLAIM.search(message)
+    # Karpenter repeats the Event while the pod is pending; the node has been on its way since the first one.
+    first = event.get("firstTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return ExpectedNode(name=claim[1] if claim else message, since_s=seconds(first))
+
+
+def event_s(event: Json) -> float:
+    """Return when an Event was last seen, in seconds since the epoch."""
+    last = (event.get("series") or {}).get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return seconds(last or event["metadata"]["creationTimestamp"])
+
+
+def _about(event: Json) -> str:
+    """Return the name of the object that an Event is about. Its writer may have left it out."""
+    return str((event.get("involvedObject") or {}).get("name") or "")
+
+
+def _message(event: Json) -> str:
+    return str(event.get("message") or "")[:_LONGEST]
+
+
+def _bound(resource: str, limit: float, sizes: Sequence[Amounts]) -> int | None:
+    largest = max((size.get(resource, 0.0) for size in sizes), default=0.0)
+    if largest <= 0:
+        return None
+    used = sum(size.get(resource, largest) for size in sizes)
+    return len(sizes) + max(0, math.floor((limit - used) / largest + 1e-9))
+
+
+def _capacity(of: Json) -> Amounts:
+    return amounts((of.get("status") or {}).get("capacity"))
+
+
+def _made_by(of: Json, node_pool: str) -> bool:
+    return bool((of["metadata"].get("labels") or {}).get(_LABEL) == node_pool)
+
+
+def _is_registered(claim: Json) -> bool:
+    return _holds(claim, "Registered")
+
+
+def _holds(claim: Json, kind: str) -> bool:
+    return bool(condition(claim, kind).get("status") == "True")
+
+
+def _since_s(claim: Json, kind: str) -> float:
+    return seconds(condition(claim, kind).get("lastTransitionTime") or claim["metadata"]["creationTimestamp"])
+
+
+def _since(node: ExpectedNode) -> tuple[float, str]:
+    return node.since_s, node.name
