@@ -16,6 +16,7 @@ from controller.resources.manifests import Document, FieldPath, ManifestError, f
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
+from profiler.sources.presets import LoadedPresets
 
 GROUP = "sluice.dev"
 MODELS: dict[str, type[Part]] = {model.__name__: model for model in (SpeechPipeline, ComputePool, ComputeBudget)}
@@ -78,8 +79,11 @@ class _Entry:
         return f"{self.kind} {self.name} ({self.document.path}:{line})"
 
 
-def validate_files(paths: Sequence[Path]) -> Validation:
-    """Return the valid resources in the files `paths`, and all mistakes, in the order of files and lines."""
+def validate_files(paths: Sequence[Path], *, presets: LoadedPresets | None = None) -> Validation:
+    """Return the valid resources in the files `paths`, and all mistakes, in the order of files and lines.
+
+    With `presets`, a stage must name one of them; without, presets are not checked: they may be the users' own.
+    """
     documents: list[Document] = []
     unreadable: list[Finding] = []
     for path in paths:
@@ -87,15 +91,18 @@ def validate_files(paths: Sequence[Path]) -> Validation:
             documents += load_documents(path)
         except ManifestError as error:
             unreadable.append(Finding(file=error.path, line=error.line, field="", value="", rule=error.rule))
-    checked = validate_documents(documents)
+    checked = validate_documents(documents, presets=presets)
     order = {path: index for index, path in enumerate(paths)}
     findings = sorted([*unreadable, *checked.findings], key=lambda finding: (order[finding.file], finding.line))
     # A missing pool may be in a file that cannot be read.
     return replace(checked, findings=tuple(findings), pools_known=checked.pools_known and not unreadable)
 
 
-def validate_documents(documents: Sequence[Document]) -> Validation:
-    """Return the valid resources in `documents`, and all mistakes, those of unknown kinds first."""
+def validate_documents(documents: Sequence[Document], *, presets: LoadedPresets | None = None) -> Validation:
+    """Return the valid resources in `documents`, and all mistakes, those of unknown kinds first.
+
+    With `presets`, a stage must name one of them.
+    """
     entries: list[_Entry] = []
     misnamed: list[Finding] = []
     others = 0
@@ -116,6 +123,8 @@ def validate_documents(documents: Sequence[Document]) -> Validation:
     _find_unshared(pipelines)
     if pools:
         _find_missing_pools(pipelines, {entry.name for entry in pools})
+    if presets is not None:
+        _find_missing_presets(pipelines, presets)
     findings = [finding_of(entry.document, breach) for entry in entries for breach in entry.breaches]
     valid = [entry for entry in entries if not entry.breaches]
     valid_pipelines = [entry for entry in valid if isinstance(entry.resource, SpeechPipeline)]
@@ -272,6 +281,23 @@ def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:
             hint = f"did you mean {nearest}?" if nearest else f"known pools: {', '.join(sorted(names))}"
             path = ("spec", "stages", i, "placements", j, "pool")
             entry.breaches.append(Breach(path=path, rule=f"must name a ComputePool in these files; {hint}"))
+
+
+def _find_missing_presets(pipelines: list[_Entry], presets: LoadedPresets) -> None:
+    known = {*presets.usable, *presets.problems}
+    for entry in pipelines:
+        for i, stage in enumerate(_stages(entry) or ()):
+            try:
+                preset = stage.metrics.preset
+            except UnusableError:
+                continue
+            if preset in presets.usable:
+                continue
+            nearest = None if preset in known else nearest_name(preset, known)
+            hint = f"; did you mean {nearest}?" if nearest else ""
+            elsewhere = "" if preset in known else ", or the name of a file NAME.toml in --presets-directory"
+            rule = f"{presets.rule(preset)}{elsewhere}{hint}"
+            entry.breaches.append(Breach(path=("spec", "stages", i, "metrics", "preset"), rule=rule))
 
 
 def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:

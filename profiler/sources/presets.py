@@ -117,8 +117,11 @@ class LoadedPresets:
 
     def problem(self, name: str) -> str:
         """Return why there is no preset `name`: the field, its value and the rule."""
-        rule = self.problems.get(name, f"must be one of {', '.join(sorted(self.usable))}")
-        return f"metrics.preset: {name!r}: {rule}"
+        return f"metrics.preset: {name!r}: {self.rule(name)}"
+
+    def rule(self, name: str) -> str:
+        """Return the rule that the name of a preset that is not usable breaks."""
+        return self.problems.get(name, f"must be one of {', '.join(sorted(self.usable))}")
 
 
 class PresetFiles:
