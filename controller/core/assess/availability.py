@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.assess.elastic_pools import held_until_s, launch_failures
+from controller.core.assess.elastic_pools import awaits_its_node, held_until_s, launch_failures
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
@@ -30,7 +30,8 @@ class Availability:
     """The failures of pools and placements at `now_s`.
 
     `failures` has the placements that fail although their pool delivers. `waiting` has the pools with replicas that are
-    not ready. `uncreated_since_s` has since when desired replicas have not been created.
+    not ready. `uncreated_since_s` has since when desired replicas have not been created. `arriving` has how many
+    pending replicas have a node on its way.
     """
 
     now_s: float
@@ -38,9 +39,10 @@ class Availability:
     failures: Mapping[PipelineKey, Mapping[PlacementKey, PlacementFailure]]
     waiting: frozenset[PoolName]
     uncreated_since_s: Mapping[PipelineKey, Mapping[PlacementKey, float]]
+    arriving: Mapping[PipelineKey, Mapping[PlacementKey, int]]
 
     def at_most(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return the upper bound for each placement that must get no more replicas: its replicas that have a node.
+        """Return the upper bound for each placement that must get no more replicas: those with a node, or one coming.
 
         Where replicas fail to start, those that are starting are subtracted too. Such a placement has no bound while
         its stage has no other usable placement. The bound is never below the ready replicas. During a roll-out, failed
@@ -51,7 +53,8 @@ class Availability:
         for key, target in state.found():
             failure = failures.get(key)
             if self._out(key[1]):
-                most[key] = _with_node(target)
+                arriving = self.arriving.get(state.spec.key, {}).get(key, 0)
+                most[key] = min(target.desired, _with_node(target) + arriving)
             elif failure is not None and unavailable(failure.outage, self.now_s):
                 if failure.cause is not FailureCause.CANNOT_START:
                     most[key] = _with_node(target) if not target.rolling else target.desired
@@ -120,7 +123,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
     and those of the new revision of a roll-out, show no failure of the pool.
 
     In an elastic pool, a node that is on its way for a replica holds its deadline. If the provider has no capacity, the
-    pool fails at once (`controller.core.assess.elastic_pools`).
+    pool fails at once, and replicas whose nodes are on their way stay (`controller.core.assess.elastic_pools`).
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
@@ -128,6 +131,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
     launches = launch_failures(snapshot)
     failures: dict[PipelineKey, dict[PlacementKey, PlacementFailure]] = {}
     uncreated: dict[PipelineKey, dict[PlacementKey, float]] = {}
+    arriving: dict[PipelineKey, dict[PlacementKey, int]] = {}
     room = _Room.of(snapshot)
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
@@ -140,6 +144,9 @@ def find_availability(snapshot: Snapshot) -> Availability:
             undelivered[key[1]] += len(target.unscheduled) - len(verdict.apart)
             if target.waiting or target.starting:
                 waiting.add(key[1])
+            coming = sum(awaits_its_node(each, pool.node_pool, snapshot.now_s) for each in target.unscheduled)
+            if coming:
+                arriving.setdefault(state.spec.key, {})[key] = coming
             if target.uncreated:
                 uncreated.setdefault(state.spec.key, {})[key] = _uncreated_since_s(state, key, snapshot.now_s)
             failure = _next_failure(state.memory.failures.get(key), verdict, target, pool.spec, snapshot.now_s)
@@ -155,6 +162,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
         failures=failures,
         waiting=frozenset(waiting),
         uncreated_since_s=uncreated,
+        arriving=arriving,
     )
 
 
@@ -231,7 +239,7 @@ def _judged(
     waited = [
         replica if launch_failure is None else replace(replica, reason=launch_failure)
         for replica in target.unscheduled
-        if launch_failure is not None
+        if (launch_failure is not None and not awaits_its_node(replica, pool.node_pool, now_s))
         or now_s
         >= max(
             replica.since_s + deadline_s + (drain_s if _NO_ROOM in replica.reason else 0.0),

@@ -6,7 +6,7 @@ All of it follows from the NodeClaims and Events in the Snapshot.
 import math
 from collections.abc import Mapping, Sequence
 
-from controller.core.state.snapshot import NodePoolState, PendingReplica, Snapshot
+from controller.core.state.snapshot import ExpectedNode, NodePoolState, PendingReplica, Snapshot
 from optimizer.model import PoolName
 
 _REGISTRATION_S = 900.0
@@ -27,8 +27,7 @@ def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> fl
     """
     if node_pool is None:
         return -math.inf
-    # An earlier pod of the same name may have had Events too.
-    announced = {node.name: node for node in replica.expected if node.since_s >= replica.since_s - _SKEW_S}
+    announced = _announced(replica)
     failed = {
         each.claim: each.at_s
         for each in node_pool.failures
@@ -41,6 +40,19 @@ def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> fl
     return max((tries[name] + _REGISTRATION_S for name in first if name not in failed), default=-math.inf)
 
 
+def awaits_its_node(replica: PendingReplica, node_pool: NodePoolState | None, now_s: float) -> bool:
+    """Return whether a node that was announced for this replica is still on its way, whatever fails for others."""
+    if node_pool is None:
+        return False
+    failed = {failure.claim for failure in node_pool.failures}
+    return not _announced(replica).keys() <= failed and now_s < held_until_s(replica, node_pool)
+
+
+def _announced(replica: PendingReplica) -> Mapping[str, ExpectedNode]:
+    # An earlier pod of the same name may have had Events too.
+    return {node.name: node for node in replica.expected if node.since_s >= replica.since_s - _SKEW_S}
+
+
 def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
     """Return the elastic pools that cannot launch nodes for their pending replicas, with the provider's words."""
     pending: dict[PoolName, list[PendingReplica]] = {}
@@ -50,7 +62,7 @@ def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
     found = (
         (name, _launch_failure(pool.node_pool, pending[name], snapshot.now_s))
         for name, pool in snapshot.pools.items()
-        if pool.node_pool is not None and pending.get(name)
+        if pool.node_pool is not None and name in pending
     )
     return {name: reason for name, reason in found if reason is not None}
 
@@ -59,16 +71,21 @@ def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica],
     """Return why a NodePool launches no node for the `pending` replicas, None while it may.
 
     After a launch that failed for want of capacity, Karpenter deletes the NodeClaim and tries other offerings by a new
-    one. The second failure in a row, or no new NodeClaim in time, is final. A node on its way is waited for.
+    one. The second failure in a row, or no new NodeClaim in time, is final. Nodes on their way to other replicas change
+    nothing about that, and those replicas wait for them.
     """
+    pending = [replica for replica in pending if not awaits_its_node(replica, node_pool, now_s)]
+    if not pending:
+        return None
     begun_s = min(replica.since_s for replica in pending)
     if node_pool.registered_at_s is not None:
         begun_s = max(begun_s, node_pool.registered_at_s)
     failures = [failure for failure in node_pool.failures if failure.at_s >= begun_s]
-    if not failures or node_pool.claims:
+    if not failures:
         return None
     last = failures[-1]
     tries = [node.since_s for replica in pending for node in replica.expected if node.name != last.claim]
+    tries += [claim.since_s for claim in node_pool.claims]
     tries += [] if node_pool.created_at_s is None else [node_pool.created_at_s]
     tried_again = any(at_s > last.at_s for at_s in tries)
     if len(failures) < _TRIES and (tried_again or now_s - last.at_s < _NEXT_TRY_S):

@@ -7,6 +7,7 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_pool, a_snapshot, a_state, a_target, pools
 from planning import Planner
 
+from controller.core.assess.availability import find_availability
 from controller.core.cycle import decide
 from controller.core.messages.conditions import pool_conditions
 from controller.core.state.carry_over import PoolMemory
@@ -18,6 +19,7 @@ from controller.core.state.snapshot import (
     NodePoolState,
     PoolState,
     Snapshot,
+    TargetState,
 )
 
 DEADLINE_S = 300.0
@@ -48,6 +50,11 @@ def snapshot(
         a_pool("cpu"), a_pool("inferentia", instances=20, ready=2, node_pool=node_pool), a_pool("gpu", price=2.0)
     )
     return a_snapshot(a_state(replicas={VAD: 4, ENCODER: replace(target, pending=pending)}), fleet=fleet)
+
+
+def with_encoder(found: Snapshot, target: TargetState) -> Snapshot:
+    (state,) = found.pipelines
+    return replace(found, pipelines=(replace(state, targets={**state.targets, ENCODER: target}),))
 
 
 def memory_after(found: Snapshot) -> PoolMemory:
@@ -115,9 +122,25 @@ class TestNoCapacity:
         failed = replace(PLENTY, failures=failures(NOW_S - 20, NOW_S - 1), created_at_s=NOW_S - 5)
         assert self.reason(failed) == f"pod-0: {WORDS} b"
 
-    def test_a_node_on_its_way_is_waited_for(self, planner: Planner) -> None:
-        failed = replace(PLENTY, failures=failures(NOW_S - 70, NOW_S - 65), claims=nodes(NOW_S - 66, names="c"))
-        assert self.reason(failed) == ""
+    def test_a_node_on_its_way_to_others_does_not_delay_the_failure(self, planner: Planner) -> None:
+        older = nodes(NOW_S - 90, names="x")
+        assert self.reason(replace(PLENTY, failures=failures(NOW_S - 60), claims=older)) == f"pod-0: {WORDS} a"
+        twice = replace(PLENTY, failures=failures(NOW_S - 70, NOW_S - 1), claims=nodes(NOW_S - 2, names="x"))
+        assert self.reason(twice) == f"pod-0: {WORDS} b"
+
+    def test_replicas_whose_own_nodes_are_on_their_way_wait_for_them(self, planner: Planner) -> None:
+        theirs = nodes(NOW_S - 90, names="x")
+        failed = replace(PLENTY, failures=failures(NOW_S - 60), claims=theirs)
+        found = snapshot(failed, pending_s=self.YOUNG_S)
+        (state,) = found.pipelines
+        (encoder,) = [target for key, target in state.found() if key == ENCODER]
+        first, second = encoder.pending
+        both = replace(encoder, pending=(replace(first, expected=theirs), replace(second, expected=theirs)))
+        one = replace(encoder, pending=(replace(first, expected=theirs), second))
+        assert memory_after(with_encoder(found, both)) == PoolMemory()
+        assert memory_after(with_encoder(found, one)).reason == f"pod-1: {WORDS} a"
+        available = find_availability(with_encoder(found, one))
+        assert available.at_most(with_encoder(found, one).pipelines[0])[ENCODER] == 3
 
     def test_failures_before_the_last_node_or_the_replicas_do_not_count(self, planner: Planner) -> None:
         old = failures(NOW_S - 99, NOW_S - 90)
