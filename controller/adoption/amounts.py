@@ -19,7 +19,10 @@ Amounts = Mapping[str, float]
 def amount(text: object) -> float:
     """Return a resource amount as a number in its base unit; NaN where it is no amount."""
     found = _AMOUNT.fullmatch(str(text).strip())
-    return float(Decimal(found[1]) * _UNITS[found[2] or ""]) if found else float("nan")
+    try:
+        return float(Decimal(found[1]) * _UNITS[found[2] or ""]) if found else float("nan")
+    except ArithmeticError:  # 1.2.3, or an exponent beyond those of decimals
+        return float("nan")
 
 
 def amounts(texts: Mapping[str, object] | None) -> dict[str, float]:

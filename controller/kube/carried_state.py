@@ -96,11 +96,12 @@ def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
     status = resource.status()
     try:
         until = status.get("unavailableUntil")
-        backoff = status.get("backoffSeconds")
+        backoff, launch = status.get("backoffSeconds"), status.get("nodeLaunchSeconds")
         return PoolMemory(
             unavailable_until_s=None if until is None else seconds(until),
             backoff_s=None if backoff is None else float(backoff),
             reason=str(status.get("reason", "")),
+            launch_s=None if launch is None else float(launch),
         )
     except (ValueError, TypeError) as error:
         _LOG.warning("pool %s: starting without memory: %s", resource.name, error)

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
@@ -145,7 +146,7 @@ def node_pool_state(
     own = {node["metadata"]["name"]: node for node in nodes if _made_by(node, name)}
     sizes = [_capacity(node) for node in own.values()]
     sizes += [_capacity(claim) for claim in claims if (claim.get("status") or {}).get("nodeName") not in own]
-    limits = amounts(node_pool["spec"].get("limits"))
+    limits = _finite((node_pool.get("spec") or {}).get("limits"))
     by_count = limits.pop("nodes", None)
     seen = any(sizes)
     bounds = [] if by_count is None else [math.floor(by_count)]
@@ -153,6 +154,11 @@ def node_pool_state(
         bounds.append(0 if min(limits.values()) <= 0 else 1)
     else:
         bounds += [bound for resource, limit in limits.items() if (bound := _bound(resource, limit, sizes)) is not None]
+    launches = [
+        max(0.0, _since_s(claim, "Registered") - seconds(claim["metadata"]["creationTimestamp"]))
+        for claim in claims
+        if _is_registered(claim)
+    ]
     launched = [claim for claim in claims if _holds(claim, "Launched") and not _is_registered(claim)]
     return NodePoolState(
         instances=min(bounds, default=None),
@@ -174,6 +180,7 @@ def node_pool_state(
         ),
         created_at_s=max((seconds(claim["metadata"]["creationTimestamp"]) for claim in claims), default=None),
         registered_at_s=max((_since_s(claim, "Registered") for claim in claims if _is_registered(claim)), default=None),
+        launch_s=median(launches) if launches else None,
         # A NodeClaim that is gone is known by its name only, which begins with that of its NodePool.
         failures=tuple(
             sorted((each for each in failures if each.claim.rpartition("-")[0] == name), key=lambda each: each.at_s)
@@ -214,7 +221,12 @@ def _bound(resource: str, limit: float, sizes: Sequence[Amounts]) -> int | None:
 
 
 def _capacity(of: Json) -> Amounts:
-    return amounts((of.get("status") or {}).get("capacity"))
+    return _finite((of.get("status") or {}).get("capacity"))
+
+
+def _finite(texts: Mapping[str, object] | None) -> dict[str, float]:
+    """Return the amounts that are finite numbers: the API server accepts 1e3.5 and 1e400 too."""
+    return {resource: value for resource, value in amounts(texts).items() if math.isfinite(value)}
 
 
 def _made_by(of: Json, node_pool: str) -> bool:

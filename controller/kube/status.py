@@ -143,6 +143,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "shadowPricePerHour": number(decision.shadow_price_per_hour),
             "unavailableUntil": None if memory.unavailable_until_s is None else timestamp(memory.unavailable_until_s),
             "backoffSeconds": None if memory.backoff_s is None else _plain(Decimal(repr(memory.backoff_s))),
+            "nodeLaunchSeconds": number(memory.launch_s),
             "reason": memory.reason or None,
         }
     )

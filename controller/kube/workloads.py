@@ -420,5 +420,5 @@ def _holds(resource: Json, kind: str, status: str = "True") -> bool:
 
 def condition(resource: Json, kind: str) -> Json:
     """Return the condition `kind` in the status of an object, empty without one."""
-    conditions: list[Json] = resource.get("status", {}).get("conditions") or []
+    conditions: list[Json] = (resource.get("status") or {}).get("conditions") or []
     return next((one for one in conditions if one["type"] == kind), {})

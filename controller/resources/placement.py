@@ -186,4 +186,4 @@ class Placement(Part):
     wer: Ratio | None = None
     """Word error rate of this model variant."""
     startup: Duration | None = None
-    """Time from the creation of a replica until it is ready. By default 60s is assumed."""
+    """Time from when a replica has a node until it is ready. By default it is measured, and 60s before that."""

@@ -154,6 +154,8 @@ class PoolStatus(Part):
     """Time until which plans avoid the pool."""
     backoff_seconds: Number | None = None
     """Time in seconds for which plans will avoid the pool after the next failure."""
+    node_launch_seconds: Number | None = None
+    """Time in seconds that a new node of an elastic pool takes until it registers, as measured."""
     reason: Text | None = None
     """Why the pool is unavailable."""
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from controller.core.assess.availability import Availability, unavailable
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, planning_demand
+from controller.core.assess.elastic_pools import launches_s
 from controller.core.assess.learning import Learning, learning_floors, probe, settled
 from controller.core.assess.optimizer_input import (
     limited,
@@ -256,7 +257,7 @@ def assess(
         **{name: min(now_s, moved_at_s) for name, moved_at_s in state.memory.stages_moved_at_s.items()},
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
-    demand = planning_demand(state, now_s, policy.interval_s)
+    demand = planning_demand(state, now_s, policy.interval_s, launches_s(snapshot))
     seen = _profiler_input(state, demand, shared, stages_moved_at_s, now_s)
     profile, learned = profile_pipeline(
         seen,

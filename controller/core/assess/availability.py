@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.assess.elastic_pools import awaits_its_node, held_until_s, launch_failures
+from controller.core.assess.elastic_pools import awaits_its_node, held_until_s, launch_failures, measured_launch_s
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
@@ -156,7 +156,10 @@ def find_availability(snapshot: Snapshot) -> Availability:
     return Availability(
         now_s=snapshot.now_s,
         pools={
-            name: _next(pool.spec, pool.memory, late[name], waits=undelivered[name] > 0, now_s=snapshot.now_s)
+            name: replace(
+                _next(pool.spec, pool.memory, late[name], waits=undelivered[name] > 0, now_s=snapshot.now_s),
+                launch_s=measured_launch_s(pool),
+            )
             for name, pool in snapshot.pools.items()
         },
         failures=failures,

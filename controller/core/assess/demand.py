@@ -8,8 +8,9 @@ windows stay as measured.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from controller.core.assess.schedule import highest_floor
 from controller.core.messages import details
@@ -17,9 +18,11 @@ from controller.core.state.carry_over import DemandSample, MetricsLoss, Pipeline
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
-from optimizer.model import StageName
+from optimizer.model import PoolName, StageName
 from profiler.forecast import forecast, growth
 from profiler.samples import ABSURD, Absence, AbsenceReason, Quantity, Reading
+
+NO_LAUNCHES: Mapping[PoolName, float] = MappingProxyType({})
 
 FORECAST_S = 300.0
 """The forecast uses the samples of this time, and all of them are kept."""
@@ -77,21 +80,26 @@ class DemandState:
         return self.floor is not None and (self.stabilized is None or self.floor.demand > self.stabilized)
 
 
-def planning_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
+def planning_demand(
+    state: PipelineState, now_s: float, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES
+) -> DemandState:
     """Return the demand to plan for, with the values that it is computed from.
 
     It is the stabilized demand, but at least the highest entry of `spec.demand.atLeast` that is active now or before a
-    replica that is started now is ready. Such an entry above 0 ends idleness.
+    replica that is started now is ready. Such an entry above 0 ends idleness. `launches_s` has how long new nodes of
+    elastic pools take.
     """
-    found = stabilised_demand(state, now_s, interval_s)
-    floor = highest_floor(state.spec.at_least, now_s, now_s + horizon_s(state.spec, interval_s))
+    found = stabilised_demand(state, now_s, interval_s, launches_s)
+    floor = highest_floor(state.spec.at_least, now_s, now_s + horizon_s(state.spec, interval_s, launches_s))
     if floor is None:
         return found
     found = replace(found, floor=floor, idle=found.idle and floor.demand <= 0)
     return replace(found, falls_at_s=None) if found.from_floor else found
 
 
-def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> DemandState:
+def stabilised_demand(
+    state: PipelineState, now_s: float, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES
+) -> DemandState:
     """Return the demand by observation, D, as `stabilized`, with the values that it is computed from.
 
     D = clamp(previous D, lowest forecast of the scale-up window, highest forecast of the scale-down window). The same
@@ -127,7 +135,7 @@ def stabilised_demand(state: PipelineState, now_s: float, interval_s: float) -> 
             idle=idle,
         )
     recent = [*history, (now_s, observed)]
-    ahead_s = horizon_s(state.spec, interval_s)
+    ahead_s = horizon_s(state.spec, interval_s, launches_s)
     newest = [sample for sample in recent if sample[0] >= now_s - FORECAST_S]
     expected = min(ABSURD, max(observed, forecast(newest, now_s, ahead_s)))
     # Until a new replica is ready, the load may rise as it did before.
@@ -244,9 +252,16 @@ def _chance(spec: PipelineSpec, load: float, ahead_s: float) -> float:
     return math.sqrt(load if spec.unit is DemandUnit.STREAMS else load / ahead_s)
 
 
-def horizon_s(spec: PipelineSpec, interval_s: float) -> float:
-    """Return how far ahead to forecast, in seconds: replicas decided now are ready after one cycle and the start-up."""
-    return interval_s + max(placement.startup_s for stage in spec.stages for placement in stage.placements)
+def horizon_s(spec: PipelineSpec, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES) -> float:
+    """Return how far ahead to forecast, in seconds.
+
+    Replicas decided now are ready after one cycle, the launch of a node where the pool is elastic, and the start-up.
+    """
+    return interval_s + max(
+        launches_s.get(placement.pool, 0.0) + placement.startup_s
+        for stage in spec.stages
+        for placement in stage.placements
+    )
 
 
 def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample, ...]:

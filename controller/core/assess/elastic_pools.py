@@ -6,15 +6,26 @@ All of it follows from the NodeClaims and Events in the Snapshot.
 import math
 from collections.abc import Mapping, Sequence
 
-from controller.core.state.snapshot import ExpectedNode, NodePoolState, PendingReplica, Snapshot
+from controller.core.state.snapshot import (
+    ExpectedNode,
+    LaunchFailure,
+    NodePoolState,
+    PendingReplica,
+    PoolState,
+    Snapshot,
+)
 from optimizer.model import PoolName
 
 _REGISTRATION_S = 900.0
 """How long a node that is on its way holds the deadline: then Karpenter and the cluster autoscaler give it up too."""
+_UNSEEN_LAUNCH_S = 120.0
+"""How long a launch is taken to last before one was seen: Karpenter's nodes take one to three minutes."""
 _TRIES = 2
 """How many nodes on their way hold the deadline of a replica, and how many failed launches in a row fail its pool."""
 _SKEW_S = 5.0
 """How far the clocks of the scheduler and of an autoscaler may differ."""
+_BATCH_S = 10.0
+"""The longest time for which Karpenter collects pending pods before it launches nodes for all of them, by default."""
 _NEXT_TRY_S = 60.0
 """How long after a failed launch Karpenter may take to try the next offering, by a new NodeClaim."""
 
@@ -23,7 +34,8 @@ def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> fl
     """Return until when nodes on their way hold the deadline of a pending replica of an elastic pool, -inf: none does.
 
     These are the nodes that are announced for the replica, else those that the NodePool has launched. The first two
-    count, so that a pool whose nodes never register fails in the end.
+    count, so that a pool whose nodes never register fails in the end. Nodes that are not announced may be for others,
+    and hold it no longer than two nodes may take.
     """
     if node_pool is None:
         return -math.inf
@@ -34,10 +46,11 @@ def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> fl
         if each.at_s >= replica.since_s and (not announced or each.claim in announced)
     }
     # Karpenter announces at most one node in two minutes for a pod, so the next one may be known by its NodeClaim only.
-    coming = [node for node in announced.values() if node.name not in failed] or node_pool.claims
-    tries = failed | {node.name: node.since_s for node in coming}
+    own = [node for node in announced.values() if node.name not in failed]
+    tries = failed | {node.name: node.since_s for node in own or node_pool.claims}
     first = sorted(tries, key=lambda name: (tries[name], name))[:_TRIES]
-    return max((tries[name] + _REGISTRATION_S for name in first if name not in failed), default=-math.inf)
+    until_s = max((tries[name] + _REGISTRATION_S for name in first if name not in failed), default=-math.inf)
+    return until_s if own else min(until_s, replica.since_s + _TRIES * _REGISTRATION_S)
 
 
 def awaits_its_node(replica: PendingReplica, node_pool: NodePoolState | None, now_s: float) -> bool:
@@ -51,6 +64,22 @@ def awaits_its_node(replica: PendingReplica, node_pool: NodePoolState | None, no
 def _announced(replica: PendingReplica) -> Mapping[str, ExpectedNode]:
     # An earlier pod of the same name may have had Events too.
     return {node.name: node for node in replica.expected if node.since_s >= replica.since_s - _SKEW_S}
+
+
+def measured_launch_s(pool: PoolState) -> float | None:
+    """Return how long the nodes of an elastic pool take until they register, or the last ones took; None before any."""
+    if pool.node_pool is None:
+        return None
+    return pool.memory.launch_s if pool.node_pool.launch_s is None else pool.node_pool.launch_s
+
+
+def launches_s(snapshot: Snapshot) -> Mapping[PoolName, float]:
+    """Return how long a new node of each elastic pool takes until it registers, in seconds.
+
+    Replicas that are started now may need one.
+    """
+    measured = {name: measured_launch_s(pool) for name, pool in snapshot.pools.items() if pool.node_pool is not None}
+    return {name: _UNSEEN_LAUNCH_S if known is None else known for name, known in measured.items()}
 
 
 def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
@@ -71,9 +100,10 @@ def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica],
     """Return why a NodePool launches no node for the `pending` replicas, None while it may.
 
     After a launch that failed for want of capacity, Karpenter deletes the NodeClaim and tries other offerings by a new
-    one. The second failure in a row, or no new NodeClaim in time, is final. Nodes on their way to other replicas change
+    one. The second round of failures, or no new NodeClaim in time, is final. Nodes on their way to other replicas change
     nothing about that, and those replicas wait for them.
     """
+    announced_s = {name: node.since_s for replica in pending for name, node in _announced(replica).items()}
     pending = [replica for replica in pending if not awaits_its_node(replica, node_pool, now_s)]
     if not pending:
         return None
@@ -85,9 +115,21 @@ def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica],
         return None
     last = failures[-1]
     tries = [node.since_s for replica in pending for node in replica.expected if node.name != last.claim]
-    tries += [claim.since_s for claim in node_pool.claims]
     tries += [] if node_pool.created_at_s is None else [node_pool.created_at_s]
     tried_again = any(at_s > last.at_s for at_s in tries)
-    if len(failures) < _TRIES and (tried_again or now_s - last.at_s < _NEXT_TRY_S):
+    if _rounds(failures, announced_s) < _TRIES and (tried_again or now_s - last.at_s < _NEXT_TRY_S):
         return None
     return last.reason
+
+
+def _rounds(failures: Sequence[LaunchFailure], announced_s: Mapping[str, float]) -> int:
+    """Return in how many rounds the launches failed, of which Karpenter makes several at once for a batch of pods.
+
+    A launch is of a new round if its NodeClaim was announced after the first failure of the round before. `announced_s`
+    has when, by the NodeClaim; one that was not announced was created at most `_BATCH_S` before it failed.
+    """
+    rounds, begun_s = 0, -math.inf
+    for failure in failures:
+        if announced_s.get(failure.claim, failure.at_s - _BATCH_S) > begun_s:
+            rounds, begun_s = rounds + 1, failure.at_s
+    return rounds

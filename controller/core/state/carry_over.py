@@ -77,19 +77,19 @@ class PoolMemory:
     """The failures of a pool: plans leave it out until `unavailable_until_s`; its next backoff takes `backoff_s`.
 
     Both are None while the pool has not failed lately. `reason` is the text about the replica that showed the failure.
+    `launch_s` is how long the last known nodes of an elastic pool took to be launched, in seconds, None before any.
     """
 
     unavailable_until_s: float | None = None
     backoff_s: float | None = None
     reason: str = ""
+    launch_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
         _require_time(self.unavailable_until_s, "unavailable_until_s")
-        backoff_s = self.backoff_s
-        require(
-            backoff_s is None or 0 <= backoff_s <= FURTHEST_S, "backoff_s", backoff_s, f"must be 0 to {FURTHEST_S:g}"
-        )
+        for name, value in (("backoff_s", self.backoff_s), ("launch_s", self.launch_s)):
+            require(value is None or 0 <= value <= FURTHEST_S, name, value, f"must be 0 to {FURTHEST_S:g}")
 
 
 class FailureCause(Enum):

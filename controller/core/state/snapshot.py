@@ -259,7 +259,8 @@ class NodePoolState:
 
     `claims` are launched and have not registered. `created_at_s` is when the last NodeClaim was created, and
     `registered_at_s` when the last one registered, None without any. `failures` are the failed launches that the API
-    server still knows, the first one first; they are read only while replicas are pending.
+    server still knows, the first one first; they are read only while replicas are pending. `launch_s` is how long its
+    nodes took from the creation of the NodeClaim until they registered, in seconds, None without such a node.
     """
 
     instances: int | None = None
@@ -270,6 +271,7 @@ class NodePoolState:
     created_at_s: float | None = None
     registered_at_s: float | None = None
     failures: tuple[LaunchFailure, ...] = ()
+    launch_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,8 +284,7 @@ class PoolState:
     replicas per instance.
 
     `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
-    match too, by the name of the other pool.
-    replicas per instance. `nodes` has the instance type of each node with replicas of pipelines, also of those that are
+    match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines, also of those that are
     not ready ("" where a node has none), where budgets count whole instances.
     """
 

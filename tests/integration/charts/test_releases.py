@@ -84,7 +84,7 @@ def test_nothing_but_the_crds_outlives_the_release(cluster: Cluster) -> None:
     assert "Deployment/sluice" in cluster.ours()
     cluster.helm("uninstall", "sluice", chart=None)
     assert cluster.ours() == []
-    assert len(cluster.kubectl("get", "crd", "--output=name").split()) == 2
+    assert len(cluster.kubectl("get", "crd", "--output=name").split()) == 3
     cluster.helm("install", "sluice")  # takes over the CRDs that were kept
 
 

@@ -90,6 +90,12 @@ class TestLimits:
         assert state(a_node_pool(cpu="40", memory="64Gi"), (), nodes).instances == 4
         assert state(a_node_pool(cpu="40", nodes="3"), (), nodes).instances == 3
 
+    @pytest.mark.parametrize("text", ["1e3.5", "1e400", "1.2.3", "lots"])
+    def test_a_limit_that_is_no_number_limits_nothing(self, text: str) -> None:
+        found = state(a_node_pool(cpu=text), [a_claim("inf2-a") | {"status": None}], [a_node("a")])
+        assert (found.instances, found.problem) == (None, NodePoolProblem.UNLIMITED)
+        assert state(a_node_pool(cpu=text, nodes="7"), (), [a_node("a", {"cpu": text})]).instances == 7
+
     def test_nodes_that_are_there_fit_whatever_the_limit(self) -> None:
         """Karpenter removes no node because a limit was lowered, so replicas need not leave."""
         assert state(a_node_pool(cpu="4"), (), [a_node("a"), a_node("b")]).instances == 2
@@ -132,6 +138,11 @@ class TestNodesOnTheirWay:
         found = state(a_node_pool(nodes="9"), claims)
         assert found.claims == (ExpectedNode(name="inf2-a", since_s=120), ExpectedNode(name="inf2-b", since_s=130))
         assert (found.created_at_s, found.registered_at_s) == (125, 115)
+
+    def test_the_time_that_nodes_took_is_the_median_of_those_that_registered(self) -> None:
+        registered = [a_claim(f"inf2-{at_s}", launched_s=105, registered_s=at_s) for at_s in (130, 160, 400)]
+        assert state(a_node_pool(nodes="9"), [*registered, a_claim("inf2-b", launched_s=130)]).launch_s == 60
+        assert state(a_node_pool(nodes="9"), [a_claim("inf2-b", launched_s=130)]).launch_s is None
 
     def test_failures_are_those_of_the_claims_of_this_node_pool_in_their_order(self) -> None:
         failures = [LaunchFailure(claim=name, at_s=at_s, reason="r") for name, at_s in (("inf2-b", 2), ("inf2-a", 1))]

@@ -365,6 +365,15 @@ def test_known_demand_counts_from_one_cycle_and_start_up_time_before() -> None:
     assert floored(10.0, 400.0, in_s=115.1).demand == 10.0
 
 
+def test_known_demand_counts_a_launch_earlier_where_nodes_are_launched() -> None:
+    event = EventFloor(name="event", demand=400.0, start_s=NOW_S + 295.0, end_s=NOW_S + 296.0)
+    spec = replace(a_spec(a_stage("a", a_placement("cpu", startup_s=100.0))), at_least=(event,))
+    state = a_state(spec, demand=10.0)
+    cpu = spec.stages[0].placements[0].pool
+    assert planning_demand(state, NOW_S, 15.0, {cpu: 180.0}).demand == 400.0
+    assert planning_demand(state, NOW_S, 15.0, {cpu: 179.0}).demand == 10.0
+
+
 def test_a_demand_that_known_demand_exceeds_is_not_said_to_fall_soon() -> None:
     earlier = (DemandSample(t_s=NOW_S - 100, observed=50, forecast=50),)
     memory = PipelineMemory(demand=50, samples=earlier)

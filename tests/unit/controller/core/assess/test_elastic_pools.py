@@ -8,6 +8,7 @@ from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_pool, a_snapshot, a_sta
 from planning import Planner
 
 from controller.core.assess.availability import find_availability
+from controller.core.assess.elastic_pools import launches_s
 from controller.core.cycle import decide
 from controller.core.messages.conditions import pool_conditions
 from controller.core.state.carry_over import PoolMemory
@@ -21,6 +22,7 @@ from controller.core.state.snapshot import (
     Snapshot,
     TargetState,
 )
+from optimizer.model import PoolName
 
 DEADLINE_S = 300.0
 PENDING_S = NOW_S - 1200.0
@@ -74,6 +76,12 @@ class TestNodesOnTheirWay:
     def test_a_claim_that_does_not_register_holds_it_no_longer(self, planner: Planner) -> None:
         assert memory_after(snapshot(replace(PLENTY, claims=nodes(NOW_S - 901)))).reason
 
+    def test_nodes_that_may_be_for_others_do_not_hold_it_for_ever(self, planner: Planner) -> None:
+        """A busy NodePool always has a node on its way."""
+        young = replace(PLENTY, claims=nodes(NOW_S - 10))
+        assert memory_after(snapshot(young, pending_s=NOW_S - 1799)) == PoolMemory()
+        assert memory_after(snapshot(young, pending_s=NOW_S - 1800)).reason
+
     def test_a_node_that_is_announced_for_the_pod_holds_the_deadline(self, planner: Planner) -> None:
         assert memory_after(snapshot(PLENTY, nodes(NOW_S - 600))) == PoolMemory()
         assert memory_after(snapshot(PLENTY, nodes(NOW_S - 901))).reason
@@ -85,9 +93,9 @@ class TestNodesOnTheirWay:
 
     def test_a_node_that_failed_counts_as_one_of_the_two(self, planner: Planner) -> None:
         """The first claim is gone, and only its Event is left."""
-        failed = replace(PLENTY, failures=failures(PENDING_S + 1), registered_at_s=None)
+        failed = replace(PLENTY, failures=failures(PENDING_S + 1), created_at_s=NOW_S - 300)
         assert memory_after(snapshot(replace(failed, claims=nodes(NOW_S - 300, names="b")))) == PoolMemory()
-        twice = replace(PLENTY, failures=failures(PENDING_S + 1, PENDING_S + 2))
+        twice = replace(failed, failures=failures(PENDING_S + 1, PENDING_S + 2))
         assert memory_after(snapshot(replace(twice, claims=nodes(NOW_S - 300, names="c")))).reason
 
     def test_nodes_that_were_announced_for_an_earlier_pod_of_this_name_do_not_count(self, planner: Planner) -> None:
@@ -122,6 +130,17 @@ class TestNoCapacity:
         failed = replace(PLENTY, failures=failures(NOW_S - 20, NOW_S - 1), created_at_s=NOW_S - 5)
         assert self.reason(failed) == f"pod-0: {WORDS} b"
 
+    def test_launches_of_one_batch_that_fail_together_are_one_failure(self, planner: Planner) -> None:
+        batch = replace(PLENTY, failures=failures(NOW_S - 6, NOW_S - 5), created_at_s=NOW_S - 8)
+        assert self.reason(batch) == ""
+        assert self.reason(batch, nodes(NOW_S - 8, NOW_S - 8)) == ""
+        assert self.reason(batch, nodes(NOW_S - 8, NOW_S - 5.5)) == f"pod-0: {WORDS} b", "the second was another try"
+
+    def test_a_sibling_that_was_created_before_the_failure_is_no_new_try(self, planner: Planner) -> None:
+        sibling = nodes(NOW_S - 58, names="x")
+        failed = replace(PLENTY, failures=failures(NOW_S - 60), claims=sibling, created_at_s=NOW_S - 61)
+        assert self.reason(failed) == f"pod-0: {WORDS} a"
+
     def test_a_node_on_its_way_to_others_does_not_delay_the_failure(self, planner: Planner) -> None:
         older = nodes(NOW_S - 90, names="x")
         assert self.reason(replace(PLENTY, failures=failures(NOW_S - 60), claims=older)) == f"pod-0: {WORDS} a"
@@ -153,6 +172,25 @@ class TestNoCapacity:
         failed = replace(PLENTY, failures=failures(NOW_S - 60))
         (decision,) = decide(snapshot(failed, pending_s=self.YOUNG_S), Policy()).pipelines
         assert {(change.pool, change.after) for change in decision.changes} == {("inferentia", 2), ("gpu", 2)}
+
+
+class TestLaunches:
+    def test_what_was_measured_counts_then_what_was_remembered_then_two_minutes(self) -> None:
+        def known(launch_s: float | None, remembered_s: float | None) -> float:
+            elastic = a_pool("inferentia", node_pool=replace(PLENTY, launch_s=launch_s))
+            elastic = replace(elastic, memory=PoolMemory(launch_s=remembered_s))
+            (only,) = launches_s(a_snapshot(a_state(), fleet=pools(a_pool("cpu"), elastic, a_pool("gpu")))).items()
+            assert only[0] == "inferentia"
+            return only[1]
+
+        assert (known(200.0, 300.0), known(None, 300.0), known(None, None)) == (200.0, 300.0, 120.0)
+
+    def test_the_last_time_is_remembered_when_the_nodes_are_gone(self, planner: Planner) -> None:
+        assert memory_after(snapshot(replace(PLENTY, launch_s=200.0, claims=nodes(NOW_S)))).launch_s == 200.0
+        found = snapshot(replace(PLENTY, claims=nodes(NOW_S)))
+        pool = PoolName("inferentia")
+        kept = {**found.pools, pool: replace(found.pools[pool], memory=PoolMemory(launch_s=300.0))}
+        assert memory_after(replace(found, pools=kept)).launch_s == 300.0
 
 
 class TestBounds:
