@@ -131,10 +131,16 @@ def kept_workload(workload: Json) -> Workload:
 
 
 def _rolling(workload: Json) -> bool:
-    """Whether replicas of an earlier revision are left, as far as the workload's controller has seen its spec."""
-    status = workload.get("status") or {}
+    """Whether replicas of an earlier revision are left, as far as the workload's controller has seen its spec.
+
+    A StatefulSet keeps those below its `partition`, and with `OnDelete` all until they are deleted.
+    """
+    status, strategy = workload.get("status") or {}, (workload.get("spec") or {}).get("updateStrategy") or {}
+    if strategy.get("type") == "OnDelete":
+        return False
+    kept = (strategy.get("rollingUpdate") or {}).get("partition") or 0
     seen = status.get("observedGeneration", 0) >= workload["metadata"].get("generation", 0)
-    return bool(seen and status.get("updatedReplicas", 0) < status.get("replicas", 0))
+    return bool(seen and status.get("updatedReplicas", 0) < status.get("replicas", 0) - kept)
 
 
 def _failure(workload: Json) -> str:

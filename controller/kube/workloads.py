@@ -210,15 +210,17 @@ class PoolNodes:
     def holds(self, requests: Amounts) -> int | None:
         """Return how many pods with `requests` the smallest ready node holds by its allocatable resources.
 
-        None where the pods request nothing or no node is ready. What DaemonSets need is not subtracted.
+        None where the pods request nothing or no node is ready. What DaemonSets need is not subtracted. A new node is
+        ready before its device plugin has registered its devices, so nodes without a device that is requested do not
+        count.
         """
         wanted = {resource: value for resource, value in requests.items() if value > 0}
-        if not wanted or not self.allocatable:
+        devices = [resource for resource in wanted if "/" in resource]
+        sizes = [size for size in self.allocatable if all(size.get(device, 0.0) > 0 for device in devices)]
+        if not wanted or not sizes:
             return None
         return min(
-            math.floor(size.get(resource, 0.0) / value + 1e-9)
-            for size in self.allocatable
-            for resource, value in wanted.items()
+            math.floor(size.get(resource, 0.0) / value + 1e-9) for size in sizes for resource, value in wanted.items()
         )
 
 

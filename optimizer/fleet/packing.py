@@ -26,6 +26,8 @@ WORK = 20_000_000
 WHOLE_LIMIT = 200_000
 """Up to this many combinations of all tables all are tried."""
 
+_CALL = 1000
+"""What one exchange counts for beside its combinations: of hundreds of pipelines, most exchanges have only a few."""
 _JUDGED = 4096  # combinations whose latency is computed together
 _NOTHING = 1e-9
 
@@ -155,7 +157,7 @@ class PackingSearch:
         """Return the best change of `state` in `places` that improves on `better_than`, or None."""
         tables = [self._table(place) for place in places]
         sizes = [len(table) for table in tables]
-        self._left -= prod(sizes)
+        self._left -= _CALL + prod(sizes)
         if self._left < 0:
             return None
         picks = np.indices(sizes).reshape(len(sizes), -1)

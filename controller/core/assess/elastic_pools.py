@@ -100,8 +100,8 @@ def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica],
     """Return why a NodePool launches no node for the `pending` replicas, None while it may.
 
     After a launch that failed for want of capacity, Karpenter deletes the NodeClaim and tries other offerings by a new
-    one. The second round of failures, or no new NodeClaim in time, is final. Nodes on their way to other replicas change
-    nothing about that, and those replicas wait for them.
+    one. The second round of failures, or no new NodeClaim in time, is final. Nodes on their way to other replicas
+    change nothing about that, and those replicas wait for them.
     """
     announced_s = {name: node.since_s for replica in pending for name, node in _announced(replica).items()}
     pending = [replica for replica in pending if not awaits_its_node(replica, node_pool, now_s)]

@@ -2,12 +2,14 @@
 
 The price of a node is split by the shares (1 / replicas per instance) of the replicas on it, so that its empty rest is
 split in proportion. Replicas of a pipeline whose budget counts shares take part in the split. Pods of no pipeline do
-not: they have no share. Replicas without a node pay as in a plan (`optimizer.billing`).
+not: they have no share. Replicas without a node pay as in a plan (`optimizer.billing`), except those that fit into the
+nodes that are paid for already.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import floor
 from typing import Generic, Protocol, TypeVar
 
 from optimizer.billing import Occupancy, occupancy
@@ -50,19 +52,36 @@ def instance_costs_per_hour(
             there = (placed.pool, node)
             shares[there] = shares.get(there, Fraction(0)) + Fraction(count, placed.per_instance)
     occupancies = {name: occupancy(pairs) for name, pairs in taken.items()}
+    free = {there: 1 - share for there, share in shares.items()}
+    fitting: dict[K, int] = {}
+    for placed in sorted(placements, key=lambda placed: placed.per_instance):
+        fitting[placed.name] = _fit(placed, free)
     return {
-        placed.name: _cost_per_hour(placed, occupancies[placed.pool], pools, nodes, shares) for placed in placements
+        placed.name: _cost_per_hour(placed, fitting[placed.name], occupancies[placed.pool], pools, nodes, shares)
+        for placed in placements
     }
+
+
+def _fit(placed: Placed[K], free: dict[tuple[PoolName, str], Fraction]) -> int:
+    """Return how many replicas without a node fit into the `free` shares of nodes in use, and take those shares."""
+    left = placed.replicas - sum(placed.nodes.values())
+    for there, share in free.items():
+        if left > 0 and there[0] == placed.pool and share > 0:
+            count = min(left, floor(share * placed.per_instance))
+            free[there] -= Fraction(count, placed.per_instance)
+            left -= count
+    return placed.replicas - sum(placed.nodes.values()) - max(left, 0)
 
 
 def _cost_per_hour(
     placed: Placed[K],
+    fitting: int,
     there: Occupancy,
     pools: Mapping[PoolName, Pool],
     nodes: Mapping[PoolName, PricedNodes],
     shares: Mapping[tuple[PoolName, str], Fraction],
 ) -> float:
-    cost, placeless = 0.0, placed.replicas
+    cost, placeless = 0.0, placed.replicas - max(fitting, 0)
     for node, count in placed.nodes.items():
         part = Fraction(count, placed.per_instance) / shares[placed.pool, node]
         cost += float(part) * nodes[placed.pool].node_price_per_hour(node)

@@ -284,8 +284,8 @@ class PoolState:
     replicas per instance.
 
     `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
-    match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines, also of those that are
-    not ready ("" where a node has none), where budgets count whole instances.
+    match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines,
+    also of those that are not ready ("" where a node has none), where budgets count whole instances.
     """
 
     spec: PoolSpec

@@ -129,3 +129,24 @@ def test_a_deployment_says_what_its_scale_would_say() -> None:
     assert (state.desired, state.resource_version) == (0, "42")
     assert workload.selector.matches({"app": "asr", "tier": "gpu"})
     assert not workload.selector.matches({"app": "asr"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "updated", "rolling"),
+    [
+        ({}, 2, True),
+        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}, 2, True),
+        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}, 2, False),
+        ({"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}, 1, True),
+        ({"type": "OnDelete"}, 0, False),
+    ],
+)
+def test_a_stateful_set_that_is_to_keep_earlier_replicas_is_not_rolling(
+    strategy: dict[str, Any], updated: int, rolling: bool
+) -> None:
+    workload = {
+        "metadata": {"name": "decoder", "namespace": "speech", "generation": 2},
+        "spec": {"replicas": 3, "updateStrategy": strategy},
+        "status": {"observedGeneration": 2, "replicas": 3, "updatedReplicas": updated},
+    }
+    assert kept_workload(workload).rolling is rolling

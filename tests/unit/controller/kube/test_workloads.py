@@ -311,9 +311,16 @@ def test_a_pool_holds_what_its_smallest_ready_node_has_allocatable() -> None:
     found = PoolNodes.of([small, large, down], {"pool": "gpu"})
     assert found.holds({"cpu": 1.0, "memory": 2**30}) == 3
     assert found.holds({"cpu": 1.3, "memory": 8 * 2**30}) == 2
-    assert found.holds({"nvidia.com/gpu": 1.0}) == 0
     assert found.holds({"cpu": 0.0}) is None
     assert PoolNodes.of([down], {"pool": "gpu"}).holds({"cpu": 1.0}) is None
+
+
+def test_a_new_node_whose_devices_are_not_registered_yet_says_nothing_of_what_the_pool_holds() -> None:
+    old, new = a_node(pool="gpu"), a_node(pool="gpu")
+    old["status"]["allocatable"] = {"cpu": "8", "nvidia.com/gpu": "4"}
+    new["status"]["allocatable"] = {"cpu": "8", "nvidia.com/gpu": "0"}
+    assert PoolNodes.of([old, new], {"pool": "gpu"}).holds({"cpu": 1.0, "nvidia.com/gpu": 1.0}) == 4
+    assert PoolNodes.of([new], {"pool": "gpu"}).holds({"cpu": 1.0, "nvidia.com/gpu": 1.0}) is None
 
 
 def test_the_nodes_of_pods_are_those_of_pods_that_are_not_finished() -> None:
