@@ -90,6 +90,9 @@ _KEYS = ("combine", "value", "over", "quantile", "edge", "divide_by", "positive"
 _ANSWERS = {"first", "whole"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_METRIC = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+_AGGREGATION = re.compile(r"\b(sum|avg|max|min|count)\b", re.IGNORECASE)
+_PER_POD = re.compile(r"\b(sum|avg|max|min|count) by\s*\(")
 _BY = re.compile(r"\bby\s*\(([^)]*)\)")
 
 
@@ -164,6 +167,7 @@ class PresetFiles:
             for template in (formula.value, formula.over):
                 if template is not None:
                     _require_promql(f"{name}.toml: {quantity.value}", template)
+                    _require_a_series_per_pod(f"{name}.toml: {quantity.value}", template, formula, preset.model_label)
         return preset
 
 
@@ -188,6 +192,20 @@ def _require_promql(where: str, template: str) -> None:
         raise _invalid(where, template, f"must be PromQL: {error}") from error
 
 
+def _require_a_series_per_pod(where: str, template: str, formula: Formula, model_label: str | None) -> None:
+    """Require `sum by (namespace, pod) (…)` and the like: of several series of a pod, one would be taken for all."""
+    if not 0 < len(_AGGREGATION.findall(template)) == len(_PER_POD.findall(template)):
+        raise _invalid(
+            where, template, "must aggregate as `sum by (namespace, pod) (…)` does; also max, min, avg, count"
+        )
+    labels = {"namespace", "pod"}
+    labels |= {"le"} if formula.combine is Combine.QUANTILE else set()
+    labels |= {model_label} if formula.per_model and model_label is not None else set()
+    for clause in _BY.findall(template):
+        if set(filter(None, re.split(r"[,\s]+", clause))) != labels:
+            raise _invalid(where, template, f"must be by ({', '.join(sorted(labels))})")
+
+
 def parse_preset(name: str, text: str) -> Preset:
     """Return the preset `name` that `text` (TOML) describes.
 
@@ -196,13 +214,13 @@ def parse_preset(name: str, text: str) -> Preset:
     """
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidPreset(f"{name}.toml: {error}") from error
     freshness = document.pop("freshness", None)
-    if not isinstance(freshness, str):
+    if not isinstance(freshness, str) or not _METRIC.fullmatch(freshness):
         raise _invalid(f"{name}.toml: freshness", freshness, "must be the name of a metric")
     port = document.pop("port", None)
-    if port is not None and not (isinstance(port, int) and 0 < port <= 65_535):
+    if port is not None and not (type(port) is int and 0 < port <= 65_535):
         raise _invalid(f"{name}.toml: port", port, "must be from 1 to 65535")
     label = document.pop("model_label", None)
     if label is not None and not (isinstance(label, str) and _LABEL.fullmatch(label)):
@@ -289,7 +307,7 @@ _AnyEnum = TypeVar("_AnyEnum", bound=Enum)
 
 def _one_of(choices: type[_AnyEnum], where: str, value: object) -> _AnyEnum:
     known = {choice.value: choice for choice in choices}
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise _invalid(where, value, f"must be one of {', '.join(known)}")
     return known[value]
 

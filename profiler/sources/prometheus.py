@@ -42,7 +42,7 @@ class PrometheusSource:
         kinds = plan.kinds()
         requests = self._order.requests(kinds, frozenset(filter(can_join, plan.single_queries())), plan.together())
         answers = self._api.ask_joined(requests, request.deadline_s)
-        self._order.conclude(answers.results, answers.slow)
+        self._order.conclude(answers.results, answers.slow, answers.accepted)
         answer = plan.answer(
             answers.results, answers.results, {target.pipeline: Origin() for target in request.placements}
         )

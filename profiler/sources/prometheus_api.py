@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -60,6 +60,10 @@ MOST_POINTS = 11_000
 
 _OPEN = Access()
 Name = TypeVar("Name", bound=Hashable)
+_MADE_GET = {requests.codes.moved_permanently, requests.codes.found, requests.codes.see_other}
+"""Redirects that turn POST into GET."""
+_MOST_SPLITS = 16
+"""Times that one request is divided because the back end failed at it: enough to find one query among 200, twice."""
 _Send = Callable[[tuple[float, float]], Any]
 """Sends a query with these time limits in seconds, to connect and to read, and returns the API's `result`."""
 
@@ -93,11 +97,24 @@ class Period:
 class Answers:
     """For every query the API's `result`, or an `Absence` with the reason.
 
-    `slow` are the queries that were sent and not answered in time.
+    `slow` are the queries that were sent and not answered in time, or that the back end failed at. `accepted` is the
+    size of the largest joined query that was answered after a larger one had been refused, None if none was refused.
     """
 
     results: Mapping[str, Any]
     slow: frozenset[str]
+    accepted: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class _Round:
+    """One request and the halves that it was divided into, with what was found until now."""
+
+    end_s: float
+    results: dict[str, Any] = field(default_factory=dict)
+    slow: set[str] = field(default_factory=set)
+    accepted: int | None = None
+    splits: int = 0
 
 
 class _Session(requests.Session):
@@ -136,20 +153,22 @@ class PrometheusApi:
         end_s = time.monotonic() + deadline_s
         if self._forbidden:  # then it was not POST that was refused
             self._session.posts, self._forbidden = True, False
-        results: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         slow: set[str] = set()
         with _pool() as pool:
-            pending = [(queries, pool.submit(self._ask_all_of, queries, end_s)) for queries in requests]
-            wait([future for _, future in pending], timeout=deadline_s)
-            for queries, future in pending:
-                if future.done():
-                    found = future.result()
-                    results |= found.results
-                    slow |= found.slow
-                else:
-                    results |= dict.fromkeys(queries, _late(deadline_s))
-                    slow |= set(queries) if future.running() else set()
-        return Answers(results=results, slow=frozenset(slow))
+            rounds = [_Round(end_s=end_s) for _ in requests]
+            pending = [
+                (queries, own, pool.submit(self._ask_all_of, queries, own))
+                for queries, own in zip(requests, rounds, strict=True)
+            ]
+            wait([future for *_, future in pending], timeout=deadline_s)
+            for queries, own, future in pending:
+                results = dict(own.results)  # of a request that is not done some halves may be
+                unanswered = [query for query in queries if query not in results]
+                found |= results | dict.fromkeys(unanswered, _late(deadline_s))
+                slow |= own.slow | set(unanswered if future.running() else ())
+        refused = [own.accepted for own in rounds if own.accepted is not None]
+        return Answers(results=found, slow=frozenset(slow), accepted=max(refused, default=None))
 
     def ask_ranges(self, queries: Collection[str], period: Period, deadline_s: float) -> dict[str, Any]:
         """Return the series of every query over `period`, or an `Absence` with the reason.
@@ -192,33 +211,35 @@ class PrometheusApi:
             late = _late(deadline_s)
             return {name: future.result() if future.done() else late for name, future in pending.items()}
 
-    def _ask_all_of(self, queries: Sequence[str], end_s: float) -> Answers:
-        """Ask `queries` in one request; where that is refused, in two, and so on."""
+    def _ask_all_of(self, queries: Sequence[str], own: "_Round") -> None:
+        """Ask `queries` in one request; where that is refused, or the back end fails at it, in two, and so on."""
         query = joined(queries)
         if len(queries) > 1 and len(query) > _LONGEST_URL and not self._session.posts:
-            return self._ask_halves_of(queries, end_s)
+            return self._ask_halves_of(queries, own)
         try:
-            result = self._answer(self._instant(query), end_s)
+            result = self._answer(self._instant(query), own.end_s)
         except _PostRefused:
-            return self._ask_all_of(queries, end_s)
+            return self._ask_all_of(queries, own)
         except _BadQuery as error:
             if len(queries) > 1:
-                return self._ask_halves_of(queries, end_s)
-            return Answers(results={query: _absence(error, query)}, slow=frozenset())
+                own.accepted = own.accepted or 1
+                return self._ask_halves_of(queries, own)
+            own.results[query] = _absence(error, query)
         except _Unanswered as error:
-            late = isinstance(error, _Late)
-            return Answers(
-                results=dict.fromkeys(queries, _absence(error, query)), slow=frozenset(queries if late else ())
-            )
-        return Answers(results=separated(queries, result), slow=frozenset())
+            if isinstance(error, _Failed) and len(queries) > 1 and own.splits < _MOST_SPLITS:
+                own.splits += 1
+                return self._ask_halves_of(queries, own)
+            own.results.update(dict.fromkeys(queries, _absence(error, query)))
+            own.slow.update(queries if isinstance(error, _Late | _Failed) else ())
+        else:
+            if own.accepted is not None:
+                own.accepted = max(own.accepted, len(queries))
+            own.results.update(separated(queries, result))
 
-    def _ask_halves_of(self, queries: Sequence[str], end_s: float) -> Answers:
+    def _ask_halves_of(self, queries: Sequence[str], own: "_Round") -> None:
         half = len(queries) // 2
-        parts = [self._ask_all_of(part, end_s) for part in (queries[:half], queries[half:])]
-        return Answers(
-            results={query: result for part in parts for query, result in part.results.items()},
-            slow=frozenset().union(*(part.slow for part in parts)),
-        )
+        for part in (queries[:half], queries[half:]):
+            self._ask_all_of(part, own)
 
     def _read(self, response: requests.Response, **_: object) -> None:
         """Read the body within the limits of size and time: `requests` has no limit for a body that never ends."""
@@ -268,6 +289,8 @@ class PrometheusApi:
             except _Forbidden:
                 self._forbidden = True
                 raise
+            except _TooLarge:
+                raise
             except _Overloaded as error:
                 problem = error
             except requests.Timeout:
@@ -307,13 +330,21 @@ class _Overloaded(_Unanswered):
     """The back end cannot answer now; another attempt may succeed."""
 
 
+class _Failed(_Overloaded):
+    """The back end answers that it failed, which may be for this query alone."""
+
+
+class _TooLarge(_Failed):
+    """The answer is larger than is read."""
+
+
 class _Late(_Unanswered):
     """The query was sent, and not answered in time."""
 
 
 def _require_an_end(size: int, end_s: float) -> None:
     if size > _MOST_BYTES:
-        raise _NoAnswer(f"more than {_MOST_BYTES // 2**20} MiB in answer to one query")
+        raise _TooLarge(f"more than {_MOST_BYTES // 2**20} MiB in answer to one query")
     if time.monotonic() > end_s:
         raise _Late("the answer did not end before the deadline")
 
@@ -322,9 +353,13 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
     """Raise an exception unless the response is a complete answer of the query API, or a redirect."""
     status = response.status_code
     if response.is_redirect:
+        if response.request.method == "POST" and status in _MADE_GET:  # the redirected request has no query
+            raise _PostRefused
         return
-    if status == requests.codes.too_many_requests or status >= 500:
+    if status == requests.codes.too_many_requests:
         raise _Overloaded(f"HTTP status {status}")
+    if status >= 500:
+        raise _Failed(f"HTTP status {status}")
     if response.request.method == "POST" and status in {requests.codes.forbidden, requests.codes.method_not_allowed}:
         raise _PostRefused
     document = _document(response)
@@ -347,8 +382,8 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
         when = "before" if off_s < 0 else "after"
         # The answer comes from a cache.
         raise _NoAnswer(f"evaluated more than {_MOST_OFF_S:g} s {when} it was sent", AbsenceReason.STALE)
-    if document.get("warnings"):
-        texts = [str(warning) for warning in document["warnings"]]
+    if isinstance(warned := document.get("warnings"), list) and warned:
+        texts = [str(warning) for warning in warned]
         warnings = "; ".join(texts)
         if all(text.startswith(_OF_QUERY) for text in texts):
             raise _BadQuery(warnings[:_SHOWN], AbsenceReason.PARTIAL)
@@ -368,7 +403,7 @@ def _off_s(result: list[Any], sent: str | None) -> float:
             return 0.0
     try:
         return float(at_s) - parsedate_to_datetime(sent or "").timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
 
 

@@ -1,7 +1,7 @@
 """The order in which queries are sent to a back end that may not answer all of them in time, and how they are joined.
 
 Freshness comes first, because every reading of pods needs it, then the demand, then what decides most. A query without
-an answer moves up by one place in every cycle, so that none waits for ever. No I/O.
+an answer moves up by one place in every cycle, in the end to the first, so that none waits for ever. No I/O.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -29,6 +29,8 @@ _PLACES = {
     QueryKind.RULES: 7,
     QueryKind.OTHER: 8,
 }
+_SHARED_AFTER = 3
+"""Cycles without an answer in the second place until a query shares the first with those of freshness."""
 _KINDS = {kind: number for number, kind in enumerate(QueryKind)}
 
 
@@ -40,6 +42,8 @@ class QueryOrder:
         """Reads in a row without an answer."""
         self._apart: dict[str, int] = {}
         """How much smaller a joined query with this one must be, because others with it were not answered in time."""
+        self._most = MOST_JOINED
+        """Most queries in a joined one that the back end accepts."""
 
     def requests(
         self, kinds: Mapping[str, QueryKind], joinable: Set[str], together: Iterable[Collection[str]] = ()
@@ -61,13 +65,14 @@ class QueryOrder:
 
         def rank(query: str) -> tuple[object, ...]:
             place, late = _PLACES[kinds[query]], missed.get(query, 0)
-            level = max(1, place - late) if place else 0
+            level = 0 if not place or late >= place + _SHARED_AFTER else max(1, place - late)
+            late += 0 if place else _SHARED_AFTER + 1  # freshness first, unless another waits for longer
             return level, -late, _KINDS[kinds[query]], self._apart.get(query, 0), query not in joinable, query
 
         for query in sorted(kinds, key=rank):
             apart = self._apart.get(query, 0)
             alike = (kinds[query], apart) if query in joinable else query
-            most = max(1, MOST_JOINED >> 2 * apart)
+            most = max(1, self._most >> 2 * apart)
             if alike != before or len(found[-1]) >= most or length + len(query) > MOST_CHARACTERS:
                 found.append([])
                 before, length = alike, 0
@@ -75,8 +80,13 @@ class QueryOrder:
             length += len(query) + _WRAPPING
         return tuple(map(tuple, found))
 
-    def conclude(self, results: Mapping[str, Any], slow: Set[str]) -> None:
-        """Take the results of a read: `slow` are the queries that were sent and not answered in time."""
+    def conclude(self, results: Mapping[str, Any], slow: Set[str], accepted: int | None = None) -> None:
+        """Take the results of a read: `slow` are the queries that were sent and not answered in time.
+
+        `accepted` is the size of the largest joined query that was answered, where a larger one was refused. Then
+        larger ones are tried again little by little.
+        """
+        self._most = min(MOST_JOINED, self._most + 1) if accepted is None else max(1, accepted)
         lost = {query for query, result in results.items() if is_unanswered(query, result)}
         for query, result in results.items():
             if query in lost:

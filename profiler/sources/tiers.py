@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from optimizer.model import PipelineKey
 from profiler.samples import (
     THROUGHPUT,
+    UNKNOWN_SCRAPES,
     Absence,
     AbsenceReason,
     MetricsTier,
@@ -130,6 +131,7 @@ def _merged(samples: Sequence[PlacementSamples], *, best: bool) -> PlacementSamp
     return PlacementSamples(
         readings={quantity: _first([each.of(quantity) for each in samples], best=best) for quantity in Quantity},
         sessions=next((each.sessions for each in samples if each.sessions), {}),
+        scrapes=next((each.scrapes for each in samples if each.scrapes != UNKNOWN_SCRAPES), UNKNOWN_SCRAPES),
     )
 
 

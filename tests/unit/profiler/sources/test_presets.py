@@ -119,9 +119,21 @@ class TestPresetsOfUsers:
     @pytest.mark.parametrize(
         ("name", "text", "problem"),
         [
+            ("mine", 'freshness = "my metric"', "freshness: 'my metric': must be the name of a metric"),
             ("mine", "freshness = 3", "mine.toml: freshness: 3: must be the name of a metric"),
             ("mine", MINIMAL, "mine.toml: completionRate: None: is required: without it nothing scales down"),
             ("mine", USABLE.replace("sum by (", "sum by ", 1), "must be PromQL: "),
+            ("mine", USABLE.replace('combine = "sum"', 'combine = ["sum"]', 1), "combine: ['sum']: must be one of sum"),
+            ("mine", "a = " + "[" * 5000, "mine.toml: "),
+            (
+                "mine",
+                USABLE.replace("by (namespace, pod)", "by (namespace, pod, method)", 1),
+                "must be by (namespace, ",
+            ),
+            ("mine", USABLE.replace("by (namespace, pod)", "by (pod)", 1), "must be by (namespace, pod)"),
+            ("mine", USABLE.replace("sum by (namespace, pod)", "SUM by (namespace, pod)", 1), "must aggregate as `sum"),
+            ("mine", USABLE.replace("sum by (namespace, pod) ", "", 1), "must aggregate as `sum by (namespace, pod)"),
+            ("mine", "port = true\n" + USABLE, "port: True: must be from 1 to 65535"),
             ("generic", USABLE, "generic.toml: 'generic': is the name of a preset of Sluice: choose another one"),
             ("Mine_2", USABLE, "Mine_2.toml: 'Mine_2': must be lower-case letters, digits and -, at most 63"),
         ],

@@ -1,6 +1,8 @@
 """Range queries: the parts in which a long period is read, and what the server is asked."""
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
@@ -9,6 +11,7 @@ import pytest
 from http_upstream import serving
 
 from profiler.samples import Absence
+from profiler.sources import prometheus_api
 from profiler.sources.prometheus_api import MOST_POINTS, Period, PrometheusApi
 
 
@@ -69,3 +72,69 @@ def test_a_dead_server_is_an_absence() -> None:
     api = PrometheusApi("http://127.0.0.1:9")
     assert isinstance(api.ask_ranges(["up"], PERIOD, 5.0)["up"], Absence)
     api.close()
+
+
+class Fragile(BaseHTTPRequestHandler):
+    """Fails at all of a joined query with `poison` in it, and refuses more than `most` queries at once."""
+
+    status, most, asked = 503, 1000, 0
+
+    def do_POST(self) -> None:
+        self.answer(parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())["query"][0])
+
+    def do_GET(self) -> None:
+        self.answer(parse_qs(urlsplit(self.path).query)["query"][0])
+
+    def answer(self, query: str) -> None:
+        Fragile.asked += 1
+        numbers = re.findall(r'"sluice_query", "(\d+)"', query)
+        status = self.status if "poison" in query else 422 if len(numbers) > self.most else 200
+        result = [{"metric": {"sluice_query": number}, "value": [time.time(), "1"]} for number in numbers]
+        result = result or [{"metric": {}, "value": [time.time(), "1"]}]
+        document: dict[str, object] = {"status": "success", "data": {"resultType": "vector", "result": result}}
+        body = json.dumps(document if status == 200 else {"status": "error", "error": "no"}).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def fragile(monkeypatch: pytest.MonkeyPatch) -> Iterator[PrometheusApi]:
+    monkeypatch.setattr(prometheus_api, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(Fragile, "asked", 0)
+    with serving(Fragile) as url:
+        api = PrometheusApi(url)
+        yield api
+        api.close()
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_query_at_which_the_back_end_fails_does_not_take_others_with_it(
+    fragile: PrometheusApi, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(Fragile, "status", status)
+    good = [f"q{number}" for number in range(199)]
+    answers = fragile.ask_joined([[*good[:77], "sum(poison)", *good[77:]]], 30.0)
+    assert {query for query, found in answers.results.items() if isinstance(found, Absence)} == {"sum(poison)"}
+    assert answers.slow == {"sum(poison)"}
+
+
+def test_a_back_end_that_fails_at_everything_is_asked_a_few_times_only(fragile: PrometheusApi) -> None:
+    answers = fragile.ask_joined([[f"poison{number}" for number in range(200)]], 30.0)
+    assert all(isinstance(found, Absence) for found in answers.results.values())
+    assert Fragile.asked <= 100
+
+
+def test_the_largest_joined_query_that_is_accepted_is_told(
+    fragile: PrometheusApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fragile, "most", 50)
+    answers = fragile.ask_joined([[f"q{number}" for number in range(200)]], 30.0)
+    assert not any(isinstance(found, Absence) for found in answers.results.values())
+    assert answers.accepted == 50
+    assert fragile.ask_joined([["a", "b"]], 30.0).accepted is None

@@ -13,9 +13,10 @@ from profiler.samples import (
     PlacementTarget,
     Quantity,
     Reading,
+    Scrapes,
 )
 from profiler.sources.base import ReadAnswer, ReadRequest
-from profiler.sources.tiers import TieredSource
+from profiler.sources.tiers import TieredSource, _merged
 
 CAPTIONS, NOTES = PipelineKey("speech/captions"), PipelineKey("speech/notes")
 VAD, CPU = StageName("vad"), PoolName("cpu")
@@ -148,3 +149,9 @@ def test_no_traffic_is_a_reading_and_not_a_loss() -> None:
     idle = Absence(reason=AbsenceReason.NO_TRAFFIC)
     answer = tiered(FakeSource(10.0, 1.0, latency=idle), FakeSource(11.0, 2.0, latency=0.3)).read(request())
     assert answer.placements[CAPTIONS, VAD, CPU].of(Quantity.LATENCY_P95) == idle
+
+
+def test_what_is_known_of_the_scrapes_is_kept_with_the_samples() -> None:
+    scrapes = Scrapes(interval_s=60.0, silent=("a",))
+    merged = _merged([PlacementSamples(readings={}), PlacementSamples(readings={}, scrapes=scrapes)], best=False)
+    assert merged.scrapes == scrapes
