@@ -18,6 +18,7 @@ from controller.kube.gateway import (
     Forbidden,
     Gateway,
     HeldBack,
+    Hung,
     Invalid,
     KubeError,
     NotFound,
@@ -30,6 +31,9 @@ from controller.kube.workloads import DELETION_COST
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
+
+_MOST_HUNG = 3
+"""Changes without an answer in one cycle, each of which takes as long as the time limit."""
 
 
 class WriteOutcome(Enum):
@@ -72,7 +76,8 @@ class Actuator:
 
         Changes that add replicas come before those that remove some. After both come the changes that failed when they
         were last tried, the latest failure last. A failed change does not stop the others, unless the server did not
-        answer or this replica of the operator may not write.
+        answer or this replica of the operator may not write. After one without an answer no other of its namespace is
+        tried, since a webhook that hangs is likely for all of them, and after `_MOST_HUNG` none at all.
         """
         ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
         changed = {(spec.key, change.target) for spec, change in ordered}
@@ -84,14 +89,19 @@ class Actuator:
         self._turn += 1
         writes: list[Write] = []
         ended: KubeError | None = None
+        hung: dict[str, KubeError] = {}
         for spec, change in ordered:
-            if ended is not None:
-                writes.append(Write(pipeline=spec.key, change=change, outcome=WriteOutcome.SKIPPED, detail=str(ended)))
+            if (why := ended or hung.get(spec.namespace)) is not None:
+                writes.append(Write(pipeline=spec.key, change=change, outcome=WriteOutcome.SKIPPED, detail=str(why)))
+                if ended is None:  # those of other namespaces come first next time
+                    self._failed[spec.key, change.target] = self._turn
                 continue
             error = self._try(spec.namespace, spec.key, change)
             outcome, detail = (WriteOutcome.APPLIED, "") if error is None else (_outcome(error), str(error))
             writes.append(Write(pipeline=spec.key, change=change, outcome=outcome, detail=detail))
-            if isinstance(error, Silent | NotLeading):
+            if isinstance(error, Hung):
+                hung[spec.namespace] = error
+            if isinstance(error, Silent | NotLeading) or len(hung) >= _MOST_HUNG:
                 ended = error
         return tuple(writes)
 

@@ -25,6 +25,9 @@ _CONNECTIONS = 32
 """Size of the connection pool, for watches and requests. The client's default is five times the number of CPUs."""
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to receive
 _SILENCE_S = 1.0
+_PROBE_S = 2.0
+"""How long the server may take to answer that it is there."""
+_WRITES = {"PATCH", "PUT", "POST", "DELETE"}
 """After a request that timed out, further requests fail at once for this long, since each would time out as well."""
 _BUSY_S = 1.0
 """How long a kind of request is held back after a 429 or 503 without a Retry-After."""
@@ -65,6 +68,10 @@ class Invalid(Refused):
 
 class Failed(KubeError):
     """The server answered this request with an error such as 500; those for other objects may succeed."""
+
+
+class Hung(Failed):
+    """The server did not answer this write in time, and answers others: an admission webhook hangs, most likely."""
 
 
 class Unavailable(KubeError):
@@ -389,7 +396,7 @@ class Gateway:
             try:
                 answer = json.loads(response.data)
             except urllib3.exceptions.HTTPError as error:
-                raise self._unavailable(request, error) from error
+                raise self._unanswered(method, request, error) from error
             except ValueError as error:
                 raise Failed(f"{request}: the response is not JSON: {error}") from error
             if not isinstance(answer, dict):
@@ -451,7 +458,7 @@ class Gateway:
                 self._pause(kind, wait_s or _BUSY_S, f"the API server {why} (status {error.status})")
             raise
         except urllib3.exceptions.HTTPError as error:
-            raise self._unavailable(f"{method} {path}", error) from error
+            raise self._unanswered(method, f"{method} {path}", error) from error
         except AttributeError as error:
             # The client raises this for a broken TLS connection: it reads the body of an error that has none.
             if not isinstance(error.__context__, client.ApiException):
@@ -460,10 +467,26 @@ class Gateway:
         self.server_clock.answered(response.headers.get("Date"), sent_s)
         return response
 
-    def _unavailable(self, request: str, error: urllib3.exceptions.HTTPError) -> Silent:
+    def _unanswered(self, method: str, request: str, error: urllib3.exceptions.HTTPError) -> KubeError:
+        """Return that the server is away; or, where it answers others, that this write got no answer."""
+        if isinstance(error, urllib3.exceptions.ReadTimeoutError) and method in _WRITES and self._answers():
+            return Hung(f"{request}: {error}")
         if isinstance(error, urllib3.exceptions.TimeoutError):
             self._pause("", _SILENCE_S, _SILENT)
         return Silent(f"{request}: {error}")
+
+    def _answers(self) -> bool:
+        """Return whether the server answers a request that touches no object, and that no webhook sees."""
+        limit_s = min(_PROBE_S, self._timeout_s[1])
+        try:
+            self._client.call_api(
+                "/version", "GET", auth_settings=["BearerToken"], _preload_content=False, _request_timeout=limit_s
+            )
+        except client.ApiException as error:
+            return error.status not in _OVERLOADED
+        except (urllib3.exceptions.HTTPError, AttributeError):
+            return False
+        return True
 
     def _check_pauses(self, request: str, kind: str) -> None:
         """Raise `HeldBack` while requests of this kind, or all, are not sent."""
@@ -472,7 +495,8 @@ class Gateway:
                 raise HeldBack(f"{request}: not sent: {why}")
 
     def _pause(self, kind: str, seconds: float, why: str) -> None:
-        self._paused[kind] = (boot_clock() + seconds, why)
+        with self._lock:  # an answer to another thread may have asked for a longer pause
+            self._paused[kind] = max(self._paused.get(kind, (0.0, "")), (boot_clock() + seconds, why))
 
     def _reload(self) -> None:
         settings = _connect(self._kubeconfig).configuration
@@ -538,7 +562,7 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         try:
             seconds = (parsedate_to_datetime(text) - parsedate_to_datetime(headers.get("Date", ""))).total_seconds()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return None
     return min(_LONGEST_WAIT_S, seconds) if seconds > 0 else None
 

@@ -8,7 +8,7 @@ only after its memory is safe: in its status, or in the Lease (`KeptMemory`).
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from itertools import chain, islice
@@ -29,6 +29,7 @@ from controller.kube.gateway import (
     POOLS,
     Conflict,
     Gateway,
+    Hung,
     Json,
     KubeError,
     NotFound,
@@ -104,6 +105,7 @@ class Reporter:
         self._pool_status = pool_status
         self._clock = clock
         self._away: dict[Resource, Unavailable] = {}
+        self._hung: dict[str, Hung] = {}
         """Why no further status of a kind is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
@@ -126,6 +128,7 @@ class Reporter:
         are left out too.
         """
         self._away.clear()
+        self._hung.clear()
         self._begin(observation)
         statuses = list(_shared_statuses(observation, decision)) if self._pool_status else []
         failed = [each for each in statuses if self._refusals.last_failure(each[1].uid)]
@@ -214,6 +217,10 @@ class Reporter:
             if self._clock() > until_s:
                 return
 
+    def _each(self, items: Sequence[T], write: Callable[[T], _Outcome]) -> Iterator[tuple[T, _Outcome]]:
+        """Call `write` on `items` in parallel, from when the first result is asked for."""
+        yield from zip(items, self._threads.map(write, items), strict=True)
+
     def _report_pipelines(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
     ) -> frozenset[PipelineKey]:
@@ -233,8 +240,10 @@ class Reporter:
                 writable.add(own.key)
             else:
                 (acting if own.changes else others).append((state, own))
-        # What failed last time comes last: a webhook that hangs looks like a server that does not answer.
-        acting.sort(key=lambda pair: self._refusals.last_failure(pair[1].spec.uid))
+        # What failed last time comes last, after all others: a webhook that hangs takes the whole time limit.
+        failed = [pair for pair in acting if self._refusals.last_failure(pair[1].spec.uid)]
+        failed.sort(key=lambda pair: self._refusals.last_failure(pair[1].spec.uid))
+        acting = [pair for pair in acting if not self._refusals.last_failure(pair[1].spec.uid)]
         written = zip(acting, self._threads.map(write, acting), strict=True)
         others.sort(
             key=lambda pair: (
@@ -245,7 +254,7 @@ class Reporter:
         )
         rest = self._while_time(STATUS_SHARE, others, write)
         refused: list[PipelineDecision] = []
-        for (_, own), outcome in chain(written, rest):
+        for (_, own), outcome in chain(written, rest, self._each(failed, write)):
             self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write
             if outcome is _Outcome.BUSY and own.changes:
                 self._refusals.refused(own.spec.uid, str(self._away[PIPELINES]))
@@ -291,6 +300,9 @@ class Reporter:
         if not worth_writing(old, status, age_s) or not (patch := merge_patch(old, status)):
             self._refusals.over(resource.uid, written=False)
             return _Outcome.WRITTEN
+        if (hung := self._hung.get(resource.namespace)) is not None:
+            self._refusals.refused(resource.uid, str(hung))
+            return _Outcome.REFUSED
         if kind in self._away:  # each of thousands of requests would wait for its timeout
             return _without_answer(self._away[kind])
         try:
@@ -307,6 +319,8 @@ class Reporter:
             if isinstance(error, Conflict) and self._is_another(kind, resource):
                 self._stores[kind].remove(resource.whole())
                 return _Outcome.GONE
+            if isinstance(error, Hung) and resource.namespace:  # its webhook is likely that of the whole namespace
+                self._hung[resource.namespace] = error
             self._refusals.refused(resource.uid, str(error))
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED

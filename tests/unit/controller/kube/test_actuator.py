@@ -2,7 +2,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 from unittest.mock import Mock
 
-from controller.core.state.decision import ChangeReason, ReplicaChange
+from controller.core.state.decision import ChangeReason, PipelineDecision, ReplicaChange
 from controller.core.state.spec import Target
 from controller.kube.actuator import Actuator, WriteOutcome
 from controller.kube.gateway import (
@@ -12,6 +12,7 @@ from controller.kube.gateway import (
     Forbidden,
     Gateway,
     HeldBack,
+    Hung,
     KubeError,
     NotFound,
     NotLeading,
@@ -59,6 +60,12 @@ def a_change(name: str, before: int, after: int) -> ReplicaChange:
         reason=ChangeReason.DEMAND,
         resource_version="old",
     )
+
+
+def a_decision(namespace: str, *changes: ReplicaChange) -> PipelineDecision:
+    decision = Mock(changes=changes)
+    decision.spec = Mock(key=PipelineKey(f"{namespace}/captions"), namespace=namespace)
+    return cast(PipelineDecision, decision)
 
 
 def apply(gateway: ScriptedGateway, *changes: ReplicaChange, actuator: Actuator | None = None) -> list[WriteOutcome]:
@@ -159,6 +166,28 @@ def test_nothing_more_is_tried_once_the_server_does_not_answer() -> None:
     outcomes = apply(gateway, a_change("a", 1, 2), a_change("b", 1, 2))
     assert outcomes == [WriteOutcome.UNAVAILABLE, WriteOutcome.SKIPPED]
     assert len(gateway.written) == 1
+
+
+def test_changes_of_other_namespaces_are_made_although_a_webhook_hangs() -> None:
+    """Each change without an answer takes the whole time limit, and a webhook is that of a namespace."""
+    hung = [Hung("timed out")] * 9
+    gateway = ScriptedGateway({"a": hung.copy(), "b": hung.copy()})
+    actuator = Actuator(cast(Gateway, gateway))
+    stuck, well = a_decision("one", a_change("a", 1, 2), a_change("b", 1, 2)), a_decision("two", a_change("c", 1, 2))
+    assert [write.outcome for write in actuator.apply([stuck, well])] == [
+        *(WriteOutcome.FAILED, WriteOutcome.SKIPPED, WriteOutcome.APPLIED)
+    ]
+    gateway.written.clear()
+    actuator.apply([stuck, well])
+    assert [name for name, *_ in gateway.written] == ["c", "a"]
+
+
+def test_a_webhook_that_hangs_in_all_namespaces_ends_the_cycle() -> None:
+    names = "abcdef"
+    gateway = ScriptedGateway({name: [Hung("timed out")] for name in names})
+    decisions = [a_decision(f"n-{name}", a_change(name, 1, 2)) for name in names]
+    Actuator(cast(Gateway, gateway)).apply(decisions)
+    assert len(gateway.written) == 3
 
 
 def test_nothing_more_is_tried_once_this_replica_may_not_write() -> None:

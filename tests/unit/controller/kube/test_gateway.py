@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 import yaml
@@ -24,6 +24,7 @@ from controller.kube.gateway import (
     Forbidden,
     Gateway,
     HeldBack,
+    Hung,
     Invalid,
     KubeError,
     NotFound,
@@ -57,10 +58,15 @@ class Server:
     body: object = field(default_factory=lambda: SCALE)
     requests: list[str] = field(default_factory=list)
     kubeconfig: Path = Path()
+    hangs: str = "nothing"
+    """Requests whose line has this text are answered when `released` is set."""
+    released: Event = field(default_factory=Event)
 
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
         self.requests.append(f"{handler.command} {handler.path}")
         handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        if self.hangs in self.requests[-1]:
+            self.released.wait(30.0)
         discovery = handler.path == "/apis/apps/v1"
         met = not discovery and self.only in self.requests[-1]
         content = json.dumps(DISCOVERY if discovery else self.body if met else SCALE).encode()
@@ -98,6 +104,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     }
     server.kubeconfig.write_text(yaml.safe_dump(document))
     yield server
+    server.released.set()
     listening.shutdown()
     listening.server_close()
 
@@ -136,6 +143,34 @@ def test_an_error_says_by_its_type_whether_to_try_again(server: Server, status: 
     ):
         gateway.get(NODES, None, "a")
     assert type(e.value) is error
+
+
+@pytest.mark.parametrize(("hangs", "error"), [("PATCH", Hung), ("", Silent)])
+def test_a_write_without_an_answer_is_its_own_fault_where_the_server_answers_others(
+    server: Server, hangs: str, error: type[KubeError]
+) -> None:
+    server.hangs = hangs
+    with Gateway(server.kubeconfig, timeout_s=(1.0, 0.2)) as gateway:
+        with pytest.raises(KubeError) as caught:
+            gateway.patch(PODS, "speech", "vad-0", {})
+        assert type(caught.value) is error
+        if error is Hung:
+            assert gateway.get(NODES, None, "a") == SCALE, "nothing else is held back"
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one(server: Server) -> None:
+    server.status, server.headers, server.only = 429, {"Retry-After": "30"}, "/nodes/a"
+    with Gateway(server.kubeconfig) as gateway:
+        gateway._pause("GET /api/v1/nodes/*", 30.0, "long")
+        gateway._pause("GET /api/v1/nodes/*", 0.0, "short")
+        with pytest.raises(HeldBack, match="long"):
+            gateway.get(NODES, None, "b")
+
+
+def test_a_date_that_is_none_is_no_date_to_wait_for(server: Server) -> None:
+    server.status, server.headers = 503, {"Retry-After": "Wed, 25 Nov 99999999999 10:00:00 GMT"}
+    with Gateway(server.kubeconfig) as gateway, pytest.raises(Unavailable):
+        gateway.get(NODES, None, "a")
 
 
 def test_a_response_that_is_no_object_is_a_failure_of_this_request(server: Server) -> None:

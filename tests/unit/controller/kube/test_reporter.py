@@ -20,6 +20,7 @@ from controller.kube.gateway import (
     Failed,
     Forbidden,
     Gateway,
+    Hung,
     Invalid,
     KubeError,
     Listing,
@@ -296,6 +297,13 @@ def test_a_webhook_that_hangs_on_the_status_of_a_pool_does_not_stop_the_pipeline
     world.log.errors["cpu"] = Silent("timed out")
     assert world.report() == frozenset(), "the server may be away"
     assert world.report() == {CAPTIONS}
+
+
+def test_a_webhook_that_hangs_on_one_status_stops_no_other_and_its_pipeline_is_scaled(world: World) -> None:
+    world.log.errors["captions"] = Hung("timed out")
+    assert world.report() == {CAPTIONS}, "its memory is in the Lease"
+    assert world.kept.uids == {"uid-captions"}
+    assert ("captions", "StatusRefused") in world.log.events
 
 
 def test_a_scaling_is_told_when_it_was_made_and_its_failure_when_it_was_not(world: World) -> None:
