@@ -70,6 +70,8 @@ class Actuator:
         self._turn = 0
         self._failed: dict[tuple[PipelineKey, Target], int] = {}
         """The changes that failed when they were last tried, with the turn in which that was."""
+        self._unmarked: set[str] = set()
+        """The namespaces in which setting a deletion cost got no answer in this turn."""
 
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
         """Write the changes of all pipelines and return their outcomes in the order of writing.
@@ -87,6 +89,7 @@ class Actuator:
             key=lambda item: (self._failed.get((item[0].key, item[1].target), 0), item[1].after < item[1].before)
         )
         self._turn += 1
+        self._unmarked.clear()
         writes: list[Write] = []
         ended: KubeError | None = None
         hung: dict[str, KubeError] = {}
@@ -134,14 +137,22 @@ class Actuator:
         self._written(namespace, change.target, scale)
 
     def _set_deletion_costs(self, namespace: str, change: ReplicaChange) -> None:
-        """Set which pods to delete first. If that fails for a pod, scale anyway; other pods may be deleted."""
+        """Set which pods to delete first. If that fails for a pod, scale anyway; other pods may be deleted.
+
+        After one without an answer none is set in this namespace in this turn, after `_MOST_HUNG` in no other either:
+        each takes as long as the time limit.
+        """
         for pod, cost in change.deletion_costs.items():
+            if namespace in self._unmarked or len(self._unmarked) >= _MOST_HUNG:
+                return
             try:
                 self._gateway.patch(PODS, namespace, pod, {"metadata": {"annotations": {DELETION_COST: str(cost)}}})
             except Unavailable:
                 raise
             except KubeError as error:
                 _LOG.warning("setting the deletion cost of pod %s of %s failed: %s", pod, change.target, error)
+                if isinstance(error, Hung):
+                    self._unmarked.add(namespace)
 
 
 _OUTCOMES: tuple[tuple[type[KubeError], WriteOutcome], ...] = (

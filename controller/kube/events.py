@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from controller.core.messages.phrases import timestamp
-from controller.kube.gateway import EVENTS, FIELD_MANAGER, Gateway, Json, KubeError, Silent
+from controller.kube.gateway import EVENTS, FIELD_MANAGER, Gateway, Hung, Json, KubeError, Silent
 
 EventType = Literal["Normal", "Warning"]
 
@@ -72,7 +72,7 @@ class EventRecorder:
         try:
             self._gateway.create(EVENTS, namespace, event)
         except KubeError as error:
-            if isinstance(error, Silent):
+            if isinstance(error, Silent | Hung):
                 self._silent_until_s[namespace] = now_s + _SILENT_S
             _LOG.warning("Event %s for %s was not written: %s", reason, metadata["name"], error)
 

@@ -25,10 +25,10 @@ _CONNECTIONS = 32
 """Size of the connection pool, for watches and requests. The client's default is five times the number of CPUs."""
 _TIMEOUT_S = (3.0, 10.0)  # to connect, to receive
 _SILENCE_S = 1.0
+"""After a request that timed out, further requests fail at once for this long, since each would time out as well."""
 _PROBE_S = 2.0
 """How long the server may take to answer that it is there."""
 _WRITES = {"PATCH", "PUT", "POST", "DELETE"}
-"""After a request that timed out, further requests fail at once for this long, since each would time out as well."""
 _BUSY_S = 1.0
 """How long a kind of request is held back after a 429 or 503 without a Retry-After."""
 _LONGEST_WAIT_S = 30.0
@@ -468,8 +468,12 @@ class Gateway:
         return response
 
     def _unanswered(self, method: str, request: str, error: urllib3.exceptions.HTTPError) -> KubeError:
-        """Return that the server is away; or, where it answers others, that this write got no answer."""
-        if isinstance(error, urllib3.exceptions.ReadTimeoutError) and method in _WRITES and self._answers():
+        """Return that the server is away; or, where it answers others, that this write got no answer.
+
+        With `always_send`, the server is not asked: that would delay the next renewal of the lease.
+        """
+        timed_out = isinstance(error, urllib3.exceptions.ReadTimeoutError)
+        if timed_out and method in _WRITES and not self._always_send and self._answers():
             return Hung(f"{request}: {error}")
         if isinstance(error, urllib3.exceptions.TimeoutError):
             self._pause("", _SILENCE_S, _SILENT)

@@ -25,9 +25,10 @@ class Refusals:
         """Note that the server did not answer."""
         self._failed_at[uid] = self._turn
 
-    def refused(self, uid: str, why: str) -> None:
-        """Note that the server refused the status."""
-        self._failed_at[uid] = self._turn
+    def refused(self, uid: str, why: str, *, tried: bool = True) -> None:
+        """Note that the server refused the status, or would have: one that was not `tried` keeps its place."""
+        if tried:
+            self._failed_at[uid] = self._turn
         self._reasons[uid] = why
 
     def withheld(self, uid: str, why: str) -> None:

@@ -53,6 +53,8 @@ INVALID_SHARE = 0.5
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 _PARALLEL = 8
+_MOST_HUNG = 3
+"""Namespaces and kinds in which a status got no answer in one cycle: each takes as long as the time limit."""
 _VERDICT = {
     PIPELINES: ConditionType.READY,
     POOLS: ConditionType.AVAILABLE,
@@ -105,8 +107,9 @@ class Reporter:
         self._pool_status = pool_status
         self._clock = clock
         self._away: dict[Resource, Unavailable] = {}
-        self._hung: dict[str, Hung] = {}
         """Why no further status of a kind is written in this cycle."""
+        self._hung: dict[tuple[Resource, str], Hung] = {}
+        """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
         self._planned = PlannedTexts()
@@ -132,6 +135,7 @@ class Reporter:
         self._begin(observation)
         statuses = list(_shared_statuses(observation, decision)) if self._pool_status else []
         failed = [each for each in statuses if self._refusals.last_failure(each[1].uid)]
+        failed.sort(key=lambda each: self._refusals.last_failure(each[1].uid))
         self._report_shared([each for each in statuses if each not in failed], decision.now_s)
         writable = self._report_pipelines(observation, decision, news)
         self._report_shared(failed, decision.now_s)
@@ -293,15 +297,16 @@ class Reporter:
         """Write `status` as a merge patch if it differs enough from `old`.
 
         After a request without an answer, no further status is written in this cycle; after one that the server is too
-        busy for, no further one of this kind.
+        busy for, no further one of this kind. After one that hangs while the server answers others, no further one of
+        its kind in its namespace, whose webhook is likely the same.
         """
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
         if not worth_writing(old, status, age_s) or not (patch := merge_patch(old, status)):
             self._refusals.over(resource.uid, written=False)
             return _Outcome.WRITTEN
-        if (hung := self._hung.get(resource.namespace)) is not None:
-            self._refusals.refused(resource.uid, str(hung))
+        if (hung := self._hung_like(kind, resource)) is not None:
+            self._refusals.refused(resource.uid, f"not tried in this cycle: {hung}", tried=False)
             return _Outcome.REFUSED
         if kind in self._away:  # each of thousands of requests would wait for its timeout
             return _without_answer(self._away[kind])
@@ -319,14 +324,19 @@ class Reporter:
             if isinstance(error, Conflict) and self._is_another(kind, resource):
                 self._stores[kind].remove(resource.whole())
                 return _Outcome.GONE
-            if isinstance(error, Hung) and resource.namespace:  # its webhook is likely that of the whole namespace
-                self._hung[resource.namespace] = error
+            if isinstance(error, Hung):
+                self._hung[kind, resource.namespace] = error
             self._refusals.refused(resource.uid, str(error))
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
         self._refusals.over(resource.uid, written=True)
         return _Outcome.WRITTEN
+
+    def _hung_like(self, kind: Resource, resource: KeptResource) -> Hung | None:
+        """Return the failure of a status that is likely that of `resource` too, None if there was none."""
+        hung = list(self._hung.values())
+        return hung[0] if len(hung) >= _MOST_HUNG else self._hung.get((kind, resource.namespace))
 
     def _is_another(self, kind: Resource, resource: KeptResource) -> bool:
         """Return whether the object is gone or another has its name; a conflict can have other reasons too."""

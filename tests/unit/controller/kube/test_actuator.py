@@ -93,6 +93,13 @@ def test_a_pod_that_cannot_be_told_keeps_nothing_from_going() -> None:
         assert len(gateway.marked) == 2
 
 
+def test_a_webhook_that_hangs_on_pods_is_waited_for_once_in_a_turn() -> None:
+    gateway = ScriptedGateway(refuses_marks=Hung("timed out"))
+    changes = [replace(a_change(name, 3, 1), deletion_costs={f"{name}-1": -5, f"{name}-2": 0}) for name in "ab"]
+    assert apply(gateway, *changes) == [WriteOutcome.APPLIED] * 2
+    assert [pod for pod, _, _ in gateway.marked] == ["a-1"]
+
+
 def test_who_may_not_write_marks_no_pod_either() -> None:
     gateway = ScriptedGateway(refuses_marks=NotLeading("it has another holder"))
     assert apply(gateway, replace(a_change("a", 3, 1), deletion_costs={"a-1": -5, "a-2": 0})) == [

@@ -1,8 +1,10 @@
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import pytest
+
 from controller.kube.events import EventRecorder
-from controller.kube.gateway import EVENTS, Forbidden, Gateway, KubeError, Resource, Silent
+from controller.kube.gateway import EVENTS, Forbidden, Gateway, Hung, KubeError, Resource, Silent
 
 
 @dataclass
@@ -94,9 +96,10 @@ def test_what_befalls_thousands_at_once_is_told_of_some_and_of_others_later() ->
     assert len(log.events) <= 500 + 100 * 60
 
 
-def test_a_namespace_whose_webhook_hangs_delays_a_cycle_once_a_minute() -> None:
+@pytest.mark.parametrize("error", [Silent("timed out"), Hung("timed out")])
+def test_a_namespace_whose_webhook_hangs_delays_a_cycle_once_a_minute(error: KubeError) -> None:
     recorder, log, clock = a_recorder()
-    log.error = Silent("timed out")
+    log.error = error
     for reason in ("Scaled", "NotReady"):
         recorder.record(an_object(namespace="speech"), "Normal", reason, "")
     log.error = None

@@ -14,6 +14,7 @@ import yaml
 from controller.core.state.spec import Target
 from controller.kube.gateway import (
     DEPLOYMENTS,
+    LEASES,
     NODES,
     PODS,
     ConfigurationError,
@@ -143,6 +144,13 @@ def test_an_error_says_by_its_type_whether_to_try_again(server: Server, status: 
     ):
         gateway.get(NODES, None, "a")
     assert type(e.value) is error
+
+
+def test_a_renewal_of_the_lease_without_an_answer_asks_nothing_else(server: Server) -> None:
+    server.hangs = "PATCH"
+    with Gateway(server.kubeconfig, timeout_s=(1.0, 0.2), always_send=True) as gateway, pytest.raises(Silent):
+        gateway.patch(LEASES, "sluice-system", "sluice", {})
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(("hangs", "error"), [("PATCH", Hung), ("", Silent)])

@@ -16,6 +16,7 @@ from controller.kube.events import EventRecorder
 from controller.kube.gateway import (
     EVENTS,
     LEASES,
+    PIPELINES,
     Conflict,
     Failed,
     Forbidden,
@@ -304,6 +305,26 @@ def test_a_webhook_that_hangs_on_one_status_stops_no_other_and_its_pipeline_is_s
     assert world.report() == {CAPTIONS}, "its memory is in the Lease"
     assert world.kept.uids == {"uid-captions"}
     assert ("captions", "StatusRefused") in world.log.events
+
+
+@pytest.mark.parametrize("hung", [["cpu"], ["cpu", "gpu", "inferentia"]])
+def test_a_webhook_that_hangs_on_statuses_of_pools_is_waited_for_once_in_a_cycle(world: World, hung: list[str]) -> None:
+    world.log.errors.update(dict.fromkeys(hung, Hung("timed out")))
+    asked = []
+    for _ in range(5):
+        world.log.asked.clear()
+        assert world.report() == {CAPTIONS}
+        asked.append([name for name in world.log.asked if name != "captions"])
+    one_hangs = [["cpu"], ["gpu", "inferentia", "cpu"], ["cpu"], ["cpu"], ["cpu"]]
+    assert asked == (one_hangs if hung == ["cpu"] else [["cpu"], ["gpu"], ["inferentia"], ["cpu"], ["gpu"]])
+
+
+def test_webhooks_that_hang_in_many_namespaces_end_the_writing_of_statuses(world: World) -> None:
+    world.reporter._hung = {(EVENTS, namespace): Hung(namespace) for namespace in "abc"}
+    resource = world.pipelines.snapshot()["speech", "captions"]
+    world.reporter._write(PIPELINES, resource, {}, {"demand": "1"}, NOW_S)
+    assert world.log.asked == []
+    assert world.reporter.unwritten(world.observation(world.snapshot)) == {CAPTIONS}
 
 
 def test_a_scaling_is_told_when_it_was_made_and_its_failure_when_it_was_not(world: World) -> None:
