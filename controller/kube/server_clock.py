@@ -14,7 +14,10 @@ from email.utils import parsedate_to_datetime
 from statistics import median
 
 TOLERATED_S = 2.0
-"""Up to this difference, the operator's own clock is used: it has no steps, and the header `Date` has whole seconds."""
+"""Up to this difference, the operator's own clock is used: it has no steps, and the header `Date` has whole seconds.
+
+Once the server's is used, it is used until they differ by half of this, so that time does not step back and forth.
+"""
 REPORTED_S = 10.0
 """A larger difference is logged, and alerted on: certificates, tokens and dashboards suffer from it too."""
 
@@ -40,6 +43,7 @@ class ServerClock:
         self._steady = steady
         self._epochs_s: deque[float] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
+        self._differs = False
         self._reported = False
 
     def answered(self, date: str | None, sent_s: float) -> None:
@@ -66,7 +70,8 @@ class ServerClock:
         if skew_s is None:
             return own_s
         self._report(skew_s)
-        return own_s if abs(skew_s) <= TOLERATED_S else own_s + skew_s
+        self._differs = abs(skew_s) > (TOLERATED_S / 2 if self._differs else TOLERATED_S)
+        return own_s + skew_s if self._differs else own_s
 
     def _epoch_s(self) -> float | None:
         """Return the time on the API server at which `steady` was 0."""

@@ -177,7 +177,7 @@ def test_nothing_more_is_tried_once_the_server_does_not_answer() -> None:
 
 def test_changes_of_other_namespaces_are_made_although_a_webhook_hangs() -> None:
     """Each change without an answer takes the whole time limit, and a webhook is that of a namespace."""
-    hung = [Hung("timed out")] * 9
+    hung: list[KubeError | None] = [Hung("timed out")] * 9
     gateway = ScriptedGateway({"a": hung.copy(), "b": hung.copy()})
     actuator = Actuator(cast(Gateway, gateway))
     stuck, well = a_decision("one", a_change("a", 1, 2), a_change("b", 1, 2)), a_decision("two", a_change("c", 1, 2))

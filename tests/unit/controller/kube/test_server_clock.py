@@ -48,6 +48,20 @@ def test_clocks_that_hardly_differ_leave_the_operators_as_it_is(ahead_s: float) 
         assert machines.clock.now_s() == NOW_S + machines.passed_s
 
 
+def test_clocks_whose_difference_is_around_the_tolerated_one_never_step_back() -> None:
+    machines = Machines(2.4)
+    machines.answer(times=40)
+    before_s = machines.clock.now_s()
+    for number in range(100):
+        machines.jumped_s = 0.4 + 0.3 * (number % 2)  # the operator's clock is slewed
+        machines.passed_s += 0.1
+        now_s = machines.clock.now_s()
+        assert now_s > before_s
+        before_s = now_s
+    machines.jumped_s = 2.4
+    assert machines.clock.now_s() == NOW_S + machines.passed_s + machines.jumped_s, "its own again"
+
+
 def test_before_the_first_answers_nothing_is_known() -> None:
     machines = Machines(300.0)
     machines.answer(times=2)
