@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from controller.kube.priorities import HIGHEST_PRIORITY, PriorityLimits
 from controller.prometheus_access import access_problems
-from controller.resources.fields import Label, PositiveDuration, SeriesLabel, Subdomain, Url, duration_s
+from controller.resources.fields import Label, PodSeriesLabel, PositiveDuration, Subdomain, Url, duration_s
 from controller.resources.parsing import rule_text
 from profiler.samples import SeriesLabels
 from profiler.sources.access import Access
@@ -28,7 +28,7 @@ class InvalidSettings(ValueError):
 # The text of the rule for each pattern, as in `controller.resources.fields`.
 _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 _USERNAME = r"^[^:\x00-\x1f\x7f]+$"
-_MATCH = r"^[A-Za-z_][A-Za-z0-9_]*=[\x21-\x7e]+$"
+_MATCH = r"^[A-Za-z_][A-Za-z0-9_]*=[\x21-\x7d][\x21-\x7e]*$"  # not =~, which would not be a regular expression
 _REGION = r"^[a-z0-9-]+$"
 _PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
 _ADDRESS = r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
@@ -37,7 +37,7 @@ _RULES = {
     _HEADER: "must be headers such as X-Scope-OrgID=team-a, separated by commas",
     _USERNAME: "must be a user name without colons and control characters",
     _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
-    _MATCH: "must be labels with values such as cluster=eu-1, separated by commas",
+    _MATCH: "must be labels with values such as cluster=eu-1, not beginning with ~, separated by commas",
     _REGION: "must be lower-case letters, digits and -, such as eu-west-1",
 }
 
@@ -95,9 +95,9 @@ class OperatorSettings(BaseSettings):
     """AWS service of the signature; default aps."""
     presets_directory: Path | None = None
     """Folder with presets of your own, each a file NAME.toml; read again when one changes."""
-    namespace_label: SeriesLabel = "namespace"
+    namespace_label: PodSeriesLabel = "namespace"
     """Label of the series of pods that has the namespace; default namespace."""
-    pod_label: SeriesLabel = "pod"
+    pod_label: PodSeriesLabel = "pod"
     """Label of the series of pods that has the pod; default pod."""
     match_labels: Annotated[tuple[Annotated[str, Field(pattern=_MATCH)], ...], NoDecode] = ()
     """Labels that series must have, comma-separated, such as cluster=eu-1; for a back end of several clusters."""
@@ -260,6 +260,13 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
         raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
+    if settings.namespace_label == settings.pod_label:
+        raise InvalidSettings(f"{_flag('pod_label')}: {settings.pod_label!r}: must not be that of --namespace-label")
+    matched = [label.partition("=")[0] for label in settings.match_labels]
+    if len(set(matched)) < len(matched):
+        raise InvalidSettings(
+            f"{_flag('match_labels')}: {','.join(settings.match_labels)!r}: must name each label once"
+        )
     if settings.presets_directory is not None and not settings.presets_directory.is_dir():
         raise InvalidSettings(f"{_flag('presets_directory')}: {str(settings.presets_directory)!r}: must be a directory")
     if (settings.keda_certificate_file is None) != (settings.keda_key_file is None):

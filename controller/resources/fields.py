@@ -148,6 +148,16 @@ ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, min_length=1, max_length
 """The name of a model as its server labels it, such as `openai/whisper-large-v3`."""
 SeriesLabel = Annotated[str, Field(pattern=SERIES_LABEL_PATTERN, min_length=1, max_length=63)]
 """The name of a label in Prometheus."""
+_TAKEN = ("le", "quantile", "instance", "job")
+PodSeriesLabel = Annotated[
+    SeriesLabel,
+    Check(
+        holds=lambda label: label not in _TAKEN and not label.startswith("__"),
+        cel=f"!(self in {list(_TAKEN)}) && !self.startsWith('__')",
+        rule=f"must not be {', '.join(_TAKEN)} or begin with __: these labels never have a pod or its namespace",
+    ),
+]
+"""The name of a label in Prometheus that can have a pod or its namespace."""
 SeriesValue = Annotated[str, Field(pattern=SERIES_VALUE_PATTERN, min_length=1, max_length=253)]
 """The value of a label in Prometheus."""
 ClockTime = Annotated[str, Field(pattern=CLOCK_PATTERN, max_length=5)]

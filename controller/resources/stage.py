@@ -11,6 +11,7 @@ from controller.resources.fields import (
     Label,
     ModelName,
     PassRatio,
+    PodSeriesLabel,
     PositiveDuration,
     Query,
     SeriesLabel,
@@ -35,6 +36,15 @@ class MetricOverride(Part):
 class LabelMatch(Part):
     """A label that series must have."""
 
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda match: not match.value.startswith("~"),
+            cel="!self.value.startsWith('~')",
+            rule="must not begin with ~: the value is compared as it is, not as a regular expression",
+            field="value",
+        ),
+    )
+
     label: SeriesLabel
     """Name of the label, such as cluster."""
     value: SeriesValue
@@ -44,9 +54,18 @@ class LabelMatch(Part):
 class MetricLabels(Part):
     """The labels of the servers' series. They replace those that the operator is set to."""
 
-    namespace: SeriesLabel = "namespace"
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda labels: labels.namespace != labels.pod,
+            cel="self.__namespace__ != self.pod",  # CEL reserves the word, so the API server escapes it
+            rule="must not be the label that has the namespace",
+            field="pod",
+        ),
+    )
+
+    namespace: PodSeriesLabel = "namespace"
     """Name of the label that has the namespace of the pod, such as exported_namespace."""
-    pod: SeriesLabel = "pod"
+    pod: PodSeriesLabel = "pod"
     """Name of the label that has the name of the pod, such as exported_pod."""
     match: Annotated[list[LabelMatch], ListMap(key="label"), Field(max_length=8)] = Field(default_factory=list)
     """Labels that the series must have, such as cluster where several clusters share a back end."""

@@ -377,6 +377,27 @@ BAD: tuple[Bad, ...] = (
         f"{_V}.metrics.labels.pod",
         "must be the name of a label in Prometheus",
     ),
+    *(
+        _bad(
+            f"label of series {label}",
+            {f"{_V}.metrics": {"labels": {"pod": label}}},
+            f"{_V}.metrics.labels.pod",
+            "must not be le, quantile, instance, job or begin with __",
+        )
+        for label in ("le", "__name__")
+    ),
+    _bad(
+        "one label for pods and namespaces",
+        {f"{_V}.metrics": {"labels": {"namespace": "pod"}}},
+        f"{_V}.metrics.labels.pod",
+        "must not be the label that has the namespace",
+    ),
+    _bad(
+        "a regular expression for a label of series",
+        {f"{_V}.metrics": {"labels": {"match": [{"label": "cluster", "value": "~eu.*"}]}}},
+        f"{_V}.metrics.labels.match[0].value",
+        "must not begin with ~",
+    ),
     _bad(
         "quantity",
         {f"{_V}.metrics.overrides[0].quantity": "p95"},

@@ -164,7 +164,15 @@ def test_the_labels_of_series_are_settings() -> None:
     [
         ("pod_label", "exported-pod", "must be the name of a label in Prometheus"),
         ("namespace_label", "1st", "must be the name of a label in Prometheus"),
-        ("match_labels", "cluster", "must be labels with values such as cluster=eu-1, separated by commas"),
+        *(
+            (flag, label, "never have a pod or its namespace")
+            for flag in ("pod_label", "namespace_label")
+            for label in ("le", "quantile", "instance", "job", "__name__")
+        ),
+        ("pod_label", "namespace", "must not be that of --namespace-label"),
+        ("match_labels", "cluster", "must be labels with values such as cluster=eu-1, not beginning with ~"),
+        ("match_labels", "cluster=~eu.*", "must be labels with values such as cluster=eu-1, not beginning with ~"),
+        ("match_labels", "cluster=a,cluster=b", "must name each label once"),
         ("presets_directory", Path("/nonexistent"), "must be a directory"),
     ],
 )
