@@ -167,13 +167,15 @@ class Planned:
     """The plan that a pipeline keeps until its next turn, made at `at_s` for `pipeline`.
 
     `terms` has, for each pool that the pipeline may use, the price of an instance and how many instances are being
-    removed.
+    removed. `spare_per_hour` is what the budgets of several pipelines left for it in USD per hour, None: it has none, or
+    was planned together with others.
     """
 
     pipeline: Pipeline
     plan: PipelinePlan
     terms: Mapping[PoolName, tuple[float, int]]
     at_s: float
+    spare_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
