@@ -149,6 +149,7 @@ class ControlLoop:
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = sum(map(len, (observation.invalid_pipelines, observation.invalid_pools, observation.invalid_budgets)))
+        invalid += sum(bool(budget.problem) for budget in observation.snapshot.budgets)
         self._telemetry.read(observation.unanswered)
         self._telemetry.succeeded(
             observation.snapshot,

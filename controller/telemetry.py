@@ -207,7 +207,9 @@ class Telemetry:
             "sluice_scale_writes", "Replica changes by outcome", ["outcome"], registry=self._registry
         )
         self._invalid = Gauge(
-            "sluice_invalid_resources", "SpeechPipelines and ComputePools with an invalid spec", registry=self._registry
+            "sluice_invalid_resources",
+            "SpeechPipelines, ComputePools and ComputeBudgets with an invalid spec",
+            registry=self._registry,
         )
         self._leader = Gauge("sluice_leader", "1 if this replica is the leader, else 0", registry=self._registry)
         self._leader.set(1)  # stays 1 without leader election

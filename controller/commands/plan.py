@@ -111,6 +111,10 @@ def plan(
     if missing := missing_numbers(checked, specs, learned):
         raise refused(missing)
     completed, _ = resolved(with_learned(spec, learned.get(key, {})) for key, spec in specs.items())
+    budgets = budgets_of(checked, completed.values())
+    for budget in budgets:
+        if not budget.pipelines:
+            click.echo(f"ComputeBudget {budget.name} selects none of the pipelines in these files", err=True)
     request = ask(
         completed,
         pools,
@@ -119,7 +123,7 @@ def plan(
         composition=None if composition is None else Composition[composition.upper()],
         search_effort=search_effort,
         current=current,
-        budgets=budgets_of(checked, completed.values()),
+        budgets=budgets,
     )
     if frontier is not None:
         ok = _frontier(request, frontier, output)

@@ -22,7 +22,7 @@ from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
-from optimizer.plan import LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
+from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 
 _DIGITS = 9
 _CONSIDERED = "plans considered: a stage uses its further pools only as overflow"
@@ -166,12 +166,13 @@ def _packing(packing: Packing) -> dict[str, Any]:
 
 
 def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand: float, request: PlanRequest) -> None:
+    budgets = {group.name: group.per_hour for group in request.problem.budgets if answer.key in group.pipelines}
     if answer.feasible:
         page.say(f"{answer.key}: the SLA is met", style="bold green")
     else:
-        page.say(f"{answer.key}: {_refusal(answer, spec)}", style="bold red")
+        page.say(f"{answer.key}: {_refusal(answer, spec, budgets)}", style="bold red")
     shared = any(answer.key == key for users in users_of(request.specs.values()).values() for key, _ in users)
-    for line in _promise(answer, spec, demand, advised=not shared):
+    for line in _promise(answer, spec, demand, budgets, advised=not shared):
         page.say(line, indent=1)
     for floor in _floors_above(spec, demand):
         page.say(
@@ -215,15 +216,20 @@ def _replicas(stage: StagePlan) -> str:
     )
 
 
-def _refusal(answer: PipelinePlan, spec: PipelineSpec) -> str:
+def _refusal(answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float]) -> str:
     limit = answer.limited_by
     if limit is not None and limit.kind is LimitKind.SLA:
         return f"the SLA cannot be met: no allocation within the replica bounds reaches {duration(spec.sla.latency_s)}"
-    return f"the SLA cannot be met for the whole load, limited by {limit_words(limit, spec.budget_per_hour)}"
+    return f"the SLA cannot be met for the whole load, limited by {limit_words(limit, spec.budget_per_hour, budgets)}"
 
 
-def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float, *, advised: bool) -> Iterator[str]:
-    """Yield what the plan promises; not `advised`: there is no advice, as for pipelines that share stages."""
+def _promise(
+    answer: PipelinePlan, spec: PipelineSpec, demand: float, budgets: Mapping[str, float], *, advised: bool
+) -> Iterator[str]:
+    """Yield what the plan promises; not `advised`: there is no advice, as for pipelines that share stages.
+
+    `budgets` has the amounts of the pipeline's ComputeBudgets by name.
+    """
     load = demand_words(spec, demand)
     if spec.unit is DemandUnit.STREAMS:
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
@@ -247,17 +253,24 @@ def _promise(answer: PipelinePlan, spec: PipelineSpec, demand: float, *, advised
     if not advised:
         yield f"({_CONSIDERED})"
         return
-    within = f"{money(spec.budget_per_hour)}, pools and replica bounds"
+    binding = limit_words(answer.limited_by, None, budgets) if _is_group(answer.limited_by) else ""
+    within = f"{binding or money(spec.budget_per_hour)}, pools and replica bounds"
     if answer.advice.required_budget_per_hour is None:
         yield "no budget is enough: the limit is a pool, the replica bounds or the SLA itself"
     else:
-        yield f"the whole load needs a budget of {money_needed(answer.advice.required_budget_per_hour)}"
+        needed = money_needed(answer.advice.required_budget_per_hour)
+        yield f"the whole load needs a budget of {needed}" + (f", and as much left of {binding}" if binding else "")
     if answer.advice.best_latency_s is None:
         yield f"the whole load exceeds the capacity within {within}, at any latency"
     else:
         best = f"{duration(answer.advice.best_latency_s)} (composed, not replayed)"
         yield f"best latency of the whole load within {within}: {best}"
     yield f"({_CONSIDERED})"
+
+
+def _is_group(limit: Limit | None) -> bool:
+    """Whether `limit` is a ComputeBudget."""
+    return limit is not None and limit.kind is LimitKind.BUDGET and limit.name is not None
 
 
 def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:

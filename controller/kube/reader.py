@@ -4,11 +4,14 @@ Deployments, StatefulSets, pods and nodes are watched. For a target of another k
 the pods of the scale's selector: two small requests, for eight targets at a time.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from decimal import Decimal, InvalidOperation
 
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
@@ -165,6 +168,7 @@ class Resources:
         self._budgets = budgets
         self._priorities = priorities
         self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        self._valid_budgets: dict[str, Json] = {}
 
     def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
         """Return the pipelines in the managed namespaces with their specs, and those whose spec cannot be used."""
@@ -196,15 +200,49 @@ class Resources:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
 
-    def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        """Return the ComputeBudgets with their specs, and those whose spec cannot be used."""
+    def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource, str]], tuple[InvalidObject, ...]]:
+        """Return the ComputeBudgets with the specs in force, and those that have none.
+
+        Each has why its declared spec cannot be used: then the last valid one holds, or, if that is not known, the
+        least of its amounts. The text is empty for a valid spec.
+        """
         usable, invalid = [], []
+        valid: dict[str, Json] = {}
         for resource in self._budgets.snapshot().values():
-            try:
-                usable.append((budget_spec(parse(ComputeBudget, resource.whole())), resource))
-            except InvalidResource as error:
-                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+            whole, problem = resource.whole(), ""
+            last = self._valid_budgets.get(resource.uid)
+            for spec, rule in ((whole["spec"], ""), *_in_place_of(whole, last)):
+                try:
+                    found = budget_spec(parse(ComputeBudget, {**whole, "spec": spec}))
+                except InvalidResource as error:
+                    problem = problem or str(error)
+                    continue
+                usable.append((found, resource, f"{problem}; {rule}" if problem else ""))
+                if not problem or spec is last:
+                    valid[resource.uid] = spec
+                break
+            else:
+                invalid.append(InvalidObject(resource=resource, problem=problem))
+        self._valid_budgets = valid
         return usable, tuple(invalid)
+
+
+def _in_place_of(budget: Json, last: Json | None) -> Iterator[tuple[Json, str]]:
+    """Yield the specs that may hold in place of the invalid one of a ComputeBudget, with what to say of each.
+
+    `last` is its last valid spec, if this process has seen it. Its status has that of an earlier process.
+    """
+    stored = (budget.get("status") or {}).get("validSpec")
+    with suppress(ValueError):
+        if last is None and isinstance(stored, str):
+            last = json.loads(stored)
+    if last is not None:
+        yield last, "the last valid spec holds"
+    declared = budget["spec"]
+    with suppress(InvalidOperation, KeyError, TypeError):
+        amounts = [declared["perHour"], *(period["perHour"] for period in declared.get("periods", ()))]
+        least = min(amounts, key=Decimal)
+        yield {**declared, "perHour": least, "periods": []}, "no valid spec is known, so its least amount holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,7 +367,7 @@ class Reader:
                 )
                 for spec, resource in pools
             },
-            budgets=self._budget_states([spec for spec, _ in budgets]),
+            budgets=self._budget_states(budgets),
         )
         return Observation(
             snapshot=snapshot,
@@ -338,25 +376,32 @@ class Reader:
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
             unanswered=answer.unanswered,
-            budgets={spec.name: resource for spec, resource in budgets},
+            budgets={spec.name: resource for spec, resource, _ in budgets},
             invalid_budgets=invalid_budgets,
         )
 
-    def _budget_states(self, specs: Sequence[BudgetSpec]) -> tuple[BudgetState, ...]:
+    def _budget_states(self, budgets: Sequence[tuple[BudgetSpec, KeptResource, str]]) -> tuple[BudgetState, ...]:
         """Return each ComputeBudget with its namespaces; if they cannot be read, with the last known ones.
 
-        The API server selects them: of thousands of namespaces only those are sent.
+        The API server selects them: of thousands of namespaces only those are sent, once for each selector. After a
+        restart, the last known ones are those of the status.
         """
         states = []
-        for spec in specs:
-            unread = ""
-            try:
-                found = self._gateway.list_all(NAMESPACES, None, str(spec.selector) or None).items
-                self._last_namespaces[spec.uid] = frozenset(each["metadata"]["name"] for each in found)
-            except KubeError as error:
-                unread = str(error)
-            known = self._last_namespaces.get(spec.uid, frozenset())
-            states.append(BudgetState(spec=spec, namespaces=known, unread=unread))
+        selected: dict[str, frozenset[str] | KubeError] = {}
+        for spec, resource, problem in budgets:
+            selector = str(spec.selector)
+            if selector not in selected:
+                try:
+                    found = self._gateway.list_all(NAMESPACES, None, selector or None).items
+                    selected[selector] = frozenset(each["metadata"]["name"] for each in found)
+                except KubeError as error:
+                    selected[selector] = error
+            known, unread = selected[selector], ""
+            if isinstance(known, KubeError):
+                unread = str(known)
+                stored = frozenset(resource.status().get("namespaces") or ())
+                known = self._last_namespaces.get(spec.uid, stored)
+            states.append(BudgetState(spec=spec, namespaces=known, unread=unread, problem=problem))
         self._last_namespaces = {state.spec.uid: state.namespaces for state in states}
         return tuple(states)
 

@@ -381,7 +381,8 @@ def _shared_statuses(observation: Observation, decision: Decision) -> Iterator[t
     states = {state.spec.name: state for state in snapshot.budgets}
     for budget in decision.budgets:
         resource = observation.budgets[budget.name]
-        yield BUDGETS, resource, budget_status(states[budget.name], budget, resource.status(), now_s)
+        spec = resource.whole()["spec"]
+        yield BUDGETS, resource, budget_status(states[budget.name], budget, spec, resource.status(), now_s)
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:

@@ -57,7 +57,7 @@ def _decided(status: Json) -> object:
         [(c["type"], c["status"], c["reason"], c.get("observedGeneration")) for c in status.get("conditions", [])],
         (status.get("metrics") or {}).get("source"),
         *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
-        *(status.get(field) for field in ("limitPerHour", "pipelines", "shortCount")),
+        *(status.get(field) for field in ("limitPerHour", "pipelines", "shortCount", "namespaces", "validSpec")),
         *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
         [
             (

@@ -4,6 +4,7 @@ Observed numbers are rounded to two significant digits. Numbers that a user reli
 servable load down, a required budget up.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
@@ -20,7 +21,7 @@ from controller.core.state.snapshot import BudgetState, PipelineState, PoolState
 from controller.core.state.spec import Declared, PlacementKey
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
-from controller.resources.budget import MAX_SHORT
+from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity, Reading
@@ -150,12 +151,18 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
     return status
 
 
-def budget_status(state: BudgetState, decision: BudgetDecision, old: Json, now_s: float) -> Json:
-    """Return the status of a ComputeBudget as JSON; `old` is the stored one, from which transition times are kept."""
+def budget_status(state: BudgetState, decision: BudgetDecision, spec: Json, old: Json, now_s: float) -> Json:
+    """Return the status of a ComputeBudget, which declares `spec`, as JSON.
+
+    `old` is the stored status, from which transition times are kept, and the last valid spec where `spec` is invalid.
+    """
+    condition = budget_condition(decision, state.unread, state.problem)
+    namespaces = sorted({key.partition("/")[0] for key in decision.pipelines})
+    valid_spec = old.get("validSpec") if state.problem else json.dumps(spec, sort_keys=True, separators=(",", ":"))
     status: Json = without_nulls(
         {
             "observedGeneration": state.spec.generation,
-            "conditions": _conditions((budget_condition(decision, state.unread),), old, state.spec.generation, now_s),
+            "conditions": _conditions((condition,), old, state.spec.generation, now_s),
             "limitPerHour": _plain(Decimal(repr(decision.limit_per_hour))),
             "spendPerHour": number(decision.spend_per_hour, rounding=ROUND_CEILING),
             "plannedPerHour": number(decision.planned_per_hour, rounding=ROUND_CEILING),
@@ -165,6 +172,8 @@ def budget_status(state: BudgetState, decision: BudgetDecision, old: Json, now_s
                 for short in decision.short[:MAX_SHORT]
             ],
             "shortCount": len(decision.short),
+            "namespaces": old.get("namespaces") if state.unread else namespaces[:MAX_NAMESPACES],
+            "validSpec": valid_spec,
             "reason": short_words(decision) or None,
         }
     )

@@ -9,6 +9,8 @@ from controller.monitoring.promql import CUT_SESSIONS, INSTALLATION, OBJECTIVE, 
 
 RUNBOOK = "__RUNBOOK_URL__"
 """Stands for the URL of `docs/runbook.md`; the installation of the rules replaces it."""
+UNANSWERED = 0.1
+"""Share of unanswered queries above which the alert fires: a single query of a small fleet that fails once is less."""
 UNSEEN_S = 120
 """Time without an observation of the demand after which the alert fires: the safety factor has begun to grow."""
 FAR = 2
@@ -129,6 +131,17 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="SluiceQueriesUnanswered",
+        expr=f"{gauge('metrics_unanswered_ratio', by='kind')} > {UNANSWERED}",
+        wait="15m",
+        severity="warning",
+        summary="{{ $labels.kind }} queries have no answer",
+        description=(
+            "{{ $value | humanizePercentage }} of the operator's {{ $labels.kind }} queries to Prometheus have no "
+            "answer within the cycle. Pipelines without data keep their replicas."
+        ),
+    ),
+    Alert(
         name="SluicePoolCannotDeliver",
         expr=f"{gauge('pool_unavailable', by='pool')} == 1",
         wait="2m",
@@ -174,6 +187,17 @@ ALERTS = (
         description=(
             f"The status of {_OF_PIPELINE} cannot be written and shows an earlier decision. The Event StatusRefused "
             "says why, and whether the pipeline is scaled meanwhile."
+        ),
+    ),
+    Alert(
+        name="SluiceInvalidResources",
+        expr=f"{gauge('invalid_resources', by=INSTALLATION)} > 0",
+        wait="5m",
+        severity="warning",
+        summary="resources of {{ $labels.job }} are invalid",
+        description=(
+            f"{_NUMBER} SpeechPipelines, ComputePools or ComputeBudgets have a spec that the operator "
+            "{{ $labels.job }} cannot use. Pipelines keep their replicas, and ComputeBudgets their last valid spec."
         ),
     ),
     Alert(

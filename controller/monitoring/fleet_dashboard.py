@@ -67,6 +67,17 @@ FLEET = Dashboard(
                     ),
                 ),
                 Panel(
+                    title="Pipelines short of money",
+                    question="How many pipelines are served in part because of their ComputeBudget?",
+                    queries=(
+                        Query(
+                            expr=_budget("short_pipelines"),
+                            legend="{{budget}}",
+                            empty_because="there is no ComputeBudget",
+                        ),
+                    ),
+                ),
+                Panel(
                     title="Budget in use",
                     question="Which pipelines are closest to their budget, or above it?",
                     unit="percentunit",

@@ -10,6 +10,8 @@ from controller.resources.metadata import Condition, Metadata, label_keys
 from controller.resources.schedule import MAX_FLOORS, CronEntry
 
 MAX_SHORT = 32
+MAX_NAMESPACES = 4096
+MAX_SPEC = 131072
 NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that every namespace has: its name."""
 
@@ -91,6 +93,12 @@ class BudgetStatus(Part):
     """Pipelines that are served in part because of this budget; the first 32 by name."""
     short_count: int | None = None
     """Number of pipelines that are served in part because of this budget."""
+    namespaces: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=MAX_NAMESPACES)] = Field(
+        default_factory=list
+    )
+    """The selected namespaces that have pipelines. They count while namespaces cannot be listed."""
+    valid_spec: Annotated[str, Field(max_length=MAX_SPEC)] | None = None
+    """The last valid spec, as JSON. It stays in force while the spec is invalid."""
     reason: Text | None = None
     """Why pipelines are served in part, and how much of them."""
 

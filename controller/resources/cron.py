@@ -1,4 +1,4 @@
-"""Cron schedules as Kubernetes' CronJobs have them: five fields with `*`, lists, ranges, steps, and names."""
+"""Cron schedules as Kubernetes' CronJobs have them: five fields with `*` or `?`, lists, ranges, steps, and names."""
 
 import re
 from dataclasses import dataclass
@@ -8,32 +8,41 @@ RULE = 'must be a cron schedule: minute, hour, day of month, month and day of we
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Field:
-    """A field of a schedule with its numbers, and `names` of the numbers from the least one. `number` matches one."""
+    """A field of a schedule with its numbers, and `names` of the numbers from the least one. `number` matches one.
+
+    `end` is where `*` and ranges without an end stop.
+    """
 
     title: str
     least: int
     most: int
+    end: int
     number: str
     names: tuple[str, ...] = ()
 
     def value(self, text: str) -> int:
-        return self.least + self.names.index(text) if text in self.names else int(text)
+        name = text.upper()
+        return self.least + self.names.index(name) if name in self.names else int(text)
 
 
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 _FIELDS = (
-    _Field(title="minute", least=0, most=59, number="[0-5]?[0-9]"),
-    _Field(title="hour", least=0, most=23, number="(?:[01]?[0-9]|2[0-3])"),
-    _Field(title="day of month", least=1, most=31, number="(?:0?[1-9]|[12][0-9]|3[01])"),
-    _Field(title="month", least=1, most=12, number=f"(?:0?[1-9]|1[0-2]|{'|'.join(_MONTHS)})", names=_MONTHS),
-    _Field(title="day of week", least=0, most=7, number=f"(?:[0-7]|{'|'.join(_WEEKDAYS)})", names=_WEEKDAYS),
+    _Field(title="minute", least=0, most=59, end=59, number="[0-5]?[0-9]"),
+    _Field(title="hour", least=0, most=23, end=23, number="(?:[01]?[0-9]|2[0-3])"),
+    _Field(title="day of month", least=1, most=31, end=31, number="(?:0?[1-9]|[12][0-9]|3[01])"),
+    _Field(
+        title="month", least=1, most=12, end=12, number=f"(?:0?[1-9]|1[0-2]|(?i:{'|'.join(_MONTHS)}))", names=_MONTHS
+    ),
+    _Field(
+        title="day of week", least=0, most=7, end=6, number=f"(?:[0-7]|(?i:{'|'.join(_WEEKDAYS)}))", names=_WEEKDAYS
+    ),
 )
 _LONGEST_MONTHS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
 def _pattern(number: str) -> str:
-    part = f"(?:[*]|{number}(?:-{number})?)(?:/[1-9][0-9]?)?"
+    part = f"(?:[*?]|{number}(?:-{number})?)(?:/[1-9][0-9]?)?"
     return f"{part}(?:,{part})*"
 
 
@@ -67,8 +76,8 @@ def parse(text: str) -> Cron:
         raise CronError(f"{RULE}; it has {len(parts)} of 5 fields")
     minutes, hours, days, months, weekdays = (_numbers(field, part) for field, part in zip(_FIELDS, parts, strict=True))
     # As in CronJobs, * chooses no days: the other field alone does. Where both choose, a day needs only one of them.
-    chosen_days = None if parts[2].startswith("*") and len(days) == 31 else days
-    chosen_weekdays = None if parts[4].startswith("*") and len({day % 7 for day in weekdays}) == 7 else weekdays
+    chosen_days = None if _has_star(parts[2]) else days
+    chosen_weekdays = None if _has_star(parts[4]) else weekdays
     if (
         chosen_weekdays is None
         and chosen_days is not None
@@ -85,6 +94,11 @@ def parse(text: str) -> Cron:
     )
 
 
+def _has_star(text: str) -> bool:
+    """Whether a part of the field is `*` or `?`, without a step above 1."""
+    return not {"*", "?", "*/1", "?/1"}.isdisjoint(text.split(","))
+
+
 def _numbers(field: _Field, text: str) -> tuple[int, ...]:
     numbers: set[int] = set()
     for part in text.split(","):
@@ -96,9 +110,9 @@ def _numbers(field: _Field, text: str) -> tuple[int, ...]:
             )
         chosen, _, step = part.partition("/")
         first, _, last = chosen.partition("-")
-        low = field.least if first == "*" else field.value(first)
-        open_ended = first == "*" or step
-        high = field.value(last) if last else field.most if open_ended else low
+        every = first in {"*", "?"}
+        low = field.least if every else field.value(first)
+        high = field.value(last) if last else max(low, field.end) if every or step else low
         if low > high:
             raise CronError(f"{field.title} {part}: a range must not end before it begins")
         numbers.update(range(low, high + 1, int(step or 1)))

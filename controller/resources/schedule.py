@@ -52,9 +52,9 @@ class CronEntry(Part):
         _ZONE,
     )
 
-    schedule: Annotated[str, Field(min_length=9, max_length=MAX_SCHEDULE)]
+    schedule: Annotated[str, Field(max_length=MAX_SCHEDULE)]
     """When it begins, as a cron schedule: minute, hour, day of month, month and day of week, such as
-    "0 18 * * MON-FRI". The names are those of English, in capitals."""
+    "0 18 * * MON-FRI". The names are those of English."""
     time_zone: ZoneName | None = None
     """IANA name of the time zone of the schedule, such as Europe/Berlin. By default UTC."""
     for_: Annotated[PositiveDuration, Field(alias="for")]

@@ -64,7 +64,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A SpeechPipeline or ComputePool in a document; in `resource`, invalid values are `Unusable`."""
+    """A SpeechPipeline, ComputePool or ComputeBudget in a document; in `resource`, invalid values are `Unusable`."""
 
     document: Document
     kind: str
@@ -156,6 +156,8 @@ def _entry(document: Document, kind: str) -> _Entry:
     metadata = metadata if isinstance(metadata, dict) else {}
     namespace = str(metadata.get("namespace") or "default") if kind == "SpeechPipeline" else ""
     name = str(metadata.get("name", ""))
+    if kind != "SpeechPipeline" and metadata.get("namespace") is not None:
+        found.append(Breach(path=("metadata", "namespace"), rule=f"not allowed: a {kind} belongs to the cluster"))
     return _Entry(document=document, kind=kind, namespace=namespace, name=name, resource=resource, breaches=found)
 
 

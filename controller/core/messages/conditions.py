@@ -121,10 +121,17 @@ def _available(memory: PoolMemory, unread: str, now_s: float) -> ConditionValue:
     return _condition(ConditionType.AVAILABLE, "Unknown", ConditionReason.ON_TRIAL.value, message)
 
 
-def budget_condition(decision: BudgetDecision, unread: str) -> ConditionValue:
-    """Return the condition of a ComputeBudget; `unread` says why its namespaces cannot be listed."""
+def budget_condition(decision: BudgetDecision, unread: str, problem: str = "") -> ConditionValue:
+    """Return the condition of a ComputeBudget.
+
+    `unread` says why its namespaces cannot be listed, `problem` why its spec cannot be used.
+    """
     spent = f"{money(decision.spend_per_hour)} of {money(decision.limit_per_hour)} is spent"
     message = "; ".join(filter(None, [spent, short_words(decision)]))
+    if problem:
+        return _condition(
+            ConditionType.WITHIN_BUDGET, "False", ConditionReason.INVALID_SPEC.value, f"{problem}; {message}"
+        )
     if unread:
         message = f"cannot list namespaces; using the last known ones: {unread}"
         return _condition(ConditionType.WITHIN_BUDGET, "Unknown", ConditionReason.NAMESPACES_UNREADABLE.value, message)

@@ -7,9 +7,14 @@ first, then by the size of the change. It also plans a few pipelines with the ol
 so that no plan becomes too old. Before its first turn, and after its stages or placements have changed, the plan of a
 pipeline is its current replicas.
 
-Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and the fleet's budget
-suffice, the result is the same as of planning all together. If not, the pipelines that lack capacity are planned
-together with the least important pipelines that hold this capacity, up to `TOGETHER` pipelines.
+Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and budgets suffice, the
+result is the same as of planning all together. If a pool does not, the pipelines that lack capacity are planned
+together with the least important pipelines that hold this capacity, up to `TOGETHER` pipelines. So are pipelines that
+pay for whole instances and lack money.
+
+Other budgets of several pipelines are divided in every cycle: first the minimum replicas of all, then the plans, both
+by priority. A plan that no longer fits is made again at once, so the plans never cost more than the budgets. A plan
+that lacked money is made again when more is left for it.
 
 Pipelines that share a stage get their turn together.
 """
@@ -22,7 +27,7 @@ from controller.core.assess.assessment import Assessment, out_of_bounds
 from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
 from controller.core.assess.shared import planned_with, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
-from controller.core.plan.ledger import Holdings, PoolTotals, totals_of
+from controller.core.plan.ledger import EPSILON, Holdings, PoolTotals, totals_of
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState
 from controller.core.state.spec import PlacementKey
@@ -74,13 +79,16 @@ def plan_in_turns(
     turn = _with_partners(choose(assessments, pipelines, planned, pools), groups)
     holdings = Holdings(assessments, {key: own.plan.replicas() for key, own in planned.items()}, pools, budgets)
 
-    def take(pipeline: Pipeline, plan: PipelinePlan) -> None:
+    def take(pipeline: Pipeline, plan: PipelinePlan, spare_per_hour: float | None = None) -> None:
         terms = terms_of(pipeline, pools)
-        planned[plan.key] = Planned(pipeline=pipeline, plan=plan, terms=terms, at_s=now_s)
+        planned[plan.key] = Planned(
+            pipeline=pipeline, plan=plan, terms=terms, at_s=now_s, spare_per_hour=spare_per_hour
+        )
 
+    capped = _capped(assessments, policy, budgets, groups)
     done: set[PipelineKey] = set()
     for key in turn.now:
-        if key in done:
+        if key in done or key in capped:
             continue
         # Pipelines that share a stage are planned together.
         group = groups.get(key, (key,))
@@ -91,18 +99,53 @@ def plan_in_turns(
         for each in replaced:
             holdings.release(each)
         for member, plan in zip(
-            group, _planned_apart([pipelines[own] for own in group], holdings, pools, policy), strict=True
+            group, _planned_apart([pipelines[own] for own in group], holdings, holdings, pools, policy), strict=True
         ):
             take(pipelines[member], plan)
         for each in replaced:
             holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
-    short = [by_key[key] for key in turn.now if by_key[key].acting and lacking(planned[key].plan) is not None]
+    short = [
+        by_key[key] for key in turn.now if by_key[key].acting and key in planned and lacking(planned[key]) is not None
+    ]
     if short:
         chosen = _with_givers(short, assessments, planned, budgets)
         partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
         problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(pipeline, plan)
+            holdings.hold(by_key[plan.key], plan.replicas())
+        done.update(partners)
+    money = Holdings(assessments, {}, pools, budgets)
+    order = sorted(capped - turn.waiting, key=lambda key: (-by_key[key].spec.priority, key))
+    units = list(dict.fromkeys(groups.get(key, (key,)) for key in order))
+    for key in order:
+        money.release(by_key[key])
+    for unit in units:
+        for key in unit:
+            money.pay_for(by_key[key], _least(pipelines[key]))
+        if not money.within(policy.budget_per_hour, unit):
+            for key in unit:
+                money.release(by_key[key])
+    due, more = frozenset(turn.now) - done, 0
+    for unit in units:
+        fits = all(key in planned for key in unit)
+        for key in unit:
+            money.pay_for(by_key[key], planned[key].plan.replicas() if key in planned else {})
+        fits = fits and money.within(policy.budget_per_hour, unit)
+        for key in unit:
+            money.release(by_key[key])
+        spare = money.spare_per_hour(policy.budget_per_hour, unit)
+        gains = fits and more < PER_TURN and any(_lacked_money(planned[key], spare) for key in unit)
+        if gains or not fits or not due.isdisjoint(unit):
+            more += gains
+            for key in unit:
+                holdings.release(by_key[key])
+            plans = _planned_apart([pipelines[key] for key in unit], holdings, money, pools, policy)
+            for key, plan in zip(unit, plans, strict=True):
+                take(pipelines[key], plan, spare)
+                holdings.hold(by_key[key], plan.replicas())
+        for key in unit:
+            money.pay_for(by_key[key], planned[key].plan.replicas())
     standing = {key: standing_plan(by_key[key], pipelines[key], pools) for key in turn.waiting}
     return FleetPlan(
         plan=None,
@@ -138,10 +181,11 @@ def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey,
 def _planned_apart(
     pipelines: Sequence[Pipeline],
     holdings: Holdings,
+    money: Holdings,
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
 ) -> Sequence[PipelinePlan]:
-    """Return the plans of `pipelines` with what all others leave."""
+    """Return the plans of `pipelines` with the instances that all others leave in `holdings`, the money in `money`."""
     names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
     whole = any(pipeline.basis is Basis.INSTANCES for pipeline in pipelines)
     problem = Problem(
@@ -150,8 +194,8 @@ def _planned_apart(
             name: holdings.pool_left(name) if whole else optimizer_pool(pools[name].spec, holdings.left(name))
             for name in sorted(names)
         },
-        budget_per_hour=holdings.money_left(policy.budget_per_hour),
-        budgets=holdings.budgets_left([pipeline.key for pipeline in pipelines]),
+        budget_per_hour=money.money_left(policy.budget_per_hour),
+        budgets=money.budgets_left([pipeline.key for pipeline in pipelines]),
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
@@ -179,6 +223,41 @@ def _beside(
     }
 
 
+def _capped(
+    assessments: Sequence[Assessment],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
+    groups: Mapping[PipelineKey, tuple[PipelineKey, ...]],
+) -> frozenset[PipelineKey]:
+    """Return the acting pipelines whose budgets are divided by priority: all that share a budget with others.
+
+    Those that pay for whole instances are left out: what they pay depends on the plans of the others.
+    """
+    acting = {assessment.key: assessment for assessment in assessments if assessment.acting}
+    members = {key for budget in budgets for key in budget.pipelines}
+    units = (groups.get(key, (key,)) for key in acting if policy.budget_per_hour is not None or key in members)
+    return frozenset(
+        key for unit in units if all(acting[own].spec.basis is not Basis.INSTANCES for own in unit) for key in unit
+    )
+
+
+def _least(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
+    """Return the replicas that every plan of `pipeline` has."""
+    return {
+        (stage.name, placement.pool): placement.min_replicas
+        for stage in pipeline.stages
+        for placement in stage.placements
+    }
+
+
+def _lacked_money(planned: Planned, spare_per_hour: float) -> bool:
+    """Whether the plan lacked money, and less was left for it than `spare_per_hour`."""
+    limit = planned.plan.limited_by
+    if planned.plan.feasible or limit is None or limit.kind is not LimitKind.BUDGET:
+        return False
+    return planned.spare_per_hour is None or spare_per_hour > planned.spare_per_hour + EPSILON
+
+
 def _with_givers(
     short: Sequence[Assessment],
     assessments: Sequence[Assessment],
@@ -186,7 +265,7 @@ def _with_givers(
     budgets: Sequence[GroupBudget],
 ) -> Sequence[Assessment]:
     """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it."""
-    limits = [limit for assessment in short if (limit := lacking(planned[assessment.key].plan)) is not None]
+    limits = [limit for assessment in short if (limit := lacking(planned[assessment.key])) is not None]
     names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
     money = any(limit.kind is LimitKind.BUDGET and limit.name is None for limit in limits)
     groups = {limit.name for limit in limits if limit.kind is LimitKind.BUDGET}
@@ -231,7 +310,7 @@ def choose(
             due.append((rank[0], -rank[1], -assessment.spec.priority, assessment.key))
         else:
             own = kept[assessment.key]  # it has one, since nothing has changed
-            (short if lacking(own.plan) is not None else unchanged).append((own.at_s, assessment.key))
+            (short if lacking(own) is not None else unchanged).append((own.at_s, assessment.key))
     again = [key for old in (short, unchanged) for _, key in sorted(old)[:AGAIN_PER_TURN]]
     now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
     chosen = frozenset(now)
@@ -322,11 +401,16 @@ def _difference(before: float, now: float) -> float:
     return abs(now - before) / max(abs(now), abs(before)) if now != before else 0.0
 
 
-def lacking(plan: PipelinePlan) -> Limit | None:
-    """Return the pool or budget that makes `plan` infeasible, None otherwise. Other pipelines may free some of it."""
-    limit = plan.limited_by
-    shared = limit is not None and limit.kind in {LimitKind.POOL, LimitKind.BUDGET}
-    return limit if shared and not plan.feasible else None
+def lacking(planned: Planned) -> Limit | None:
+    """Return what makes the plan infeasible and a plan together with others may free, None otherwise.
+
+    This is a pool, or the budget of a pipeline that pays for whole instances.
+    """
+    limit = planned.plan.limited_by
+    if limit is None or planned.plan.feasible:
+        return None
+    whole = planned.pipeline.basis is Basis.INSTANCES
+    return limit if limit.kind is LimitKind.POOL or (limit.kind is LimitKind.BUDGET and whole) else None
 
 
 def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> PipelinePlan:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from math import inf
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -530,6 +531,14 @@ class Holdings:
             },
         )
 
+    def pay_for(self, assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> None:
+        """Count `replicas` of a pipeline as held, and no others that it runs; of shared stages the current ones."""
+        borrowed = assessment.spec.borrowed
+        self._count(
+            assessment,
+            {key: assessment.current[key] if key[0] in borrowed else replicas.get(key, 0) for key in assessment.held},
+        )
+
     def release(self, assessment: Assessment) -> None:
         """Count no replica of a pipeline as held."""
         self._count(assessment, {})
@@ -573,3 +582,23 @@ class Holdings:
             for budget, paid in self._groups
             if not budget.pipelines.isdisjoint(pipelines)
         )
+
+    def within(self, budget_per_hour: float | None, pipelines: Collection[PipelineKey]) -> bool:
+        """Whether the fleet's budget and those of the groups of `pipelines` allow what is held."""
+        return self._unspent_per_hour(budget_per_hour, pipelines) >= -EPSILON
+
+    def spare_per_hour(self, budget_per_hour: float | None, pipelines: Collection[PipelineKey]) -> float:
+        """Return the least that the fleet's budget and those of the groups of `pipelines` leave, in USD per hour."""
+        return max(0.0, self._unspent_per_hour(budget_per_hour, pipelines))
+
+    def _unspent_per_hour(self, budget_per_hour: float | None, pipelines: Collection[PipelineKey]) -> float:
+        """Return the least unspent amount, negative where more is held than a budget allows."""
+        caps = [
+            budget.per_hour - paid.per_hour(self._totals, self._billed)
+            for budget, paid in self._groups
+            if not budget.pipelines.isdisjoint(pipelines)
+        ]
+        if budget_per_hour is not None:
+            held = self._fleet.per_hour(self._totals, self._billed)
+            caps.append(budget_per_hour - self._unaccounted_per_hour - held)
+        return min(caps, default=inf)

@@ -167,13 +167,15 @@ class Planned:
     """The plan that a pipeline keeps until its next turn, made at `at_s` for `pipeline`.
 
     `terms` has, for each pool that the pipeline may use, the price of an instance and how many instances are being
-    removed.
+    removed. `spare_per_hour` is what the budgets of several pipelines left for it in USD per hour, None: it has none,
+    or was planned together with others.
     """
 
     pipeline: Pipeline
     plan: PipelinePlan
     terms: Mapping[PoolName, tuple[float, int]]
     at_s: float
+    spare_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,12 +371,14 @@ def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:
 class BudgetState:
     """A ComputeBudget with the namespaces that it selects now: the last known ones if they cannot be read.
 
-    `unread` says why they cannot be read, and is empty where they can.
+    `unread` says why they cannot be read, and is empty where they can. `problem` says why the declared spec cannot be
+    used, and is empty where it can: `spec` is then the one in force instead.
     """
 
     spec: BudgetSpec
     namespaces: frozenset[str]
     unread: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

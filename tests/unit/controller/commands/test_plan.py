@@ -483,3 +483,16 @@ def test_a_compute_budget_in_the_files_caps_the_pipelines_of_the_namespaces_that
     assert result.exit_code == 1
     assert inside["limited_by"] == "Budget/research"
     assert inside["cost_per_hour"] <= 2.0 < outside["cost_per_hour"]
+
+
+def test_a_compute_budget_that_selects_no_pipeline_is_named(tmp_path: Path) -> None:
+    budget = {
+        "apiVersion": "sluice.dev/v1alpha1",
+        "kind": "ComputeBudget",
+        "metadata": {"name": "team"},
+        "spec": {"namespaceSelector": {"matchLabels": {"team": "research"}}, "perHour": "5"},
+    }
+    (tmp_path / "budget.yaml").write_text(yaml.safe_dump(budget))
+    result = run(*CONTRACT[:2], tmp_path / "budget.yaml", DEMAND)
+    assert result.exit_code == 0
+    assert result.stderr == "ComputeBudget team selects none of the pipelines in these files\n"

@@ -13,7 +13,7 @@ from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.messages.phrases import share_words
 from controller.core.state.schedule import EventFloor
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from optimizer.model import Composition, PipelineKey, PoolName, Problem, StageName
+from optimizer.model import Composition, GroupBudget, PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import (
     Advice,
     Limit,
@@ -273,3 +273,21 @@ def test_a_program_reads_the_same_answers() -> None:
 )
 def test_a_small_share_is_not_rounded_to_none(share: float, words: str) -> None:
     assert share_words(share) == words
+
+
+def test_a_compute_budget_that_binds_is_named_with_its_amount(capsys: pytest.CaptureFixture[str]) -> None:
+    request = a_request()
+    team = GroupBudget(name="team", per_hour=2.0, pipelines=frozenset({KEY}))
+    request = replace(request, problem=replace(request.problem, budgets=(team,)))
+    answer = replace(
+        GOOD,
+        served_fraction=0.0,
+        feasible=False,
+        limited_by=Limit(kind=LimitKind.BUDGET, name="team"),
+        advice=Advice(required_budget_per_hour=5.9, best_latency_s=None),
+    )
+    lines = printed(capsys, replace(a_plan(), pipelines=(answer,)), request)
+    assert lines[0].endswith("limited by ComputeBudget team of $2.00/h")
+    assert "  the whole load needs a budget of $5.90/h, and as much left of ComputeBudget team of $2.00/h" in lines
+    within = "ComputeBudget team of $2.00/h, pools and replica bounds"
+    assert f"  the whole load exceeds the capacity within {within}, at any latency" in lines

@@ -1,5 +1,6 @@
 """What the reader makes of a cluster that it cannot read whole: absence, and no failure of what it does not see."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,11 +16,12 @@ from controller.core.messages.phrases import timestamp
 from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import TargetMissing, TargetState
+from controller.core.state.snapshot import BudgetState, TargetMissing, TargetState
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import kept_document, memory_document
 from controller.kube.gateway import (
     DEPLOYMENTS,
+    NAMESPACES,
     NODE_CLAIMS,
     NODE_POOLS,
     STATEFUL_SETS,
@@ -502,3 +504,88 @@ def test_the_labels_of_a_stage_are_those_of_its_metrics() -> None:
 def test_every_query_of_a_user_has_its_kind() -> None:
     kinds = [_query_kind(name) for name in (("a", "demand"), ("a", "sla"), ("a", "vad", "queue"))]
     assert kinds == [QueryKind.DEMAND, QueryKind.LATENCY, QueryKind.RULES]
+
+
+def a_budget(
+    name: str = "team", *, zone: str = "Europe/Berlin", status: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    period = {"schedule": "0 20 * * *", "timeZone": zone, "for": "10h", "perHour": "1"}
+    spec = {"namespaceSelector": {}, "perHour": "5", "periods": [period]}
+    document = {"apiVersion": "sluice.dev/v1alpha1", "kind": "ComputeBudget", "metadata": {"name": name}, "spec": spec}
+    return document if status is None else {**document, "status": status}
+
+
+def test_of_a_budget_with_a_mistake_the_last_valid_spec_holds() -> None:
+    store = a_store(a_budget())
+    resources = Resources(a_store(), a_store(), store)
+    ((valid, _, problem),), _ = resources.budgets()
+    assert problem == ""
+    broken = a_budget(zone="Europe/Berln")
+    store.put({**broken, "metadata": {"name": "team", "uid": "team", "generation": 2, "resourceVersion": "2"}})
+    for _ in range(2):
+        ((found, _, problem),), invalid = resources.budgets()
+        assert (found, invalid) == (replace(valid, generation=2), ())
+        assert "Berln" in problem or "IANA" in problem
+        assert problem.endswith("the last valid spec holds")
+
+
+def test_of_a_budget_with_a_mistake_a_restart_takes_the_spec_of_the_status_or_else_the_least_amount() -> None:
+    status = {"validSpec": json.dumps({**a_budget()["spec"], "perHour": "4"})}
+    stores = a_store(
+        a_budget("known", zone="Berlin", status=status),
+        a_budget("new", zone="Berlin"),
+        a_budget("odd", zone="Berlin", status={"validSpec": "{"}),
+    )
+    found, invalid = Resources(a_store(), a_store(), stores).budgets()
+    assert {spec.name: (spec.per_hour, len(spec.periods)) for spec, *_ in found} == {
+        "known": (4.0, 1),
+        "new": (1.0, 0),
+        "odd": (1.0, 0),
+    }
+    assert invalid == ()
+
+
+class Namespaces:
+    """An API server that lists the namespaces `names`, or refuses to. It counts the requests."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.asked = 0
+
+    def list_all(self, kind: object, *_: object) -> Any:
+        if kind is not NAMESPACES:
+            raise NotFound("no such kind")
+        self.asked += 1
+        if not self.names:
+            raise Forbidden("403 namespaces is forbidden")
+        items = tuple({"metadata": {"name": name}} for name in self.names)
+        return Listing(items=items, resource_version="1")
+
+
+def budgets_seen(server: Namespaces, *budgets: dict[str, Any]) -> tuple[BudgetState, ...]:
+    reader = Reader(
+        cast("Gateway", server),
+        Silent(),
+        Resources(a_store(), a_store(), a_store(*budgets)),
+        cluster=cast("Cluster", World(nodes=[])),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    try:
+        return reader.observe().snapshot.budgets
+    finally:
+        reader.close()
+
+
+def test_namespaces_are_listed_once_for_each_selector() -> None:
+    server = Namespaces("archive", "speech")
+    states = budgets_seen(server, a_budget("one"), a_budget("two"))
+    assert [sorted(state.namespaces) for state in states] == [["archive", "speech"]] * 2
+    assert server.asked == 1
+
+
+def test_after_a_restart_namespaces_that_cannot_be_listed_are_those_of_the_status() -> None:
+    (state,) = budgets_seen(Namespaces(), a_budget(status={"namespaces": ["archive"]}))
+    assert state.namespaces == {"archive"}
+    assert "forbidden" in state.unread

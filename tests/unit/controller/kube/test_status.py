@@ -395,7 +395,8 @@ def test_the_status_of_a_budget_names_what_is_short() -> None:
         short=(ShortPipeline(key=PipelineKey("b/y"), served_fraction=0.6129),),
     )
     state = BudgetState(spec=spec, namespaces=frozenset({"a", "b"}))
-    status = budget_status(state, decision, {}, NOW_S)
+    declared = {"namespaceSelector": {}, "perHour": "10"}
+    status = budget_status(state, decision, declared, {}, NOW_S)
     assert BudgetStatus.model_validate(status).short_count == 1
     numbers = [status[name] for name in ("limitPerHour", "spendPerHour", "plannedPerHour", "pipelines", "shortCount")]
     assert numbers == ["10", "9.76", "9.5", 2, 1]
@@ -403,7 +404,28 @@ def test_the_status_of_a_budget_names_what_is_short() -> None:
     assert status["reason"] == "$10.00/h is not enough to serve all load within the SLA: served are b/y 61.3%"
     (within,) = status["conditions"]
     assert (within["status"], within["reason"], within["observedGeneration"]) == ("True", "WithinBudget", 4)
-    over = budget_status(state, replace(decision, spend_per_hour=12.0), status, NOW_S + 15)["conditions"][0]
+    over = budget_status(state, replace(decision, spend_per_hour=12.0), declared, status, NOW_S + 15)["conditions"][0]
     assert (over["status"], over["reason"]) == ("False", "AboveBudget")
-    unread = budget_status(replace(state, unread="403"), decision, status, NOW_S)["conditions"][0]
+    unread = budget_status(replace(state, unread="403"), decision, declared, status, NOW_S)["conditions"][0]
     assert (unread["status"], unread["reason"]) == ("Unknown", "NamespacesUnreadable")
+
+
+def test_the_status_of_a_budget_keeps_what_a_restart_needs() -> None:
+    spec = BudgetSpec(name="team", uid="u", generation=4, selector=LabelSelector(labels={}), per_hour=10.0)
+    decision = BudgetDecision(
+        name="team",
+        limit_per_hour=10.0,
+        spend_per_hour=9.0,
+        planned_per_hour=9.0,
+        pipelines=(PipelineKey("b/y"), PipelineKey("a/x"), PipelineKey("a/z")),
+        short=(),
+    )
+    state = BudgetState(spec=spec, namespaces=frozenset({"a", "b", "empty"}))
+    status = budget_status(state, decision, {"perHour": "10"}, {}, NOW_S)
+    assert (status["namespaces"], status["validSpec"]) == (["a", "b"], '{"perHour":"10"}')
+    broken = replace(state, unread="403", problem="spec.periods[0].timeZone: must be; the last valid spec holds")
+    after = budget_status(broken, replace(decision, pipelines=()), {"perHour": "20"}, status, NOW_S)
+    assert (after["namespaces"], after["validSpec"]) == (["a", "b"], '{"perHour":"10"}')
+    (condition,) = after["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "InvalidSpec")
+    assert "the last valid spec holds; $9.00/h of $10.00/h is spent" in condition["message"]

@@ -34,6 +34,15 @@ def test_minutes_and_hours(text: str, minutes: tuple[int, ...], hours: tuple[int
         ("0 0 1 */6 SAT", (1,), (1, 7), (5,)),
         ("0 0 1-31 * SUN", EVERY_DAY, tuple(range(1, 13)), (6,)),
         ("0 0 29 FEB *", (29,), (2,), None),
+        ("0 0 * dec mon-Fri", None, (12,), (0, 1, 2, 3, 4)),
+        ("0 0 ? * MON", None, tuple(range(1, 13)), (0,)),
+        ("0 0 1 * ?", (1,), tuple(range(1, 13)), None),
+        ("0 0 * * 1/2", None, tuple(range(1, 13)), (0, 2, 4)),
+        ("0 0 * * 7/2", None, tuple(range(1, 13)), (6,)),
+        ("0 0 1,* * MON", None, tuple(range(1, 13)), (0,)),
+        ("0 0 1 * SUN,*", (1,), tuple(range(1, 13)), None),
+        ("0 0 */2 * MON", tuple(range(1, 32, 2)), tuple(range(1, 13)), (0,)),
+        ("0 0 */1 * MON", None, tuple(range(1, 13)), (0,)),
     ],
 )
 def test_days(

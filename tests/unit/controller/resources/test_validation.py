@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import yaml
-from corpus import CONTRACT, PIPELINE, POOL, changed, document
+from corpus import BUDGET, CONTRACT, PIPELINE, POOL, changed, document
 
 from controller.resources.validation import Validation, validate_documents, validate_files
 
@@ -220,3 +220,10 @@ def test_a_pipeline_shares_a_stage_once() -> None:
     twice = {**borrower, "spec": {**borrower["spec"], "stages": [own, {**own, "name": "again"}]}}
     (finding,) = check(ACTING, twice).findings
     assert finding.field == "spec.stages[1].sharedFrom"
+
+
+@pytest.mark.parametrize("resource", [POOL, BUDGET], ids=["ComputePool", "ComputeBudget"])
+def test_a_resource_of_the_cluster_has_no_namespace(resource: dict[str, Any]) -> None:
+    (finding,) = validate_documents([document(changed(resource, {"metadata.namespace": "speech"}))]).findings
+    kind = resource["kind"]
+    assert str(finding) == f'corpus.yaml:1: metadata.namespace: "speech": not allowed: a {kind} belongs to the cluster'

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import sharing
-from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, a_target, applied, pools
+from builders import a_placement, a_pool, a_scaling, a_snapshot, a_spec, a_stage, a_state, a_target, applied, pools
 
 from controller.core import cycle
 from controller.core.codec import decode, encode
@@ -14,8 +14,8 @@ from controller.core.plan import large_fleet
 from controller.core.record import decision_record, differences, recorded_inputs
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, Planned, PoolState, Snapshot
-from controller.core.state.spec import StageSpec
+from controller.core.state.snapshot import BudgetState, PipelineState, Planned, PoolState, Snapshot
+from controller.core.state.spec import BudgetSpec, LabelSelector, StageSpec
 from controller.kube.durable import PlannedTexts, memory_document, memory_from, planned_from, resumed
 from optimizer.model import Basis, PipelineKey, PoolName, StageName
 
@@ -166,6 +166,46 @@ def test_the_fleets_budget_is_kept() -> None:
         decision = decide(world, policy)
         assert sum(pipeline.desired[ASR] for pipeline in decision.pipelines) <= 6
         world = applied(world, decision)
+
+
+def test_a_budget_that_is_cut_and_raised_is_followed_by_priority_and_without_swings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()  # the limits of production
+    stage = a_stage("asr", a_placement("gpu", service_s=0.05, bounds=(1, 20)))
+    scaling = a_scaling(down_s=0.0, up=100, down=100)
+    states = [
+        a_state(
+            a_spec(stage, name=f"p{number:03}", priority=number % 3, scaling=scaling), demand=30.0, replicas={ASR: 2}
+        )
+        for number in range(300)
+    ]
+    keys = frozenset(state.spec.key for state in states)
+    spec = BudgetSpec(name="team", uid="team", generation=1, selector=LabelSelector(labels={}), per_hour=1000.0)
+    namespaces = frozenset({states[0].spec.namespace})
+    world = replace(
+        a_snapshot(*states, fleet=pools(a_pool("gpu", price=1.0, instances=2000))),
+        budgets=(BudgetState(spec=spec, namespaces=namespaces),),
+    )
+
+    def with_budget(per_hour: float, cycles: int) -> list[tuple[float, list[int]]]:
+        """Return the planned cost and the desired replicas of each priority, in each cycle."""
+        nonlocal world
+        world = replace(world, budgets=(replace(world.budgets[0], spec=replace(spec, per_hour=per_hour)),))
+        found = []
+        for _ in range(cycles):
+            decision = decide(world, Policy(advice=False))
+            assert frozenset(decision.budgets[0].pipelines) == keys
+            world = applied(world, decision)
+            desired = [0, 0, 0]
+            for pipeline in decision.pipelines:
+                desired[pipeline.spec.priority] += pipeline.desired[ASR]
+            found.append((decision.budgets[0].planned_per_hour, desired))
+        return found
+
+    assert with_budget(1000.0, 2)[-1] == (600.0, [200, 200, 200])
+    assert with_budget(450.0, 10) == [(450.0, [100, 150, 200])] * 10, "minimum replicas, then by priority"
+    assert with_budget(550.0, 3) == [(550.0, [150, 200, 200])] * 3
 
 
 def test_budgets_for_whole_nodes_are_kept() -> None:
