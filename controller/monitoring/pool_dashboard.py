@@ -31,7 +31,11 @@ POOL = Dashboard(
                         Query(expr=_of("pool_instances"), legend="{{pool}}: in use"),
                         Query(expr=_of("pool_planned_instances"), legend="{{pool}}: planned"),
                         Query(expr=_of("pool_ready_instances"), legend="{{pool}}: ready"),
-                        Query(expr=_of("pool_arriving_nodes"), legend="{{pool}}: on their way"),
+                        Query(
+                            expr=_of("pool_arriving_nodes"),
+                            legend="{{pool}}: on their way",
+                            empty_because="no pool names a NodePool",
+                        ),
                         Query(expr=_of("pool_limit"), legend="{{pool}}: limit"),
                     ),
                 ),

@@ -145,7 +145,7 @@ def test_a_stateful_set_that_is_to_keep_earlier_replicas_is_not_rolling(
     strategy: dict[str, Any], updated: int, rolling: bool
 ) -> None:
     workload = {
-        "metadata": {"name": "decoder", "namespace": "speech", "generation": 2},
+        "metadata": {"name": "decoder", "namespace": "speech", "generation": 2, "resourceVersion": "7"},
         "spec": {"replicas": 3, "updateStrategy": strategy},
         "status": {"observedGeneration": 2, "replicas": 3, "updatedReplicas": updated},
     }
