@@ -63,6 +63,7 @@ from controller.kube.gateway import (
 )
 from controller.kube.karpenter import FailedCreation, Karpenter, refusal
 from controller.kube.kept_memory import KeptMemory
+from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
 from controller.kube.metrics_reader import MetricsReader, metrics_target
 from controller.kube.other_writers import Ownership
@@ -292,6 +293,7 @@ class Reader:
         self._carried = CarriedState(interval_s)
         self._unaccounted = UnaccountedReplicas()
         self._crash_loops = CrashLoops()
+        self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
         self.ownership = Ownership(gateway, resources.namespaces)
         self._last_nodes: Sequence[Json] = ()
@@ -329,6 +331,7 @@ class Reader:
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
         self._crash_loops.forget_before(now_s - KEPT_S)
+        self._kubelet_clocks.forget_before(now_s - KEPT_S)
         resources = {resource.uid: resource for _, resource in pipelines}
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
@@ -502,6 +505,7 @@ class Reader:
     def _seen(
         self, namespace: str, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float
     ) -> _Workload:
+        pods = self._kubelet_clocks.corrected(namespace, pods, now_s)
         return _Workload(
             state=target_state(scale, pods, nodes, self._crash_loops.unready_since_s(namespace, pods, now_s)),
             reporting=reporting_pods(pods, now_s - self._grace_s),

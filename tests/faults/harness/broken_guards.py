@@ -218,6 +218,41 @@ def _own_clock() -> None:
     own.now_s = lambda _: time.time()
 
 
+def _unread_refusals() -> None:
+    """Do not read why pods are not created, neither in a Deployment's conditions nor in Events."""
+    from controller.kube import matching
+    from controller.kube.reader import Reader
+
+    unread: Any = Reader
+    unread._with_refusals = lambda _self, _specs, _resources, workloads, _now_s: workloads
+    silent: Any = matching
+    silent._failure = lambda _: ""
+
+
+def _labels_untold() -> None:
+    """Do not look for the label that has the pods when no series has one of them."""
+    from profiler.sources.queries import PlannedScrapes
+
+    untold: Any = PlannedScrapes
+    untold._unlabelled = lambda *_: ""
+
+
+def _by_text() -> None:
+    """Send each query alone, in the order of their texts."""
+    from profiler.sources.query_order import QueryOrder
+
+    unordered: Any = QueryOrder
+    unordered.requests = lambda _self, kinds, *_: tuple((query,) for query in sorted(kinds))
+
+
+def _one_revision() -> None:
+    """Do not tell the pods of a new revision from those of the one before."""
+    from controller.kube import workloads
+
+    alike: Any = workloads
+    alike._newest_revision = lambda _: None
+
+
 GUARDS: dict[str, Callable[[], None]] = {
     "never-down": _missing_is_zero,
     "caps": _no_budget,
@@ -237,6 +272,10 @@ GUARDS: dict[str, Callable[[], None]] = {
     "kept-memory": _memory_nowhere,
     "one-kind": _all_kinds_wait,
     "server-clock": _own_clock,
+    "refusals": _unread_refusals,
+    "labels-told": _labels_untold,
+    "query-order": _by_text,
+    "bad-image": _one_revision,
 }
 
 PROOFS: dict[str, tuple[str, ...]] = {
@@ -258,6 +297,10 @@ PROOFS: dict[str, tuple[str, ...]] = {
     "kept-memory": ("a webhook refuses statuses",),
     "one-kind": ("Retry-After for one kind",),
     "server-clock": ("clock 5 min behind",),
+    "refusals": ("a quota refuses", "a webhook refuses its pods"),
+    "labels-told": ("no pod labels",),
+    "query-order": ("2 s a query",),
+    "bad-image": ("a bad image",),
 }
 """The rows that show the missing guard."""
 

@@ -210,6 +210,23 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
     assert {(other.model, other.answer) for other in others if other.stage != first.stage} == {(None, Answer.WHOLE)}
 
 
+def test_a_pod_of_a_kubelet_whose_clock_is_ahead_must_report_after_the_usual_time() -> None:
+    source, now_s = Silent(), iter((NOW_S, NOW_S + 61.0))
+    reader = Reader(
+        cast("Gateway", NobodyElse()),
+        source,
+        Resources(a_store(*manifests("batch-transcription.yaml")), a_store(*manifests("pools.yaml")), a_store()),
+        cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, changed_s=NOW_S + 3600.0)),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: next(now_s),
+    )
+    for _ in range(2):
+        reader.observe()
+    reader.close()
+    assert [len(request.placements[0].pods) for request in source.requests] == [0, 1]
+
+
 AUDIO = (StageName("decode-audio"), PoolName("c7i"))
 
 
