@@ -37,3 +37,9 @@ def test_replicas_without_a_node_pay_as_in_a_plan() -> None:
     assert costs(placed("a", 5, old=4)) == {"a": pytest.approx(8.0 + 16 / 5)}
     assert costs(placed("a", 2)) == {"a": pytest.approx(8.0)}
     assert costs(placed("a", 0)) == {"a": 0.0}
+
+
+def test_replicas_without_a_node_cost_nothing_where_they_fit_into_nodes_that_are_paid_for() -> None:
+    assert costs(placed("a", 4, old=2)) == {"a": pytest.approx(8.0)}
+    assert costs(placed("a", 2, old=2), placed("b", 2)) == {"a": pytest.approx(8.0), "b": 0.0}
+    assert sum(costs(placed("a", 3, old=2), placed("b", 2)).values()) > 8.0, "one of them needs a node of its own"
