@@ -946,7 +946,10 @@ def no_capacity(world: World, judge: Judge) -> None:
         )
         told = lambda: "no offering is left" in str(world.pool_status("scarce").get("conditions"))  # noqa: E731
         judge.in_time(Column.REASON, "the words of the provider", told, world.pace.cycles(1))
-        judge.hold(Column.NEVER_DOWN, world.replicas("spare-scarce") == full, f"spare-scarce keeps its {full} replicas")
+        kept = world.replicas("spare-scarce")
+        judge.hold(Column.NEVER_DOWN, kept >= full, f"spare-scarce keeps its {full} replicas, and has {kept}")
+        withdrawn = lambda: world.replicas("spare-scarce") == full  # noqa: E731
+        judge.in_time(Column.PENDING, "pending replicas are withdrawn", withdrawn, world.pace.cycles(3))
     finally:
         world.objects.delete_cluster_custom_object("karpenter.sh", "v1", "nodeclaims", "scarce-a")
         world.objects.delete_cluster_custom_object("karpenter.sh", "v1", "nodepools", "scarce")
