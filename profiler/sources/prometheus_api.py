@@ -114,6 +114,7 @@ class _Round:
     results: dict[str, Any] = field(default_factory=dict)
     slow: set[str] = field(default_factory=set)
     accepted: int | None = None
+    wrong: bool = False
     splits: int = 0
 
 
@@ -167,7 +168,7 @@ class PrometheusApi:
                 unanswered = [query for query in queries if query not in results]
                 found |= results | dict.fromkeys(unanswered, _late(deadline_s))
                 slow |= own.slow | set(unanswered if future.running() else ())
-        refused = [own.accepted for own in rounds if own.accepted is not None]
+        refused = [own.accepted for own in rounds if own.accepted is not None and not own.wrong]
         return Answers(results=found, slow=frozenset(slow), accepted=max(refused, default=None))
 
     def ask_ranges(self, queries: Collection[str], period: Period, deadline_s: float) -> dict[str, Any]:
@@ -224,6 +225,7 @@ class PrometheusApi:
             if len(queries) > 1:
                 own.accepted = own.accepted or 1
                 return self._ask_halves_of(queries, own)
+            own.wrong = True  # the others were refused for this one, not for their number
             own.results[query] = _absence(error, query)
         except _Unanswered as error:
             if isinstance(error, _Failed) and len(queries) > 1 and own.splits < _MOST_SPLITS:
