@@ -259,7 +259,9 @@ def status_refused(world: World, judge: Judge) -> None:
             world.pace.cycles(1),
         )
         started_again(world, operator)
-        replanned(world, judge, began_s)
+        # The process was killed, so its lease must expire before the next one decides.
+        decides_s = time.monotonic() + world.pace.takeover_s
+        replanned(world, judge, max(began_s, decides_s - world.pace.lasting(60)))
     up_to_date(world, judge)
     judge.in_time(Column.RESTART, "the Lease forgets it", lambda: not world.kept_memory(), world.pace.cycles(2))
     conclude(world, judge, operator, began_s)
