@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import BudgetState
+from controller.core.state.snapshot import BudgetState, NodePoolState
 from controller.core.state.spec import BudgetSpec, LabelSelector
 from controller.telemetry import Telemetry
-from optimizer.model import StageName
+from optimizer.model import PoolName, StageName
 from profiler.stages import Correction, Learned
 from simulations.lab.host.binaries import Binaries
 
@@ -45,6 +45,9 @@ def in_trouble() -> str:
     team = BudgetSpec(name="team", uid="u", generation=1, selector=LabelSelector(labels={}), per_hour=1.5)
     budgets = (BudgetState(spec=team, namespaces=frozenset({"speech"})),)
     snapshot = replace(a_snapshot(replace(state, latency_s=0.9)), budgets=budgets)
+    cpu = PoolName("cpu")
+    elastic = replace(snapshot.pools[cpu], node_pool=NodePoolState(instances=9))
+    snapshot = replace(snapshot, pools={**snapshot.pools, cpu: elastic})
     telemetry = Telemetry()
     telemetry.succeeded(snapshot, decide(snapshot, Policy(budget_per_hour=50.0)), 0.2, invalid=0)
     return telemetry.exposition().decode()
