@@ -70,8 +70,6 @@ _ORDER = {kind: number for number, kind in enumerate(QueryKind)}
 _AGGREGATIONS = re.compile(r"\b(\w+)\s+by\s*\(")
 _SERVERS = "prometheus, prometheus_replica, receive_replica, replica"
 """Labels that tell the Prometheus servers of a pair apart: Prometheus Operator's, Thanos' and the usual ones."""
-_RECENT_S = 30.0
-"""Age of a sample of a server that still scrapes. The same for all windows, so that their queries are one."""
 _COUNTED_S = 300.0
 """Time in which scrapes are counted. It is that for which a sample is the value of its series."""
 _MAX_AGE_SCRAPES = 3
@@ -356,10 +354,10 @@ class _Reads:
     def copies(self) -> str:
         """Return the query for how often each pod is scraped, at one address by several jobs or Prometheus servers.
 
-        Only series with a recent sample count: a server that has gone must not halve the numbers of another while its
-        own leave the window.
+        Only series with a sample in the last half of the window count: a server that has gone must not halve the
+        numbers of another while its own leave the window.
         """
-        recent = f"timestamp({self.preset.freshness}{{$pods}}) > time() - {_RECENT_S:g}"
+        recent = f"timestamp({self.preset.freshness}{{$pods}}) > time() - {self.target.window_s / 2:g}"
         jobs = f"count by (namespace, pod, instance, job, {_SERVERS}) ({recent})"
         return self.fill(f"max by (namespace, pod) (count by (namespace, pod, instance) ({jobs}))")
 
