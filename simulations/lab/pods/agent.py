@@ -3,7 +3,7 @@
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
 specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
 The agent never uses an address twice, and leaves nodes named by `--except-node`, with their pods, to another agent. A
-node that nobody has reported as ready or not, such as one that Karpenter has launched, is reported as ready. Standard
+node that was not reported as ready or not, such as one that Karpenter has launched, is reported as ready. Standard
 output has one JSON object per line for each event: `listening` (with the URL of the control endpoint), `started`,
 `stopped` (with items served and lost, sessions cut) and `rejected`.
 
@@ -304,7 +304,7 @@ class _Pod:
 
 
 def _is_reported(node: dict[str, Any]) -> bool:
-    """Whether somebody has reported the node as ready or not ready."""
+    """Whether the node was reported as ready or not ready."""
     return any(condition["type"] == "Ready" for condition in node["status"].get("conditions", ()))
 
 
