@@ -185,5 +185,6 @@ def test_uninstall_leaves_the_workloads_as_they_are_and_nothing_of_ours_but_the_
         measured(f"memory of the {role} with one pipeline: {resident} MiB, at most {peak} MiB")
     release.uninstall()
     assert release.releases.ours() == []
-    assert len(release.releases.kubectl("get", "crd", "--output=name").split()) == 2
+    left = {line.rpartition("/")[2] for line in release.releases.kubectl("get", "crd", "--output=name").split()}
+    assert left == {f"{plural}.sluice.dev" for plural in ("speechpipelines", "computepools", "computebudgets")}
     assert settled(release)
