@@ -195,7 +195,7 @@ def _check_node_pool(pool: PoolSpec, name: str, inventory: Inventory) -> Check:
     if name not in there:
         message = f"there is no NodePool {name}; NodePools there: {_some(sorted(there)) or 'none'}"
         return Check(name="nodePool", subject=subject, ok=False, message=message)
-    state = node_pool_state(there[name], (), known(inventory.nodes), ())
+    state = node_pool_state(there[name], pool.node_selector, (), known(inventory.nodes), ())
     if state.problem is not None:
         ok, message = pool.instances is not None, f"{state.detail}: set capacity.instances"
         message = f"{state.detail}; capacity.instances is {pool.instances}" if ok else message

@@ -73,14 +73,27 @@ class Karpenter:
         else:
             self._read = _Read(node_pools={pool["metadata"]["name"]: pool for pool in pools}, claims=tuple(claims))
 
-    def state(self, node_pool: str, nodes: Iterable[Json], failures: Mapping[str, LaunchFailure]) -> NodePoolState:
-        """Return the state of the NodePool of this name; `failures` are failed launches by the NodeClaim."""
+    def state(
+        self,
+        node_pool: str,
+        selector: Mapping[str, str],
+        nodes: Iterable[Json],
+        failures: Mapping[str, LaunchFailure],
+    ) -> NodePoolState:
+        """Return the state of the NodePool of this name for a pool of the nodes that `selector` matches.
+
+        `failures` are failed launches by the NodeClaim.
+        """
         found = self._read.node_pools.get(node_pool)
         if found is None:
             problem = self._read.problem or NodePoolProblem.NOT_FOUND
             return NodePoolState(problem=problem, detail=self._read.detail or f"there is no NodePool {node_pool}")
         state = node_pool_state(
-            found, [claim for claim in self._read.claims if _made_by(claim, node_pool)], nodes, failures.values()
+            found,
+            selector,
+            [claim for claim in self._read.claims if _made_by(claim, node_pool)],
+            nodes,
+            failures.values(),
         )
         if self._read.problem is None:
             return state
@@ -136,24 +149,34 @@ def refusal(failures: Sequence[FailedCreation], target: Target, since_s: float) 
 
 
 def node_pool_state(
-    node_pool: Json, claims: Sequence[Json], nodes: Iterable[Json], failures: Iterable[LaunchFailure]
+    node_pool: Json,
+    selector: Mapping[str, str],
+    claims: Sequence[Json],
+    nodes: Iterable[Json],
+    failures: Iterable[LaunchFailure],
 ) -> NodePoolState:
     """Return the state of `node_pool` from its NodeClaims, all `nodes`, and the failed launches of all NodePools.
 
-    A limit allows the nodes that exist, and as many more of the largest kind as fit what is left of it.
+    It is that for the pool of the nodes that `selector` matches: other nodes of the NodePool (spot beside on-demand,
+    say) use the limits up, and are not instances of the pool. A limit allows the nodes that exist, and as many more of
+    the largest kind as fit what is left of it.
     """
     name = node_pool["metadata"]["name"]
-    own = {node["metadata"]["name"]: node for node in nodes if _made_by(node, name)}
-    sizes = [_capacity(node) for node in own.values()]
-    sizes += [_capacity(claim) for claim in claims if (claim.get("status") or {}).get("nodeName") not in own]
+    made = {node["metadata"]["name"]: node for node in nodes if _made_by(node, name)}
+    unseen = [claim for claim in claims if (claim.get("status") or {}).get("nodeName") not in made]
+    sizes = [_capacity(each) for each in (*made.values(), *unseen) if not _contradicts(each, selector)]
+    others = [_capacity(each) for each in (*made.values(), *unseen) if _contradicts(each, selector)]
+    claims = [claim for claim in claims if not _contradicts(claim, selector)]
     limits = _finite((node_pool.get("spec") or {}).get("limits"))
     by_count = limits.pop("nodes", None)
     seen = any(sizes)
-    bounds = [] if by_count is None else [math.floor(by_count)]
+    bounds = [] if by_count is None else [max(len(sizes), math.floor(by_count) - len(others))]
     if limits and not seen:
-        bounds.append(0 if min(limits.values()) <= 0 else 1)
+        left = [limit - sum(size.get(resource, 0.0) for size in others) for resource, limit in limits.items()]
+        bounds.append(0 if min(left) <= 0 else 1)
     else:
-        bounds += [bound for resource, limit in limits.items() if (bound := _bound(resource, limit, sizes)) is not None]
+        found = (_bound(resource, limit, sizes, others) for resource, limit in limits.items())
+        bounds += [bound for bound in found if bound is not None]
     launches = [
         max(0.0, _since_s(claim, "Registered") - seconds(claim["metadata"]["creationTimestamp"]))
         for claim in claims
@@ -212,11 +235,11 @@ def _message(event: Json) -> str:
     return str(event.get("message") or "")[:_LONGEST]
 
 
-def _bound(resource: str, limit: float, sizes: Sequence[Amounts]) -> int | None:
+def _bound(resource: str, limit: float, sizes: Sequence[Amounts], others: Sequence[Amounts]) -> int | None:
     largest = max((size.get(resource, 0.0) for size in sizes), default=0.0)
     if largest <= 0:
         return None
-    used = sum(size.get(resource, largest) for size in sizes)
+    used = sum(size.get(resource, largest) for size in (*sizes, *others))
     return len(sizes) + max(0, math.floor((limit - used) / largest + 1e-9))
 
 
@@ -231,6 +254,12 @@ def _finite(texts: Mapping[str, object] | None) -> dict[str, float]:
 
 def _made_by(of: Json, node_pool: str) -> bool:
     return bool((of["metadata"].get("labels") or {}).get(_LABEL) == node_pool)
+
+
+def _contradicts(of: Json, selector: Mapping[str, str]) -> bool:
+    """Whether a node or NodeClaim has another value of a selected label; a label may come with the node only."""
+    labels = of["metadata"].get("labels") or {}
+    return any(labels.get(key, value) != value for key, value in selector.items())
 
 
 def _is_registered(claim: Json) -> bool:

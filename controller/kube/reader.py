@@ -627,6 +627,9 @@ class Reader:
         failures: Mapping[str, LaunchFailure],
     ) -> PoolState:
         ready = ready_nodes(nodes, spec.node_selector)
+        node_pool = None
+        if spec.node_pool is not None:
+            node_pool = self._karpenter.state(spec.node_pool, spec.node_selector, nodes, failures)
         return PoolState(
             spec=spec,
             ready_instances=len(ready),
@@ -635,7 +638,7 @@ class Reader:
             memory=self._carried.pool_memory(resource),
             unread=unread,
             unaccounted=unaccounted,
-            node_pool=None if spec.node_pool is None else self._karpenter.state(spec.node_pool, nodes, failures),
+            node_pool=node_pool,
             shared_nodes=shared,
         )
 

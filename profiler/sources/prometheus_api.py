@@ -10,11 +10,12 @@ prometheus-api-client builds the requests to /api/v1/query and /api/v1/query_ran
   come from a cache. Pages that are not an answer of the API make the library raise `KeyError` or `JSONDecodeError`.
 * Credentials that rotate (`authentication`).
 * Queries too long for a URL are sent by POST. Others are sent by GET, because a proxy that grants the right to read may
-  not grant that to POST. Where POST is refused, all are sent by GET.
+  not grant that to POST. Where POST is refused, all are sent by GET for five minutes.
 * Joined queries (`joined_queries`). If the back end refuses one, its halves are sent, down to the query that is wrong.
 """
 
 import io
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -47,6 +48,8 @@ _CONNECT_S = 2.0
 _WORKERS = 8
 _LONGEST_URL = 2_000
 """Most characters of a query that is sent by GET, before its encoding. Proxies may refuse URLs of more than 8 KiB."""
+_WITHOUT_POST_S = 300.0
+"""Time after a refused POST in which all queries are sent by GET. One query may have caused the refusal."""
 _MOST_BYTES = 64 * 2**20
 """Limit per answer. Twenty thousand pods with a histogram each take about 40 MiB."""
 _CHUNK = 2**16
@@ -119,9 +122,14 @@ class _Round:
 
 
 class _Session(requests.Session):
-    """Sends a long query by POST instead of GET while `posts`."""
+    """Sends a long query by POST instead of GET, unless POST was refused a short time ago."""
 
-    posts = True
+    refused_s = -math.inf
+    """Monotonic time of the last refusal."""
+
+    @property
+    def posts(self) -> bool:
+        return time.monotonic() - self.refused_s >= _WITHOUT_POST_S
 
     @override
     def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
@@ -153,7 +161,7 @@ class PrometheusApi:
         """Ask the `requests` in their order; each is sent as one query, joined from those in it."""
         end_s = time.monotonic() + deadline_s
         if self._forbidden:  # then it was not POST that was refused
-            self._session.posts, self._forbidden = True, False
+            self._session.refused_s, self._forbidden = -math.inf, False
         found: dict[str, Any] = {}
         slow: set[str] = set()
         with _pool() as pool:
@@ -271,7 +279,7 @@ class PrometheusApi:
         """Return the API's `result`, from one of several attempts.
 
         Raises:
-            _PostRefused: the query was sent by POST, and will be sent by GET from now on.
+            _PostRefused: the query was sent by POST, and will be sent by GET next.
             _Unanswered: there is no answer.
         """
         self._of_thread.end_s = end_s
@@ -286,7 +294,7 @@ class PrometheusApi:
             try:
                 return send((min(_CONNECT_S, read_s), read_s))
             except _PostRefused:
-                self._session.posts = False
+                self._session.refused_s = time.monotonic()
                 raise
             except _Forbidden:
                 self._forbidden = True
@@ -379,13 +387,13 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
     if document.get("status") != "success" or not isinstance(data, dict) or not isinstance(data.get("result"), list):
         kind = response.headers.get("Content-Type", "no content type")
         raise _NoAnswer(f"not an answer of the query API but {kind}: check --prometheus-url")
-    off_s = _off_s(data["result"], response.headers.get("Date"))
+    off_s = _off_s(data["result"], response.headers)
     if abs(off_s) > _MOST_OFF_S:
         when = "before" if off_s < 0 else "after"
         # The answer comes from a cache.
         raise _NoAnswer(f"evaluated more than {_MOST_OFF_S:g} s {when} it was sent", AbsenceReason.STALE)
-    if isinstance(warned := document.get("warnings"), list) and warned:
-        texts = [str(warning) for warning in warned]
+    if warned := document.get("warnings"):
+        texts = [str(warning) for warning in (warned if isinstance(warned, list) else [warned])]
         warnings = "; ".join(texts)
         if all(text.startswith(_OF_QUERY) for text in texts):
             raise _BadQuery(warnings[:_SHOWN], AbsenceReason.PARTIAL)
@@ -393,7 +401,7 @@ def _require_complete_answer(response: requests.Response, **_: object) -> None:
     response.json = lambda **_: document  # type: ignore[method-assign]  # custom_query would parse the body once more
 
 
-def _off_s(result: list[Any], sent: str | None) -> float:
+def _off_s(result: list[Any], headers: Mapping[str, str]) -> float:
     """Return the time of evaluation minus the time of sending, in seconds; 0 where one of them is unknown.
 
     Both are times of the back end, so an answer from a cache is detected even if the operator's clock is wrong.
@@ -403,8 +411,8 @@ def _off_s(result: list[Any], sent: str | None) -> float:
             pass
         case _:
             return 0.0
-    try:
-        return float(at_s) - parsedate_to_datetime(sent or "").timestamp()
+    try:  # a cache keeps the time of the back end, and adds how long ago that was
+        return float(at_s) - parsedate_to_datetime(headers.get("Date", "")).timestamp() - float(headers.get("Age", 0))
     except (ValueError, OverflowError):
         return 0.0
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, Reading, SeriesLabels, sane
 from profiler.sources.combine import Pod
 
-_BY = re.compile(r"(?<=\bby)\s*\([^)]*\)")
+_BY = re.compile(r"(?<=\bby)\s*\([^)]*\)", re.IGNORECASE)
 _LONGEST_MATCHER = 2000
 """Most characters of a matcher. Proxies may refuse URLs with longer ones."""
 
@@ -128,8 +128,14 @@ def pod_ages(result: Any) -> dict[Pod, float]:
 
 
 def pod_values(result: Any) -> dict[Pod, float]:
-    """Return the value of each series by its pod, NaN where it is no number. Series without a pod are left out."""
-    return {pod: value for pod, _, value in _series(result)}
+    """Return the value of each series by its pod, NaN where it is no number or there are several.
+
+    Series without a pod are left out.
+    """
+    values: dict[Pod, float] = {}
+    for pod, _, value in _series(result):
+        values[pod] = math.nan if pod in values else value
+    return values
 
 
 def pod_buckets(result: Any) -> dict[Pod, dict[float, float]]:

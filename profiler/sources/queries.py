@@ -67,7 +67,7 @@ _KINDS: Mapping[Quantity, QueryKind] = {
 }
 """Kinds of the queries for quantities; all others are OTHER."""
 _ORDER = {kind: number for number, kind in enumerate(QueryKind)}
-_AGGREGATIONS = re.compile(r"\b(\w+)\s+by\s*\(")
+_AGGREGATIONS = re.compile(r"\b(\w+)\s+by\s*\(", re.IGNORECASE)
 _SERVERS = "prometheus, prometheus_replica, receive_replica, replica"
 """Labels that tell the Prometheus servers of a pair apart: Prometheus Operator's, Thanos' and the usual ones."""
 _COUNTED_S = 300.0
@@ -541,7 +541,7 @@ def _once(values: dict[Pod, float], copies: Mapping[Pod, float], template: str) 
     Only `sum` adds copies up: a `max` or `avg` over them is that of one.
     """
     several = [pod for pod, count in copies.items() if count > 1 and pod in values]
-    if several and set(_AGGREGATIONS.findall(template)) == {"sum"}:
+    if several and set(map(str.lower, _AGGREGATIONS.findall(template))) == {"sum"}:
         return values | {pod: values[pod] / copies[pod] for pod in several}
     return values
 

@@ -4,7 +4,8 @@ All of it follows from the NodeClaims and Events in the Snapshot.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from controller.core.state.snapshot import (
     ExpectedNode,
@@ -88,12 +89,22 @@ def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
     for state in snapshot.pipelines:
         for key, target in state.found():
             pending.setdefault(key[1], []).extend(target.unscheduled)
+    announced = {name: {node for each in replicas for node in _announced(each)} for name, replicas in pending.items()}
+
+    def of_others(name: PoolName) -> set[str]:
+        return set().union(*(nodes for other, nodes in announced.items() if other != name)) - announced[name]
+
     found = (
-        (name, _launch_failure(pool.node_pool, pending[name], snapshot.now_s))
+        (name, _launch_failure(_without(pool.node_pool, of_others(name)), pending[name], snapshot.now_s))
         for name, pool in snapshot.pools.items()
         if pool.node_pool is not None and name in pending
     )
     return {name: reason for name, reason in found if reason is not None}
+
+
+def _without(node_pool: NodePoolState, claims: Collection[str]) -> NodePoolState:
+    """Return `node_pool` without the failures of `claims`, which were for another pool of the same NodePool."""
+    return replace(node_pool, failures=tuple(each for each in node_pool.failures if each.claim not in claims))
 
 
 def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica], now_s: float) -> str | None:

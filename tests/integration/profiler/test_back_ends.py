@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, SeriesLabels
+from profiler.sources import prometheus_api
 from profiler.sources.access import Access
 from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.prometheus import PrometheusSource
@@ -193,8 +194,10 @@ class BackEnd(ReverseProxy):
     """A method and the status with which it is refused."""
     overloaded = 0
     """Requests that are refused with 429."""
-    warnings: tuple[str, ...] = ()
-    """As Thanos has them in a partial response."""
+    warnings: tuple[str, ...] | bool = ()
+    """As Thanos has them in a partial response; others may have `true`."""
+    age_s: int | None = None
+    """For how long a cache in front has had the answers."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream, free_ports(1)[0])
@@ -219,9 +222,12 @@ class BackEnd(ReverseProxy):
         async with self._forwarded(request) as answer:
             document: dict[str, Any] = json.loads(await answer.read())
             if self.warnings:
-                document["warnings"] = list(self.warnings)
+                document["warnings"] = self.warnings if isinstance(self.warnings, bool) else list(self.warnings)
             body = json.dumps(document).encode()
-            return web.Response(status=answer.status, body=body, headers=end_to_end(answer.headers))
+            headers = end_to_end(answer.headers)
+            if self.age_s is not None:
+                headers["Age"] = str(self.age_s)
+            return web.Response(status=answer.status, body=body, headers=headers)
 
 
 @pytest.fixture
@@ -261,8 +267,35 @@ class TestMimirAndThanos:
         }
         assert set(answer.unanswered.values()) == {1.0}
 
-    def test_a_partial_response_is_partial_for_every_query_in_it(self, back_end: BackEnd) -> None:
-        back_end.warnings = ("No StoreAPIs matched for this query",)
+    def test_a_refusal_of_post_is_not_for_ever(self, back_end: BackEnd, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One query may have been the cause."""
+        source = PrometheusSource(back_end.url)
+        request = ReadRequest(placements=(), scalars=demands(300), deadline_s=30.0)
+        back_end.refused = ("POST", 405)
+        source.read(request)
+        back_end.refused, back_end.asked = None, []
+        assert source.read(request).scalars == EXPECTED
+        assert {method for method, _ in back_end.asked} == {"GET"}
+        monkeypatch.setattr(prometheus_api, "_WITHOUT_POST_S", 0.0)
+        back_end.asked = []
+        assert source.read(request).scalars == EXPECTED
+        assert {method for method, _ in back_end.asked} == {"POST"}
+        source.close()
+
+    def test_an_answer_that_a_cache_has_had_for_long_is_stale(self, back_end: BackEnd) -> None:
+        back_end.age_s = 30
+        assert read(back_end.url, queries=demands(3)).scalars == {
+            query: reading for query, reading in EXPECTED.items() if query in demands(3)
+        }
+        back_end.age_s = 600
+        absent = read(back_end.url, queries=demands(3)).scalars.values()
+        assert {each.reason for each in absent if isinstance(each, Absence)} == {AbsenceReason.STALE}
+
+    @pytest.mark.parametrize("warnings", [("No StoreAPIs matched for this query",), True])
+    def test_a_partial_response_is_partial_for_every_query_in_it(
+        self, back_end: BackEnd, warnings: tuple[str, ...] | bool
+    ) -> None:
+        back_end.warnings = warnings
         answer = read(back_end.url, TARGET, queries=demands(3))
         readings = [
             *answer.scalars.values(),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -75,8 +75,13 @@ def an_event(reason: str, name: str, message: str, at_s: float, kind: str = "Pod
     }
 
 
-def state(node_pool: dict[str, Any], claims: Sequence[Any] = (), nodes: Sequence[Any] = ()) -> NodePoolState:
-    return node_pool_state(node_pool, claims, nodes, ())
+def state(
+    node_pool: dict[str, Any],
+    claims: Sequence[Any] = (),
+    nodes: Sequence[Any] = (),
+    selector: Mapping[str, str] = {},
+) -> NodePoolState:
+    return node_pool_state(node_pool, selector, claims, nodes, ())
 
 
 class TestLimits:
@@ -124,6 +129,40 @@ class TestLimits:
         assert state(a_node_pool(cpu="16"), (), [a_node("a"), other]).instances == 4
 
 
+class TestTwoPoolsOfOneNodePool:
+    """A NodePool of spot and on-demand nodes, and a ComputePool for each."""
+
+    SPOT: ClassVar = {"karpenter.sh/capacity-type": "spot"}
+    ON_DEMAND: ClassVar = {"karpenter.sh/capacity-type": "on-demand"}
+
+    def nodes(self, spot: int, on_demand: int) -> list[dict[str, Any]]:
+        kinds = [self.SPOT] * spot + [self.ON_DEMAND] * on_demand
+        return [a_node(f"n{number}", labels=LABELS | kind) for number, kind in enumerate(kinds)]
+
+    @pytest.mark.parametrize("limits", [{"cpu": "40"}, {"nodes": "10"}])
+    def test_nodes_of_the_other_use_the_limits_up_and_are_no_instances(self, limits: Mapping[str, str]) -> None:
+        nodes = self.nodes(spot=2, on_demand=3)
+        assert state(a_node_pool(**limits), (), nodes, self.SPOT).instances == 7
+        assert state(a_node_pool(**limits), (), nodes, self.ON_DEMAND).instances == 8
+        assert state(a_node_pool(**limits), (), nodes).instances == 10
+
+    def test_limits_that_the_other_has_used_up_allow_what_is_there(self) -> None:
+        nodes = self.nodes(spot=1, on_demand=4)
+        assert state(a_node_pool(nodes="4"), (), nodes, self.SPOT).instances == 1
+        assert state(a_node_pool(cpu="16"), (), self.nodes(0, 4), self.SPOT).instances == 0
+
+    def test_claims_of_the_other_are_not_on_their_way_to_this_pool(self) -> None:
+        claim = a_claim("inf2-a", launched_s=120)
+        claim["metadata"]["labels"] = LABELS | self.SPOT
+        assert state(a_node_pool(nodes="9"), [claim], (), self.SPOT).claims
+        other = state(a_node_pool(nodes="9"), [claim], (), self.ON_DEMAND)
+        assert (other.claims, other.created_at_s, other.instances) == ((), None, 8)
+
+    def test_a_label_that_the_claim_does_not_have_yet_may_come_with_its_node(self) -> None:
+        claim = a_claim("inf2-a", launched_s=120)
+        assert state(a_node_pool(nodes="9"), [claim], (), {"example.com/pool": "inf2"}).claims
+
+
 class TestNodesOnTheirWay:
     def test_a_claim_that_is_launched_and_not_registered_is_on_its_way(self) -> None:
         gone = a_claim("inf2-gone", launched_s=120)
@@ -147,7 +186,7 @@ class TestNodesOnTheirWay:
     def test_failures_are_those_of_the_claims_of_this_node_pool_in_their_order(self) -> None:
         failures = [LaunchFailure(claim=name, at_s=at_s, reason="r") for name, at_s in (("inf2-b", 2), ("inf2-a", 1))]
         other = LaunchFailure(claim="inf2-spot-a", at_s=1, reason="r")
-        found = node_pool_state(a_node_pool(nodes="9"), (), (), [*failures, other])
+        found = node_pool_state(a_node_pool(nodes="9"), {}, (), (), [*failures, other])
         assert [failure.claim for failure in found.failures] == ["inf2-a", "inf2-b"]
 
     def test_events_about_a_pod_name_the_node_that_it_waits_for(self) -> None:
@@ -201,12 +240,12 @@ def karpenter(server: Server) -> Karpenter:
 
 class TestReading:
     def test_what_cannot_be_read_is_a_problem_with_the_server_s_words(self) -> None:
-        missing = karpenter(Server(nodepools=NotFound("404 page not found"))).state("inf2", (), {})
+        missing = karpenter(Server(nodepools=NotFound("404 page not found"))).state("inf2", {}, (), {})
         assert (missing.problem, missing.instances) == (NodePoolProblem.NOT_FOUND, None)
         assert missing.detail == "Karpenter is not installed: 404 page not found"
-        other = karpenter(Server(nodepools=[a_node_pool(nodes="3")])).state("gpu", (), {})
+        other = karpenter(Server(nodepools=[a_node_pool(nodes="3")])).state("gpu", {}, (), {})
         assert (other.problem, other.detail) == (NodePoolProblem.NOT_FOUND, "there is no NodePool gpu")
-        refused = karpenter(Server(nodepools=Forbidden("403 nodepools"))).state("inf2", (), {})
+        refused = karpenter(Server(nodepools=Forbidden("403 nodepools"))).state("inf2", {}, (), {})
         assert (refused.problem, refused.detail) == (NodePoolProblem.UNREADABLE, "403 nodepools")
 
     @pytest.mark.parametrize("lost", ["nodepools", "nodeclaims"])
@@ -215,12 +254,12 @@ class TestReading:
         found = karpenter(server)
         server.lists[lost] = Unavailable("timed out")
         found.refresh()
-        kept = found.state("inf2", (), {})
+        kept = found.state("inf2", {}, (), {})
         assert (kept.instances, kept.problem, kept.detail) == (3, NodePoolProblem.UNREADABLE, "timed out")
         del server.lists[lost]
         server.lists["nodepools"] = [a_node_pool(nodes="4")]
         found.refresh()
-        assert found.state("inf2", (), {}) == NodePoolState(instances=4)
+        assert found.state("inf2", {}, (), {}) == NodePoolState(instances=4)
 
     def test_failed_launches_are_read_where_events_about_claims_are(self) -> None:
         words = "NodeClaim inf2-x event: creating instance, insufficient capacity, with fleet error(s)"

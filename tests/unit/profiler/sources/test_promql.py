@@ -1,8 +1,9 @@
+import math
 import re
 
 import pytest
 
-from profiler.samples import Absence, AbsenceReason
+from profiler.samples import Absence, AbsenceReason, SeriesLabels
 from profiler.sources.promql import (
     PodSeries,
     fill,
@@ -13,6 +14,7 @@ from profiler.sources.promql import (
     pod_matcher,
     pod_models,
     pod_values,
+    relabelled,
     scalar,
 )
 
@@ -48,6 +50,15 @@ def test_values_are_kept_by_pod() -> None:
     assert values["a", "x"] == 1.5
     assert values["a", "y"] != values["a", "y"]
     assert len(values) == 2
+
+
+def test_two_values_of_a_pod_are_none() -> None:
+    assert math.isnan(pod_values([of("x", "1", job="a"), of("x", "2", job="b")])["a", "x"])
+
+
+def test_labels_are_replaced_whatever_the_case_of_by() -> None:
+    labels = SeriesLabels(pod="exported_pod", namespace="exported_namespace")
+    assert relabelled("sum BY (namespace, pod) (m)", labels) == "sum BY (exported_namespace, exported_pod) (m)"
 
 
 def test_buckets_are_kept_by_pod_and_bound() -> None:

@@ -161,6 +161,25 @@ class TestNoCapacity:
         available = find_availability(with_encoder(found, one))
         assert available.at_most(with_encoder(found, one).pipelines[0])[ENCODER] == 3
 
+    @pytest.mark.parametrize("announced", [True, False])
+    def test_a_launch_that_failed_for_another_pool_of_the_node_pool_is_no_failure_of_this_one(
+        self, announced: bool, planner: Planner
+    ) -> None:
+        """The spot nodes of a NodePool run out; replicas of its on-demand nodes wait at the same time."""
+        failed = replace(PLENTY, failures=failures(NOW_S - 60))
+        found = snapshot(failed, pending_s=self.YOUNG_S)
+        (state,), gpu = found.pipelines, PoolName("gpu")
+        target = a_target(2, ready=1, pending_since_s=[self.YOUNG_S])
+        pending = replace(target.pending[0], expected=nodes(NOW_S - 65) if announced else ())
+        both = replace(
+            found,
+            pipelines=(replace(state, targets={**state.targets, ENCODER_GPU: replace(target, pending=(pending,))}),),
+            pools={**found.pools, gpu: replace(found.pools[gpu], node_pool=failed)},
+        )
+        reasons = {pool.name: pool.memory.reason for pool in decide(both, Policy()).pools}
+        assert reasons[gpu] == f"pod-0: {WORDS} a"
+        assert reasons[PoolName("inferentia")] == ("" if announced else f"pod-0: {WORDS} a")
+
     def test_failures_before_the_last_node_or_the_replicas_do_not_count(self, planner: Planner) -> None:
         old = failures(NOW_S - 99, NOW_S - 90)
         assert self.reason(replace(PLENTY, failures=old))
