@@ -206,6 +206,9 @@ def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s:
 
 
 MAINS_STATUS = ".*/speechpipelines/main/status"
+_TIMEOUT_S = 11.0
+"""Time of a write that is not answered, and of the request that shows that the server is there."""
+_DENIED = Refuse(status=403, message='admission webhook "policy.example.com" denied the request')
 MAINS_SCALE = f".*/deployments/{MAIN}/scale"
 
 
@@ -238,33 +241,39 @@ def own_failure(world: World, judge: Judge) -> None:
     conclude(world, judge, operator, began_s)
 
 
-def status_refused(world: World, judge: Judge) -> None:
-    """A webhook refuses the status of `main` while its load rises: it is scaled, its memory is in the Lease."""
-    world.begin()
-    operator = world.operator()
-    settle(world, operator)
-    began_s = time.monotonic()
-    denied = Refuse(status=403, message='admission webhook "policy.example.com" denied the request')
-    with operator.api.fault(denied, Where(path=MAINS_STATUS, methods=["PATCH"])):
-        world.cordon("scarce")
-        world.lose_a_pod("spare-scarce")
-        world.offered["main"] = world.MUCH
-        recovered(world, judge, operator)
-        kept = world.kept_memory()
-        judge.hold(Column.RESTART, len(kept) == 1, f"the Lease has the memory of {len(kept)} pipeline")
-        judge.in_time(
-            Column.REASON,
-            "an Event",
-            lambda: any("policy.example.com" in text for name, _, text in world.events() if name == "main"),
-            world.pace.cycles(1),
-        )
-        started_again(world, operator)
-        # The process was killed, so its lease must expire before the next one decides.
-        decides_s = time.monotonic() + world.pace.takeover_s
-        replanned(world, judge, max(began_s, decides_s - world.pace.lasting(60)))
-    up_to_date(world, judge)
-    judge.in_time(Column.RESTART, "the Lease forgets it", lambda: not world.kept_memory(), world.pace.cycles(2))
-    conclude(world, judge, operator, began_s)
+def status_unwritten(effect: Effect, words: str, timeout_s: float = 0.0) -> Callable[[World, Judge], None]:
+    """A webhook keeps the status of `main` from being written while its load rises: it is scaled all the same.
+
+    Its memory is in the Lease. A cycle in which the webhook does not answer takes `timeout_s` longer.
+    """
+
+    def run(world: World, judge: Judge) -> None:
+        world.begin()
+        operator = world.operator()
+        settle(world, operator)
+        began_s = time.monotonic()
+        with operator.api.fault(effect, Where(path=MAINS_STATUS, methods=["PATCH"])):
+            world.cordon("scarce")
+            world.lose_a_pod("spare-scarce")
+            world.offered["main"] = world.MUCH
+            recovered(world, judge, operator, more_s=3 * timeout_s)
+            kept = world.kept_memory()
+            judge.hold(Column.RESTART, len(kept) == 1, f"the Lease has the memory of {len(kept)} pipeline")
+            judge.in_time(
+                Column.REASON,
+                "an Event",
+                lambda: any(words in text for name, _, text in world.events() if name == "main"),
+                world.pace.cycles(1) + timeout_s,
+            )
+            started_again(world, operator)
+            # The process was killed, so its lease must expire before the next one decides.
+            decides_s = time.monotonic() + world.pace.takeover_s + 3 * timeout_s
+            replanned(world, judge, max(began_s, decides_s - world.pace.lasting(60)))
+        up_to_date(world, judge)
+        judge.in_time(Column.RESTART, "the Lease forgets it", lambda: not world.kept_memory(), world.pace.cycles(2))
+        conclude(world, judge, operator, began_s)
+
+    return run
 
 
 def one_kind(world: World, judge: Judge) -> None:
@@ -1050,7 +1059,8 @@ ROWS: tuple[Row, ...] = (
     story("API: 429 with Retry-After", api(Refuse(status=429, headers={"Retry-After": "1"})), lasts_s=60, load="rises"),
     story("API: 500 and 503 in bursts", bursts, lasts_s=60, load="rises"),
     Row(name="API: 500 for one object", run=own_failure),
-    Row(name="API: a webhook refuses statuses", run=status_refused),
+    Row(name="API: a webhook refuses statuses", run=status_unwritten(_DENIED, "policy.example.com")),
+    Row(name="API: a webhook hangs", run=status_unwritten(Stall(), "timed out", _TIMEOUT_S)),
     Row(name="API: Retry-After for one kind", run=one_kind),
     Row(name="API: 410, deleted in the gap", run=deleted_in_the_gap),
     Row(name="API: restarted, deleted in the gap", run=compacted),
