@@ -1,6 +1,6 @@
 """What a cycle of the operator costs by the size of the fleet: time by part, API requests, memory, writes.
 
-    python tests/bench/bench_operator.py [--pipelines 100 1000 5000] [--cycles 4] [--json FILE]
+    python tests/bench/bench_operator.py [--pipelines 100 1000 5000] [--cycles 4] [--delays-only] [--json FILE]
 
 The operator is a process of its own, bound to one core, as its own ServiceAccount on the lab's API server (etcd, API
 server and controllers share the machine's other cores); only its metrics are synthetic, and tell no latencies: from
@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -259,8 +259,9 @@ def wait_for_quiet() -> None:
     """Wait until what was created has been dealt with by the control plane, which shares the machine."""
 
     def busy_s() -> float:
-        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-        return (sum(fields[:8]) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+        """Return the seconds of all processors until now, without those of processes that yield to others (nice)."""
+        user, _, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+        return (user + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
 
     until_s = time.monotonic() + LIMIT_S
     while time.monotonic() < until_s:
@@ -286,9 +287,13 @@ def measure(pipelines: int, cycles: int, interval_s: float) -> Row:
     fleet = LargeFleet(pipelines=pipelines)
     with _made(fleet) as (maker, _, kubeconfig, folder):
         row = _measured(fleet, maker, kubeconfig, folder, cycles, interval_s)
-    scraped = replace(fleet, scraped=True)
-    with _made(scraped) as (maker, cluster, kubeconfig, folder):
-        return replace(row, delayed=_delayed(scraped, maker, cluster, kubeconfig, folder, cycles, interval_s))
+    return replace(row, delayed=measure_delayed(pipelines, cycles, interval_s))
+
+
+def measure_delayed(pipelines: int, cycles: int, interval_s: float) -> tuple[Delayed, ...]:
+    fleet = LargeFleet(pipelines=pipelines, scraped=True)
+    with _made(fleet) as (maker, cluster, kubeconfig, folder):
+        return _delayed(fleet, maker, cluster, kubeconfig, folder, cycles, interval_s)
 
 
 @contextmanager
@@ -470,7 +475,11 @@ def report(row: Row) -> None:
         f"{row.exposition_s:.2f} s; {row.events} Events in all",
         flush=True,
     )
-    for delayed in row.delayed:
+    report_delayed(row.delayed)
+
+
+def report_delayed(rows: Sequence[Delayed]) -> None:
+    for delayed in rows:
         lost = ", ".join(f"{kind} {share:.0%}" for kind, share in delayed.unanswered.items() if share)
         print(
             f"  {delayed.delay_ms:3} ms a query  {cycle_words(delayed.cycle)}; {delayed.queries:.0f} queries, "
@@ -484,18 +493,26 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, nargs="+", default=[100, 1000, 5000])
     parser.add_argument("--cycles", type=int, default=4, help="how many cycles a figure is the mean of")
     parser.add_argument("--interval", type=float, default=15.0, help="seconds between cycles")
+    parser.add_argument("--delays-only", action="store_true", help="only the rows with delayed answers to queries")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--operate", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.operate is not None:
         operate(*arguments.operate)
         return
-    rows = []
+    rows: list[dict[str, object]] = []
     for pipelines in arguments.pipelines:
-        rows.append(measure(pipelines, arguments.cycles, arguments.interval))
-        report(rows[-1])
+        if arguments.delays_only:
+            delayed = measure_delayed(pipelines, arguments.cycles, arguments.interval)
+            print(f"{pipelines} pipelines")
+            report_delayed(delayed)
+            rows.append({"pipelines": pipelines, "delayed": [asdict(each) for each in delayed]})
+        else:
+            row = measure(pipelines, arguments.cycles, arguments.interval)
+            report(row)
+            rows.append(asdict(row))
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        arguments.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":
