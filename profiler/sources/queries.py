@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 from optimizer.model import PipelineKey
@@ -129,8 +129,8 @@ class PlannedSessions:
         expected = {(target.namespace, pod) for pod in {*target.pods, *target.endpoints}}
         most_s = self.reads.most_age_s([results[query] for query in self.optional])
         fresh = reporting(expected, ages_s.ages(expected), most_s).fresh
-        known = [each.values(expected) for each in copies if not isinstance(each, Absence)]
-        sessions = _once(values.values(expected), known[0] if known else {}, self.formula.value)
+        known = [each for each in copies if not isinstance(each, Absence)]
+        sessions = _once(values.values(expected), known[0] if known else None, self.formula.value)
         return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
 
 
@@ -325,12 +325,13 @@ def _without_query(reason: AbsenceReason, detail: str) -> PlannedReading:
     return PlannedReading(queries={}, conclude=lambda: Absence(reason=reason, detail=detail))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: cached properties need a __dict__
 class _Reads:
     """What the readings of one placement by a preset share: the queries about its pods, and what follows from them.
 
     With `checks`, queries show which pods are scraped twice, how often, and which are silent for long. Samples older
-    than `max_age_s` are stale; None: it follows from the window and the scrape interval.
+    than `max_age_s` are stale; None: it follows from the window and the scrape interval. All of it is worked out once
+    for all quantities: a fleet has a hundred thousand readings.
     """
 
     target: PlacementTarget
@@ -339,18 +340,19 @@ class _Reads:
     matchers: str
     checks: bool
     max_age_s: float | None
+    _seen: dict[tuple[object, ...], tuple[object, "_Pods | Absence"]] = field(default_factory=dict, compare=False)
 
     def fill(self, template: str) -> str:
         own = template if self.labels == DEFAULT_LABELS else relabelled(template, self.labels)
         return fill(own, pods=self.matchers, window_s=self.target.window_s)
 
-    @property
+    @cached_property
     def ages(self) -> str:
         """Return the query for the ages of the newest samples, by pod and model."""
         model = "" if self.preset.model_label is None else f", {self.preset.model_label}"
         return self.fill(f"time() - max by (namespace, pod{model}) (timestamp({self.preset.freshness}{{$pods}}))")
 
-    @property
+    @cached_property
     def copies(self) -> str:
         """Return the query for how often each pod is scraped, at one address by several jobs or Prometheus servers.
 
@@ -361,21 +363,21 @@ class _Reads:
         jobs = f"count by (namespace, pod, instance, job, {_SERVERS}) ({recent})"
         return self.fill(f"max by (namespace, pod) (count by (namespace, pod, instance) ({jobs}))")
 
-    @property
+    @cached_property
     def lately(self) -> str:
         """Return the query for the pods without a present sample that had one in the last `SILENT_S`."""
         name = f"{self.preset.freshness}{{$pods}}"
         had = f"max by (namespace, pod) (present_over_time({name}[{SILENT_S:.0f}s]))"
         return self.fill(f"{had} unless max by (namespace, pod) ({name})")
 
-    @property
+    @cached_property
     def scrapes(self) -> str:
         """Return the query for the samples of each pod in `_COUNTED_S`, for series that are older than that."""
         name = f"{self.preset.freshness}{{$pods}}"
         counted = f"{_COUNTED_S:.0f}s"
         return self.fill(f"max by (namespace, pod) (count_over_time({name}[{counted}]) and {name} offset {counted})")
 
-    @property
+    @cached_property
     def strangers(self) -> str:
         """Return the query for series without the label of a pod, and for those with one called exported_…."""
         name, labels = self.preset.freshness, self.labels
@@ -384,18 +386,41 @@ class _Reads:
             f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "")'
         )
 
-    @property
+    @cached_property
     def optional(self) -> tuple[str, ...]:
         """Return the queries that readings use if they are answered."""
         return (self.lately, self.scrapes) if self.checks else ()
 
-    @property
-    def expected(self) -> set[Pod]:
-        return {(self.target.namespace, pod) for pod in self.target.pods}
+    @cached_property
+    def expected(self) -> frozenset[Pod]:
+        return frozenset((self.target.namespace, pod) for pod in self.target.pods)
 
-    def pods(self, ages_s: Mapping[Pod, float], optional: Sequence[PodSeries | Absence]) -> Reporting:
-        """Return which pods report, from their ages and the results of `optional`."""
-        return reporting(self.expected, ages_s, self.most_age_s(optional), self._long_silent(optional))
+    def pods(
+        self, ages_s: PodSeries, optional: Sequence[PodSeries | Absence], model_label: str | None = None
+    ) -> "_Pods | Absence":
+        """Return which pods report, from their ages and the results of `optional`, and with `model_label` their models.
+
+        Without a model that can be told for the pods, return the `Absence`.
+        """
+        results = (ages_s, *optional)
+        key = (model_label, *map(id, results))
+        if key not in self._seen:  # the results are kept too: otherwise others might get their identities
+            self._seen[key] = results, self._pods(ages_s, optional, model_label)
+        return self._seen[key][1]
+
+    def _pods(
+        self, ages_s: PodSeries, optional: Sequence[PodSeries | Absence], model_label: str | None
+    ) -> "_Pods | Absence":
+        most_s, known = self.most_age_s(optional), ages_s
+        models: Mapping[Pod, str] | None = None
+        if model_label is not None:
+            own = ages_s.of(self.expected)
+            chosen = chosen_models(pod_models(own, model_label, most_s), self.target.model)
+            if isinstance(chosen, Absence):
+                return chosen
+            models, known = chosen, PodSeries(of_models(own, model_label, chosen))
+        found = reporting(self.expected, known.ages(self.expected), most_s, self._long_silent(optional))
+        return _Pods(reporting=found, models=models)
 
     def interval_s(self, optional: Sequence[PodSeries | Absence]) -> float | None:
         """Return the observed time between two scrapes, None where it is not known."""
@@ -420,6 +445,14 @@ class _Reads:
         if interval_s is None:
             return of_window_s
         return max(_MAX_AGE_SCRAPES * interval_s, min(of_window_s, _LEAST_MAX_AGE_S))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pods:
+    """Which pods of a placement report, and with a model label the model of each."""
+
+    reporting: Reporting
+    models: Mapping[Pod, str] | None
 
 
 _USUAL_S = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0)
@@ -456,7 +489,9 @@ class PlannedScrapes:
         if isinstance(ages_s, Absence):
             return UNKNOWN_SCRAPES
         optional = [results[query] for query in own.optional]
-        pods = own.pods(ages_s.ages(expected), optional)
+        found = own.pods(ages_s, optional)
+        assert isinstance(found, _Pods)
+        pods = found.reporting
         twice = {} if isinstance(copies, Absence) else copies.values(expected)
         return Scrapes(
             interval_s=own.interval_s(optional),
@@ -509,17 +544,16 @@ def _combined(reads: _Reads, formula: Formula, *found: PodSeries | Absence) -> R
     target, expected = reads.target, reads.expected
     required = len(found) - len(reads.optional)
     results, optional = cast(tuple[PodSeries, ...], found[:required]), found[required:]
+    ages_s, *used = results
+    copies = used.pop(0) if reads.checks else None
     model_label = reads.preset.model_label if formula.per_model else None
-    copies = results[1].values(expected) if reads.checks else {}
-    used = results[:1] + results[1 + reads.checks :]
-    if model_label is not None:
-        own = [result.of(expected) for result in used]
-        models = chosen_models(pod_models(own[0], model_label, reads.most_age_s(optional)), target.model)
-        if isinstance(models, Absence):
-            return models
-        used = tuple(PodSeries(of_models(result, model_label, models)) for result in own)
-    ages_s, value, *divisors = used
-    pods = reads.pods(ages_s.ages(expected), optional)
+    known = reads.pods(ages_s, optional, model_label)
+    if isinstance(known, Absence):
+        return known
+    pods = known.reporting
+    if model_label is not None and known.models is not None:
+        used = [PodSeries(of_models(result.of(expected), model_label, known.models)) for result in used]
+    value, *divisors = used
     match formula.combine:
         case Combine.RATIO:
             above = _once(value.values(expected), copies, formula.value)
@@ -535,15 +569,20 @@ def _combined(reads: _Reads, formula: Formula, *found: PodSeries | Absence) -> R
             return reading if isinstance(reading, Absence) else reading / _divisor(formula.divide_by, target)
 
 
-def _once(values: dict[Pod, float], copies: Mapping[Pod, float], template: str) -> dict[Pod, float]:
-    """Return the values of pods, each counted once although its pod is scraped `copies` times.
+def _once(values: dict[Pod, float], copies: PodSeries | None, template: str) -> dict[Pod, float]:
+    """Return the values of pods, each counted once although its pod is scraped as often as `copies` has.
 
     Only `sum` adds copies up: a `max` or `avg` over them is that of one.
     """
-    several = [pod for pod, count in copies.items() if count > 1 and pod in values]
-    if several and set(map(str.lower, _AGGREGATIONS.findall(template))) == {"sum"}:
-        return values | {pod: values[pod] / copies[pod] for pod in several}
-    return values
+    if copies is None or not _adds_up(template):
+        return values
+    several = {pod: count for pod, count in copies.values(values.keys()).items() if count > 1}
+    return values | {pod: values[pod] / count for pod, count in several.items()} if several else values
+
+
+@cache
+def _adds_up(template: str) -> bool:
+    return set(map(str.lower, _AGGREGATIONS.findall(template))) == {"sum"}
 
 
 def _divisor(divisor: Divisor, target: PlacementTarget) -> int:

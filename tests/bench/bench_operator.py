@@ -54,6 +54,7 @@ NOISE = 0.05
 LIMIT_S = 900.0
 DELAYS_MS = (5, 50, 250)
 SCRAPES_S = 15.0
+_CYCLES = 'sluice_cycles_total{outcome="success"}'
 _LOOK_S = 5.0
 _QUIET = 0.4  # cores
 
@@ -170,7 +171,7 @@ class OperatorProcess:
         return len(re.findall(r'^sluice_pipeline_hold\{.*reason="MetricsMissing".*\}', self.exposition(), re.MULTILINE))
 
     def cycles(self) -> int:
-        return int(self.counters().get('sluice_cycles_total{outcome="success"}', 0))
+        return int(self.counters().get(_CYCLES, 0))
 
     def decided(self) -> bool:
         return "sluice.decision: " in self._log.read_text()
@@ -186,12 +187,13 @@ class OperatorProcess:
         return float("nan")
 
     def measured(self, count: int) -> Cycle:
-        """Return the mean of the next `count` cycles."""
+        """Return the mean of the next `count` cycles, or of a few more. The operator is seldom asked meanwhile."""
         begun = self.cycles() + 1
         self.wait(lambda: self.cycles() >= begun, "did not go on")
         before, cpu_s = self.counters(), self.cpu_s()
-        self.wait(lambda: self.cycles() >= begun + count, "did not go on")
+        self.wait(lambda: self.cycles() >= begun + count, "did not go on", within_s=20.0)
         after, cpu_s = self.counters(), self.cpu_s() - cpu_s
+        count = round(after[_CYCLES] - before[_CYCLES])
         moved = {name: (value - before.get(name, 0.0)) / count for name, value in after.items()}
         return Cycle(
             cycles=count,

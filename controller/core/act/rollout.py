@@ -181,10 +181,11 @@ def _schedule(
         if ledger.after[(pipeline, key)] != count:
             forced.setdefault(pipeline, {})[key] = ChangeReason.BUDGET
     refused = {move.key: _raise(move, ledger) for move in moves}
-    held = {
-        move.key: _lower(move, [other for other in moves if move.key in other.assessment.lenders], ledger, composition)
-        for move in moves
-    }
+    borrowers: dict[PipelineKey, list[Move]] = {}
+    for move in moves:
+        for lender in move.assessment.lenders:
+            borrowers.setdefault(lender, []).append(move)
+    held = {move.key: _lower(move, borrowers.get(move.key, ()), ledger, composition) for move in moves}
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
         for key, limit in blocked if late(move.assessment) else ():

@@ -110,7 +110,7 @@ class TargetState:
     def unscheduled(self) -> tuple[PendingReplica, ...]:
         """Return the pending replicas, without those of a surge."""
         surge = self._surge
-        return tuple(replica for replica in self.pending if replica.name not in surge)
+        return tuple(replica for replica in self.pending if replica.name not in surge) if surge else self.pending
 
     @property
     def waiting(self) -> tuple[PendingReplica, ...]:
@@ -124,10 +124,13 @@ class TargetState:
 
         They are those of the new revision first, and then the youngest.
         """
+        beyond = self.existing - self.desired
+        if beyond <= 0:
+            return frozenset()
         without = sorted(
             (*self.pending, *self.stranded), key=lambda replica: (replica.updated, replica.since_s, replica.name)
         )
-        return frozenset(replica.name for replica in without[::-1][: max(0, self.existing - self.desired)])
+        return frozenset(replica.name for replica in without[::-1][:beyond])
 
     @property
     def startup_s(self) -> float | None:

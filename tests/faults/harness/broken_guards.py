@@ -242,7 +242,7 @@ def _copies_counted() -> None:
     from profiler.sources import queries
 
     once: Any = queries._Reads
-    counted = once.copies.fget
+    counted = once.copies.func
     once.copies = property(lambda self: f"({counted(self)}) * 0 + 1")
 
 
