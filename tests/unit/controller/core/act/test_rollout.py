@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from builders import (
     ENCODER,
     ENCODER_GPU,
@@ -20,12 +21,13 @@ from builders import (
 from planning import Planner
 
 from controller.core.act.rollout import FIRST_TO_GO, deletion_costs
+from controller.core.assess.assessment import Assessment
 from controller.core.cycle import decide
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica, TargetState
 from controller.core.state.spec import PlacementKey, Target
-from optimizer.model import PoolName, StageName
+from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
 DEPLOYMENT = Target(api_version="apps/v1", kind="Deployment", name="asr")
@@ -249,3 +251,26 @@ class TestShortOfMoney:
         planner.wants({VAD: 8, ENCODER: 1, decoder: 3})
         state = a_state(a_spec(*stages, budget=7.0), replicas={VAD: 8, ENCODER_GPU: 1, decoder: 3})
         assert moves(decide(a_snapshot(state), Policy()).pipelines[0]) == {decoder: (3, 2)}
+
+
+def test_the_work_of_a_cycle_does_not_grow_with_the_square_of_the_fleet(
+    planner: Planner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search for pipelines that share stages once took two minutes of a cycle of 5,000 pipelines."""
+    asked = 0
+    lenders = Assessment.lenders.fget
+
+    def counted(self: Assessment) -> frozenset[PipelineKey]:
+        nonlocal asked
+        asked += 1
+        return lenders(self)  # type: ignore[misc,no-any-return]
+
+    monkeypatch.setattr(Assessment, "lenders", property(counted))
+
+    def questions(pipelines: int) -> int:
+        nonlocal asked
+        asked = 0
+        decide(a_snapshot(*(a_state(a_spec(name=f"p{number}")) for number in range(pipelines))), Policy())
+        return asked
+
+    assert questions(20) <= 2 * questions(10)
