@@ -164,8 +164,9 @@ def node_pool_state(
     name = node_pool["metadata"]["name"]
     made = {node["metadata"]["name"]: node for node in nodes if _made_by(node, name)}
     unseen = [claim for claim in claims if (claim.get("status") or {}).get("nodeName") not in made]
-    sizes = [_capacity(each) for each in (*made.values(), *unseen) if not _contradicts(each, selector)]
-    others = [_capacity(each) for each in (*made.values(), *unseen) if _contradicts(each, selector)]
+    used = (*made.values(), *unseen)
+    sizes = [_capacity(each) for each in used if not _contradicts(each, selector)]
+    others = [_capacity(each) for each in used if _contradicts(each, selector)]
     claims = [claim for claim in claims if not _contradicts(claim, selector)]
     limits = _finite((node_pool.get("spec") or {}).get("limits"))
     by_count = limits.pop("nodes", None)

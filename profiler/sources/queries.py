@@ -340,7 +340,7 @@ class _Reads:
     matchers: str
     checks: bool
     max_age_s: float | None
-    _seen: dict[tuple[object, ...], tuple[object, "_Pods | Absence"]] = field(default_factory=dict, compare=False)
+    _seen: dict[tuple[object, ...], "_Pods | Absence"] = field(default_factory=dict, compare=False)
 
     def fill(self, template: str) -> str:
         own = template if self.labels == DEFAULT_LABELS else relabelled(template, self.labels)
@@ -402,11 +402,10 @@ class _Reads:
 
         Without a model that can be told for the pods, return the `Absence`.
         """
-        results = (ages_s, *optional)
-        key = (model_label, *map(id, results))
-        if key not in self._seen:  # the results are kept too: otherwise others might get their identities
-            self._seen[key] = results, self._pods(ages_s, optional, model_label)
-        return self._seen[key][1]
+        key = (model_label, ages_s, *optional)
+        if key not in self._seen:
+            self._seen[key] = self._pods(ages_s, optional, model_label)
+        return self._seen[key]
 
     def _pods(
         self, ages_s: PodSeries, optional: Sequence[PodSeries | Absence], model_label: str | None

@@ -89,22 +89,24 @@ def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
     for state in snapshot.pipelines:
         for key, target in state.found():
             pending.setdefault(key[1], []).extend(target.unscheduled)
-    announced = {name: {node for each in replicas for node in _announced(each)} for name, replicas in pending.items()}
-
-    def of_others(name: PoolName) -> set[str]:
-        return set().union(*(nodes for other, nodes in announced.items() if other != name)) - announced[name]
-
+    announced: dict[str, set[PoolName]] = {}
+    for name, replicas in pending.items():
+        for claim in {claim for replica in replicas for claim in _announced(replica)}:
+            announced.setdefault(claim, set()).add(name)
     found = (
-        (name, _launch_failure(_without(pool.node_pool, of_others(name)), pending[name], snapshot.now_s))
+        (name, _launch_failure(_own_failures(name, pool.node_pool, announced), pending[name], snapshot.now_s))
         for name, pool in snapshot.pools.items()
         if pool.node_pool is not None and name in pending
     )
     return {name: reason for name, reason in found if reason is not None}
 
 
-def _without(node_pool: NodePoolState, claims: Collection[str]) -> NodePoolState:
-    """Return `node_pool` without the failures of `claims`, which were for another pool of the same NodePool."""
-    return replace(node_pool, failures=tuple(each for each in node_pool.failures if each.claim not in claims))
+def _own_failures(
+    name: PoolName, node_pool: NodePoolState, announced: Mapping[str, Collection[PoolName]]
+) -> NodePoolState:
+    """Return `node_pool` without the failures of claims that were `announced` for other pools than `name` only."""
+    own = (each for each in node_pool.failures if name in announced.get(each.claim, (name,)))
+    return replace(node_pool, failures=tuple(own))
 
 
 def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica], now_s: float) -> str | None:

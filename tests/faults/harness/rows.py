@@ -206,10 +206,10 @@ def _gone_and_recovered(world: World, judge: Judge, operator: Operator, began_s:
 
 
 MAINS_STATUS = ".*/speechpipelines/main/status"
+MAINS_SCALE = f".*/deployments/{MAIN}/scale"
+_DENIED = Refuse(status=403, message='admission webhook "policy.example.com" denied the request')
 _TIMEOUT_S = 11.0
 """Time of a write that is not answered, and of the request that shows that the server is there."""
-_DENIED = Refuse(status=403, message='admission webhook "policy.example.com" denied the request')
-MAINS_SCALE = f".*/deployments/{MAIN}/scale"
 
 
 def own_failure(world: World, judge: Judge) -> None:

@@ -222,7 +222,7 @@ class BackEnd(ReverseProxy):
         async with self._forwarded(request) as answer:
             document: dict[str, Any] = json.loads(await answer.read())
             if self.warnings:
-                document["warnings"] = self.warnings if isinstance(self.warnings, bool) else list(self.warnings)
+                document["warnings"] = self.warnings
             body = json.dumps(document).encode()
             headers = end_to_end(answer.headers)
             if self.age_s is not None:
