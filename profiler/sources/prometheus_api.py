@@ -411,8 +411,10 @@ def _off_s(result: list[Any], headers: Mapping[str, str]) -> float:
             pass
         case _:
             return 0.0
-    try:  # a cache keeps the time of the back end, and adds how long ago that was
-        return float(at_s) - parsedate_to_datetime(headers.get("Date", "")).timestamp() - float(headers.get("Age", 0))
+    age = headers.get("Age", "")  # a cache keeps the time of the back end, and adds how long ago that was
+    try:
+        sent_s = parsedate_to_datetime(headers.get("Date", "")).timestamp() + (int(age) if age.isdecimal() else 0)
+        return float(at_s) - sent_s
     except (ValueError, OverflowError):
         return 0.0
 

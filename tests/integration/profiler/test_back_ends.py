@@ -196,8 +196,8 @@ class BackEnd(ReverseProxy):
     """Requests that are refused with 429."""
     warnings: tuple[str, ...] | bool = ()
     """As Thanos has them in a partial response; others may have `true`."""
-    age_s: int | None = None
-    """For how long a cache in front has had the answers."""
+    headers: Mapping[str, str] = {}
+    """Headers of answers that a cache in front sets."""
 
     def __init__(self, upstream: str) -> None:
         super().__init__(upstream, free_ports(1)[0])
@@ -224,9 +224,7 @@ class BackEnd(ReverseProxy):
             if self.warnings:
                 document["warnings"] = self.warnings
             body = json.dumps(document).encode()
-            headers = end_to_end(answer.headers)
-            if self.age_s is not None:
-                headers["Age"] = str(self.age_s)
+            headers = {**end_to_end(answer.headers), **self.headers}
             return web.Response(status=answer.status, body=body, headers=headers)
 
 
@@ -283,13 +281,14 @@ class TestMimirAndThanos:
         source.close()
 
     def test_an_answer_that_a_cache_has_had_for_long_is_stale(self, back_end: BackEnd) -> None:
-        back_end.age_s = 30
+        back_end.headers = {"Age": "30"}
         assert read(back_end.url, queries=demands(3)).scalars == {
             query: reading for query, reading in EXPECTED.items() if query in demands(3)
         }
-        back_end.age_s = 600
-        absent = read(back_end.url, queries=demands(3)).scalars.values()
-        assert {each.reason for each in absent if isinstance(each, Absence)} == {AbsenceReason.STALE}
+        for headers in ({"Age": "600"}, {"Age": "soon", "Date": "Wed, 01 Jan 2025 00:00:00 GMT"}):
+            back_end.headers = headers
+            absent = read(back_end.url, queries=demands(3)).scalars.values()
+            assert {each.reason for each in absent if isinstance(each, Absence)} == {AbsenceReason.STALE}
 
     @pytest.mark.parametrize("warnings", [("No StoreAPIs matched for this query",), True])
     def test_a_partial_response_is_partial_for_every_query_in_it(
