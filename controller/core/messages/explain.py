@@ -138,8 +138,13 @@ def _saving_not_taken(decision: PipelineDecision) -> Iterator[str]:
 
 def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
     reasons = {hold.reason for hold in decision.holds}
-    if decision.spec.mode is not Mode.AUTO:
+    overrides = decision.spec.overrides
+    if overrides.pause is not None:
+        yield f"the end of the pause: sluice resume {decision.key}"
+    elif decision.spec.mode is not Mode.AUTO:
         yield "mode: Auto"
+    if overrides.pins:
+        yield f"the end of the pins: sluice resume {decision.key}"
     for hold in decision.holds:
         if hold.reason is HoldReason.POOL_NOT_FOUND:
             yield f"a ComputePool named {hold.pool}"
