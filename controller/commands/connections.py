@@ -14,6 +14,7 @@ from profiler.sources.access import Access
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+NAMESPACE_HELP = "Namespace of the pipeline (default: default). NAMESPACE/PIPELINE is the same."
 DEADLINE_S = 30.0
 """Time limit of one round of queries to Prometheus."""
 
@@ -48,6 +49,40 @@ def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
     return flagged
 
 
+def kubeconfig_option(command: Command) -> Command:
+    """Return `command` with the option --kubeconfig."""
+    return click.option(
+        "--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl."
+    )(command)
+
+
+def pipeline_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """Return `command` with the argument PIPELINE and the option --namespace, of which it gets `key`.
+
+    The key is NAMESPACE/NAME.
+    """
+
+    @click.argument("pipeline")
+    @click.option("-n", "--namespace", help=NAMESPACE_HELP)
+    @wraps(command)
+    def named(pipeline: str, namespace: str | None, **options: object) -> None:
+        command(key=pipeline_key(pipeline, namespace), **options)
+
+    return named
+
+
+def pipeline_key(pipeline: str, namespace: str | None) -> str:
+    """Return NAMESPACE/NAME for `pipeline`, which may have its namespace in front. The default is `default`.
+
+    Raises:
+        click.UsageError: `pipeline` has another namespace in front.
+    """
+    place, _, name = pipeline.rpartition("/")
+    if place and namespace and place != namespace:
+        raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r} of --namespace")
+    return f"{place or namespace or 'default'}/{name}"
+
+
 def account_option(description: str) -> Callable[[Command], Command]:
     """Return a decorator that adds --service-account, the operator's ServiceAccount; `description` is its help."""
     return click.option(
@@ -76,9 +111,7 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
     names = [name for name in OperatorSettings.model_fields if name.startswith("prometheus_")]
     names += ["presets_directory", "namespace_label", "pod_label", "match_labels"]
 
-    @click.option(
-        "--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl."
-    )
+    @kubeconfig_option
     @setting_options(names)
     @wraps(command)
     def connected(**options: object) -> None:

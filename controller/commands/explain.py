@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from controller.commands.connections import NAMESPACE_HELP, kubeconfig_option, pipeline_key
+
 
 @click.command()
 @click.argument("pipeline", required=False)
-@click.option("-n", "--namespace", help="Namespace of the pipeline (default: default). NAMESPACE/PIPELINE is the same.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl.")
+@click.option("-n", "--namespace", help=NAMESPACE_HELP)
+@kubeconfig_option
 @click.option(
     "--from-record",
     "record",
@@ -38,13 +40,13 @@ def explain(
             raise click.UsageError("-o json: needs a pipeline of a cluster; not available with --from-record")
         from controller.commands.from_record import print_from_record
 
-        print_from_record(record, None if pipeline is None else _key(pipeline, namespace))
+        print_from_record(record, None if pipeline is None else pipeline_key(pipeline, namespace))
         return
     if pipeline is None:
         raise click.UsageError("PIPELINE: is missing; name a pipeline, or use --from-record FILE")
     from controller.kube.gateway import PIPELINES, ConfigurationError, Gateway, KubeError, NotFound
 
-    where, _, name = _key(pipeline, namespace).partition("/")
+    where, _, name = pipeline_key(pipeline, namespace).partition("/")
     try:
         with Gateway(kubeconfig) as gateway:
             resource = gateway.get(PIPELINES, where, name)
@@ -58,14 +60,6 @@ def explain(
     if answer is None:
         raise click.ClickException(f"{where}/{name} has no decision yet; check that the operator is running")
     click.echo("\n".join(answer) if output == "text" else json.dumps(document(resource, answer), indent=2))
-
-
-def _key(pipeline: str, namespace: str | None) -> str:
-    """Return NAMESPACE/PIPELINE; `pipeline` may have its namespace in front. The default is `default`."""
-    place, _, name = pipeline.rpartition("/")
-    if place and namespace and place != namespace:
-        raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r} of --namespace")
-    return f"{place or namespace or 'default'}/{name}"
 
 
 def rendered(resource: dict[str, Any], now: datetime) -> list[str] | None:
