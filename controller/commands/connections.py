@@ -1,5 +1,6 @@
 """The options of commands that read a cluster and its Prometheus, and the connections that they name."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
@@ -8,6 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
+from controller.resources.fields import DURATION_PATTERN, PATTERN_RULES, duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 from profiler.samples import DEFAULT_LABELS, SeriesLabels
 from profiler.sources.access import Access
@@ -47,6 +49,28 @@ def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
         return command
 
     return flagged
+
+
+def duration_option(
+    flag: str, name: str, description: str, *, longest: str | None = None
+) -> Callable[[Command], Command]:
+    """Return a decorator that adds the option `flag` with a duration such as `1h`, which the command gets in seconds.
+
+    It is longer than 0s, and at most `longest` (None: no limit).
+    """
+
+    def seconds(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
+        if text is None:
+            return None
+        if re.fullmatch(DURATION_PATTERN, text) is None:
+            raise click.BadParameter(f"{text!r}: {PATTERN_RULES[DURATION_PATTERN]}", param=option)
+        found = duration_s(text)
+        if found <= 0 or (longest is not None and found > duration_s(longest)):
+            most = "" if longest is None else f" and at most {longest}"
+            raise click.BadParameter(f"{text!r}: must be longer than 0s{most}", param=option)
+        return found
+
+    return click.option(flag, name, metavar="TIME", callback=seconds, help=description)
 
 
 def kubeconfig_option(command: Command) -> Command:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from controller.commands.connections import kubeconfig_option, pipeline_arguments
+from controller.commands.connections import duration_option, kubeconfig_option, pipeline_arguments
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Mode
-from controller.resources.fields import DURATION_PATTERN, PATTERN_RULES, duration_s
 
 if TYPE_CHECKING:
     from controller.kube.gateway import Gateway
@@ -19,26 +18,13 @@ Json = dict[str, Any]
 Change = tuple[Mapping[str, str | None], list[str]]
 """The annotations to set (None: to remove), and what this does as lines for people."""
 
-_LONGEST_S = 30 * 24 * 3600.0
 _ATTEMPTS = 5
 """How often a write is tried: the operator writes the status of the same object in most cycles."""
 _ANSWERS = 3
 """So many answers of the API server give its time."""
 
 
-def _duration(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    if re.fullmatch(DURATION_PATTERN, text) is None:
-        raise click.BadParameter(f"{text!r}: {PATTERN_RULES[DURATION_PATTERN]}", param=option)
-    if not 0 < (seconds := duration_s(text)) <= _LONGEST_S:
-        raise click.BadParameter(f"{text!r}: must be longer than 0s and at most 720h (30 days)", param=option)
-    return seconds
-
-
-_for = click.option(
-    "--for", "for_s", metavar="TIME", callback=_duration, help="How long, such as 1h. Default: until `sluice resume`."
-)
+_for = duration_option("--for", "for_s", "How long, such as 1h. Default: until `sluice resume`.", longest="720h")
 
 
 @click.command()

@@ -45,6 +45,11 @@ def reason_sentence(decision: PipelineDecision) -> str:
     return f"no change: {numbers}"
 
 
+def causes_of(sentence: str) -> list[str]:
+    """Return the changes in a `reason_sentence`: one text for each cause, without the numbers behind them."""
+    return sentence.partition(": ")[0].split("; ")
+
+
 def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
     """Return the explanation of one pipeline's decision, made at `now_s`: section titles, each with indented lines."""
     return [
