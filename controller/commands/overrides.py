@@ -116,6 +116,7 @@ def _annotate(
     `change` gets the pipeline, the time `for_s` seconds from now by the API server's clock (None: no end) and the
     connection. It is called again with the newer pipeline where that has changed meanwhile.
     """
+    from controller.commands.terminal import show
     from controller.core.messages.phrases import timestamp
     from controller.kube.gateway import PIPELINES, ConfigurationError, Conflict, Gateway, KubeError, NotFound
 
@@ -135,7 +136,7 @@ def _annotate(
                         gateway.patch(PIPELINES, namespace, name, patch)
                 except Conflict:
                     continue
-                click.echo("\n".join(lines))
+                show(lines)
                 return resource
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
