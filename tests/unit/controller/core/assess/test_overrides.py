@@ -1,5 +1,6 @@
 """Pauses and pins by annotation: what they decide, when they end, and what stops a pin."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
 from controller.core.messages.explain import explain_pipeline
 from controller.core.messages.sentences import hold_details
+from controller.core.record import decision_record, differences, recorded_inputs
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
@@ -109,7 +111,11 @@ def test_a_pin_changes_replicas_at_once_and_gives_itself_as_the_reason() -> None
 def test_a_pin_removes_replicas_also_while_metrics_are_missing() -> None:
     missing = Absence(reason=AbsenceReason.MISSING)
     state = a_state(pinned({ENCODER_GPU: Pin(replicas=0)}), demand=missing, replicas={**RUNNING, ENCODER_GPU: 5})
-    assert decided(state).desired[ENCODER_GPU] == 0
+    decision = decided(state)
+    assert decision.desired[ENCODER_GPU] == 0
+    # The plan does not keep them either: it may spend their money elsewhere.
+    assert decision.plan is not None
+    assert decision.plan.replicas().get(ENCODER_GPU, 0) == 0
     unpinned = replace(state, spec=a_spec())
     assert decided(unpinned).desired[ENCODER_GPU] == 5
 
@@ -164,6 +170,15 @@ def test_a_part_of_an_annotation_that_is_not_valid_is_named() -> None:
     assert texts(decision, HoldReason.INVALID_ANNOTATION) == [
         "part of an annotation is ignored, because it is not valid (sluice.dev/pin: 'x': must be STAGE/POOL=REPLICAS)"
     ]
+
+
+def test_a_record_of_a_cycle_with_overrides_is_decided_again_the_same() -> None:
+    spec = overridden(pause=Pause(until_s=NOW_S), pins={ENCODER: Pin(replicas=4, until_s=LATER_S)}, problems=("x",))
+    snapshot = a_snapshot(a_state(spec, replicas=RUNNING))
+    record = json.loads(json.dumps(decision_record(snapshot, decide(snapshot, Policy()))))
+    again, policy = recorded_inputs(record)
+    assert again == snapshot
+    assert not differences(record, decide(again, policy))
 
 
 def test_pins_of_a_pipeline_that_only_recommends_are_recommended() -> None:
