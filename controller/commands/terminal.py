@@ -9,27 +9,33 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+COLUMNS = 80
+"""The width of wrapped lines, where no terminal says that it is another."""
 _PLAIN_WIDTH = 160
 _INDENT = "  "
 
 
 class Page:
-    """Prints the lines and tables of a command to standard output."""
+    """Prints the lines and tables of a command to standard output.
 
-    def __init__(self) -> None:
+    A terminal wraps lines at its width. Elsewhere they are whole, or wrapped at `wrapped_at` columns.
+    """
+
+    def __init__(self, *, wrapped_at: int | None = None) -> None:
         self._console = Console(highlight=False)
         self._fancy = self._console.is_terminal
+        self._wrapped_at = self._console.width if self._fancy else wrapped_at
         if not self._fancy:
             self._console = Console(highlight=False, width=_PLAIN_WIDTH, no_color=True)
 
     def say(self, line: str = "", *, indent: int = 0, style: str = "") -> None:
-        """Print `line`, wrapped between words on a terminal; `indent` counts steps of two spaces."""
+        """Print `line`, wrapped between words; `indent` counts steps of two spaces."""
         before = _INDENT * indent
-        if self._fancy:
+        if self._wrapped_at is not None:
             after = before + 2 * _INDENT
             line = textwrap.fill(
                 line,
-                self._console.width,
+                self._wrapped_at,
                 initial_indent=before,
                 subsequent_indent=after,
                 break_long_words=False,
@@ -54,3 +60,11 @@ class Page:
             self._console.print(what, soft_wrap=isinstance(what, Text))
         text = "\n".join(line.rstrip() for line in captured.get().splitlines())
         click.echo(text, color=True if self._fancy else None)
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print `lines`, wrapped at the width of the terminal or at 80 columns; leading spaces are their indentation."""
+    page = Page(wrapped_at=COLUMNS)
+    for line in lines:
+        text = line.lstrip(" ")
+        page.say(text, indent=(len(line) - len(text)) // len(_INDENT))

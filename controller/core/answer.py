@@ -162,6 +162,8 @@ def _memory(
 
 
 def _owned(assessment: Assessment) -> frozenset[Target]:
+    if assessment.spec.overrides.pause is not None:
+        return assessment.state.memory.owned  # a pause hands no workload to another pipeline
     if assessment.spec.mode is not Mode.AUTO:
         return frozenset()
     placements = assessment.spec.placements()
@@ -179,8 +181,14 @@ def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[H
             for (stage, pool), reason in assessment.state.refused.items()
         ),
     )
+    pause = assessment.spec.overrides.pause
     if assessment.spec.mode is Mode.PAUSED:
-        return (Hold(reason=HoldReason.PAUSED), *conflicts_and_refusals, *aim.holds)
+        paused = Hold(
+            reason=HoldReason.PAUSED,
+            until_s=None if pause is None else pause.until_s,
+            detail=details.paused(pause),
+        )
+        return (paused, *conflicts_and_refusals, *aim.holds)
     if assessment.spec.mode is Mode.RECOMMEND:
         followers = assessment.state.followers
         followed = tuple(

@@ -7,6 +7,7 @@ from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.availability import find_availability
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learning import with_learned_numbers
+from controller.core.assess.overrides import with_overrides
 from controller.core.assess.shared import with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
 from controller.core.plan.fleet import plan_fleet, with_missing_pools
@@ -18,7 +19,8 @@ from controller.core.state.snapshot import Snapshot
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return the decision for `snapshot` under `policy`. The same input gives the same decision."""
-    snapshot = with_short_windows_named(with_learned_numbers(snapshot), policy.scrape_interval_s)
+    snapshot = with_learned_numbers(with_overrides(snapshot, policy))
+    snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
     availability = find_availability(snapshot)
     shared = observed_uses(snapshot)
     assessments = with_shared_stages(

@@ -276,6 +276,7 @@ def assess(
         **{key: count for key, count in current.items() if key[1] in missing.pools},
         **availability.at_most(state),
     }
+    at_most |= {key: min(pin.replicas, at_most.get(key, pin.replicas)) for key, pin in spec.overrides.pins.items()}
     leaving = _leaving(state)
     make_pipeline = partial(
         optimizer_pipeline,

@@ -45,6 +45,11 @@ def reason_sentence(decision: PipelineDecision) -> str:
     return f"no change: {numbers}"
 
 
+def causes_of(sentence: str) -> list[str]:
+    """Return the changes in a `reason_sentence`: one text for each cause, without the numbers behind them."""
+    return sentence.partition(": ")[0].split("; ")
+
+
 def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
     """Return the explanation of one pipeline's decision, made at `now_s`: section titles, each with indented lines."""
     return [
@@ -138,8 +143,13 @@ def _saving_not_taken(decision: PipelineDecision) -> Iterator[str]:
 
 def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
     reasons = {hold.reason for hold in decision.holds}
-    if decision.spec.mode is not Mode.AUTO:
+    overrides = decision.spec.overrides
+    if overrides.pause is not None:
+        yield f"the end of the pause: sluice resume {decision.key}"
+    elif decision.spec.mode is not Mode.AUTO:
         yield "mode: Auto"
+    if overrides.pins:
+        yield f"the end of the pins: sluice resume {decision.key}"
     for hold in decision.holds:
         if hold.reason is HoldReason.POOL_NOT_FOUND:
             yield f"a ComputePool named {hold.pool}"

@@ -38,7 +38,9 @@ _NAMED = 5
 _AT_LIMIT = 0.01
 """A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
-    HoldReason.PAUSED: "mode is Paused; replicas left unchanged",
+    HoldReason.PAUSED: "paused; replicas left unchanged",
+    HoldReason.PINNED: "pinned; the plan does not change these replicas",
+    HoldReason.INVALID_ANNOTATION: "part of an annotation is ignored, because it is not valid",
     HoldReason.RECOMMEND_ONLY: "mode is Recommend; the plan is reported but not applied",
     HoldReason.FOLLOWED: "mode is Recommend; another autoscaler applies the decision",
     HoldReason.METRICS_MISSING: "metrics are missing; no replica is removed",
@@ -85,6 +87,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.TRIAL: "retry after a failure",
     ChangeReason.NODES_LEAVING: "nodes are being removed",
     ChangeReason.BOUNDS: "outside replicas.min and replicas.max",
+    ChangeReason.PINNED: "pinned by annotation",
     ChangeReason.IDLE: "no demand for scaling.idleAfter",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
 }

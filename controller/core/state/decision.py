@@ -28,6 +28,8 @@ class HoldReason(Enum):
     """Why a change is held back; `messages.decisions.HOLDS` has the texts. The values are condition reasons."""
 
     PAUSED = "Paused"
+    PINNED = "Pinned"
+    INVALID_ANNOTATION = "InvalidAnnotation"
     RECOMMEND_ONLY = "RecommendOnly"
     FOLLOWED = "Followed"
     METRICS_MISSING = "MetricsMissing"
@@ -72,6 +74,7 @@ class ChangeReason(Enum):
     TRIAL = "Trial"
     NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
+    PINNED = "Pinned"
     IDLE = "Idle"
     METRICS_LOST = "MetricsLost"
     """The safety margin while metrics are missing."""
