@@ -1,13 +1,27 @@
 """Texts for single values: numbers, durations, money, readings, limits and the steps of a plan."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import Limit, LimitKind, PlacementStep, Step
 from profiler.samples import Absence, Reading
+
+MOST_CHARACTERS = 250
+"""The longest message of a condition or an Event: more is cut off by what shows them."""
+
+
+def brief(clauses: Iterable[str]) -> str:
+    """Return `clauses` as one text of at most `MOST_CHARACTERS`, each once; those that do not fit are counted."""
+    different = list(dict.fromkeys(part for clause in clauses for part in clause.split("; ") if part))
+    for left_out in range(len(different)):
+        more = [f"and {left_out} more"] if left_out else []
+        text = "; ".join([*different[: len(different) - left_out], *more])
+        if len(text) <= MOST_CHARACTERS:
+            return text
+    return "" if not different else different[0][: MOST_CHARACTERS - 2].rpartition(" ")[0] + " …"
 
 
 def number(value: float) -> str:

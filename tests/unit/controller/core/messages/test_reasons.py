@@ -63,6 +63,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     yield replace(decision, admissible=0.0, holds=(Hold(reason=HoldReason.IDLE),))
     yield replace(decision, spec=replace(decision.spec, sheds=False))
     yield from (replace(decision, holds=(Hold(reason=reason),)) for reason in HoldReason)
+    late = replace(decision, profile=replace(decision.profile, latency_s=2.0))
+    yield replace(late, holds=(Hold(reason=HoldReason.CONFLICT),))
     for reason in AbsenceReason:
         yield replace(decision, profile=replace(decision.profile, latency_s=Absence(reason=reason)))
     for source in LatencySource:

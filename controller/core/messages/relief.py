@@ -1,0 +1,86 @@
+"""Texts for what would serve a pipeline better: a limit to raise, a cause to remove, or a change to wait for."""
+
+from collections.abc import Iterator
+
+from controller.core.messages.phrases import duration, money, money_needed, number
+from controller.core.messages.sentences import OUTAGES, missed
+from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.spec import Mode
+from optimizer.plan import LimitKind, PipelinePlan
+
+_SLOWER = 1.25
+"""A stage is slower than declared from this multiple of the declared service time on."""
+
+
+def relief(decision: PipelineDecision) -> str:
+    """Return what would lower a latency that exceeds the SLA, or serve more; what keeps Sluice from acting is first."""
+    causes = [*obstacles(decision), *slower_stages(decision)]
+    if decision.plan is not None and not causes:
+        return relief_of_plan(decision, decision.plan)
+    return ", or ".join(causes) or "a plan; there is none yet"
+
+
+def slower_stages(decision: PipelineDecision) -> Iterator[str]:
+    """Yield the stages in use that are slower than declared, by the measured service time."""
+    placements = decision.spec.placements()
+    for stage in decision.profile.stages:
+        for own in stage.placements:
+            key = (stage.name, own.pool)
+            used = decision.desired.get(key, 0) > 0 and placements[key].declared.service
+            if used and own.measured and own.service_factor >= _SLOWER:
+                factor = number(own.service_factor)
+                yield f"a faster {stage.name} on {own.pool}, whose service time is {factor} × the declared one"
+
+
+def obstacles(decision: PipelineDecision) -> Iterator[str]:
+    """Yield what keeps Sluice from adding replicas, as what would remove it."""
+    reasons = {hold.reason for hold in decision.holds}
+    if decision.spec.mode is not Mode.AUTO and HoldReason.FOLLOWED not in reasons:
+        yield f"mode: Auto (it is {decision.spec.mode.value})"
+    if HoldReason.CONFLICT in reasons:
+        yield "no other controller that scales the workload"
+    if HoldReason.TARGET_MISSING in reasons:
+        yield "a workload that Sluice can read and scale"
+    if HoldReason.SCALE_REFUSED in reasons:
+        yield "an API server that accepts the change of replicas"
+    for hold in decision.holds:
+        if hold.reason is HoldReason.POOL_NOT_FOUND:
+            yield f"a ComputePool named {hold.pool}"
+    pools = dict.fromkeys(hold.pool for hold in decision.holds if hold.reason in OUTAGES and hold.pool is not None)
+    if pools and (decision.plan is None or not decision.plan.feasible or not decision.changes):
+        yield f"replicas that start on {', '.join(pools)}"
+
+
+def _of_miss(decision: PipelineDecision) -> str:
+    """Return what would lower a measured latency that exceeds the SLA although the plan meets it."""
+    step, percentile = decision.memory.feedback.step, f"p{decision.spec.sla.percentile:g}"
+    for hold in decision.holds:
+        if hold.reason in {HoldReason.OVERHEAD, HoldReason.UNEXPLAINED}:
+            return "less time outside the stages, or a stage where more replicas lower the latency"
+        if hold.reason is HoldReason.SLA_MISSED and hold.detail:
+            return f"a larger budget, more capacity of the pools, or a higher replicas.max of stage {hold.stage}"
+    if step is not None:
+        return f"{percentile} after the step at stage {step.stage}: it is taken back, or another one follows"
+    return f"{percentile} above {duration(decision.spec.sla.latency_s)} in the next cycles too: replicas are then added"
+
+
+def relief_of_plan(decision: PipelineDecision, plan: PipelinePlan) -> str:
+    """Return what would change the plan: a higher limit, or where none binds, another demand or latency."""
+    limit, spec = plan.limited_by, decision.spec
+    sla = duration(spec.sla.latency_s)
+    if plan.feasible and missed(decision):
+        return _of_miss(decision)
+    if plan.feasible or limit is None:
+        saving = f"a saving of at least {spec.scaling.tolerance:.0%} of the cost (scaling.tolerance)"
+        return f"a demand at which current replicas miss the SLA of {sla}, or {saving}"
+    match limit.kind:
+        case LimitKind.BUDGET:
+            if plan.advice.required_budget_per_hour is not None:
+                return f"a budget of {money_needed(plan.advice.required_budget_per_hour)}"
+            return f"a budget above {money(spec.budget_per_hour)}"
+        case LimitKind.POOL:
+            return f"more instances of pool {limit.name}, or a placement on another pool"
+        case LimitKind.BOUNDS:
+            return f"a higher replicas.max of stage {limit.name}"
+        case LimitKind.SLA:
+            return f"an SLA above {sla}, or faster placements"
