@@ -155,7 +155,7 @@ def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
     if missed(decision):
         yield from slower_stages(decision)
     if decision.plan is not None:
-        yield relief_of_plan(decision, decision.plan)
+        yield from filter(None, [relief_of_plan(decision, decision.plan)])
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:

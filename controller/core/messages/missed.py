@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from controller.core.messages.phrases import count_of, demand_words, duration, number, timestamp
-from controller.core.messages.relief import relief
+from controller.core.messages.relief import next_words, relief
 from controller.core.messages.sentences import latency_of_sla
 from controller.core.state.decision import PipelineDecision, StartingReplicas
 from optimizer.model import PoolName
@@ -14,10 +14,10 @@ def missed_briefly(decision: PipelineDecision) -> Iterator[str]:
     """Yield clauses about a missed SLA: how bad and since when, what is refused, and what is done or would help."""
     yield f"SLA missed{_since(decision)}: {latency_of_sla(decision)}"
     yield from _refused(decision)
-    if decision.starting:
-        yield from starting_words(decision)
-    elif not decision.changes:
-        yield f"would help: {relief(decision)}"
+    yield from starting_words(decision)
+    if not decision.starting and not decision.changes:
+        yield from filter(None, [next_words(decision)])
+        yield from _would_help(decision)
 
 
 def missed_words(decision: PipelineDecision) -> Iterator[str]:
@@ -30,12 +30,9 @@ def missed_words(decision: PipelineDecision) -> Iterator[str]:
     percentile = decision.spec.sla.percentile
     yield f"late: more than {number(100 - percentile)}% of the items that are served"
     yield "cut: unknown; Sluice reads no metric of it, see sluice_ingress_sessions_cut_total"
-    doing = list(starting_words(decision))
-    yield from (f"being done: {words}" for words in doing)
-    if not doing:
-        fewer = "; replicas change, but none is added" if decision.changes else ""
-        yield f"being done: no replica is starting{fewer}"
-    yield f"would help: {relief(decision)}"
+    doing = list(starting_words(decision)) or [words for words in [next_words(decision)] if words]
+    yield from (f"being done: {words}" for words in doing or ["nothing; no replica is starting"])
+    yield from _would_help(decision)
 
 
 def starting_words(decision: PipelineDecision) -> Iterator[str]:
@@ -47,6 +44,11 @@ def starting_words(decision: PipelineDecision) -> Iterator[str]:
         stages = ", ".join(dict.fromkeys(own.stage for own in each))
         count = sum(own.count for own in each)
         yield f"{count_of(count, 'replica')} starting on {pool} ({stages}), {_ready(each)}"
+
+
+def _would_help(decision: PipelineDecision) -> Iterator[str]:
+    if words := relief(decision):
+        yield f"would help: {words}"
 
 
 def _ready(starting: list[StartingReplicas]) -> str:

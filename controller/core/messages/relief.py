@@ -13,11 +13,25 @@ _SLOWER = 1.25
 
 
 def relief(decision: PipelineDecision) -> str:
-    """Return what would lower a latency that exceeds the SLA, or serve more; what keeps Sluice from acting is first."""
+    """Return what would lower a latency that exceeds the SLA; what keeps Sluice from acting is first.
+
+    The text is empty where nothing is known to help but what Sluice does next by itself.
+    """
     causes = [*obstacles(decision), *slower_stages(decision)]
-    if decision.plan is not None and not causes:
-        return relief_of_plan(decision, decision.plan)
-    return ", or ".join(causes) or "a plan; there is none yet"
+    if not causes and decision.plan is not None and not next_words(decision):
+        causes = [relief_of_plan(decision, decision.plan)]
+    return ", or ".join(causes)
+
+
+def next_words(decision: PipelineDecision) -> str:
+    """Return what Sluice does next about a latency that exceeds the SLA although the plan meets it; empty: nothing."""
+    plan, step = decision.plan, decision.memory.feedback.step
+    if plan is None or not plan.feasible or any(obstacles(decision)) or _nothing_helps(decision):
+        return ""
+    sla = decision.spec.sla
+    if step is not None:
+        return f"the effect of the step at stage {step.stage} is observed: it is taken back, or another one follows"
+    return f"replicas are added if p{sla.percentile:g} stays above {duration(sla.latency_s)} in the next cycles"
 
 
 def slower_stages(decision: PipelineDecision) -> Iterator[str]:
@@ -51,25 +65,25 @@ def obstacles(decision: PipelineDecision) -> Iterator[str]:
         yield f"replicas that start on {', '.join(pools)}"
 
 
-def _of_miss(decision: PipelineDecision) -> str:
-    """Return what would lower a measured latency that exceeds the SLA although the plan meets it."""
-    step, percentile = decision.memory.feedback.step, f"p{decision.spec.sla.percentile:g}"
+def _nothing_helps(decision: PipelineDecision) -> str:
+    """Return what would lower a measured latency that no further replica lowers; empty where one may."""
     for hold in decision.holds:
         if hold.reason in {HoldReason.OVERHEAD, HoldReason.UNEXPLAINED}:
             return "less time outside the stages, or a stage where more replicas lower the latency"
         if hold.reason is HoldReason.SLA_MISSED and hold.detail:
             return f"a larger budget, more capacity of the pools, or a higher replicas.max of stage {hold.stage}"
-    if step is not None:
-        return f"{percentile} after the step at stage {step.stage}: it is taken back, or another one follows"
-    return f"{percentile} above {duration(decision.spec.sla.latency_s)} in the next cycles too: replicas are then added"
+    return ""
 
 
 def relief_of_plan(decision: PipelineDecision, plan: PipelinePlan) -> str:
-    """Return what would change the plan: a higher limit, or where none binds, another demand or latency."""
+    """Return what would change the plan: a higher limit, or where none binds, another demand or latency.
+
+    The text is empty where the SLA is missed only because Sluice cannot act.
+    """
     limit, spec = plan.limited_by, decision.spec
     sla = duration(spec.sla.latency_s)
     if plan.feasible and missed(decision):
-        return _of_miss(decision)
+        return _nothing_helps(decision) or next_words(decision)
     if plan.feasible or limit is None:
         saving = f"a saving of at least {spec.scaling.tolerance:.0%} of the cost (scaling.tolerance)"
         return f"a demand at which current replicas miss the SLA of {sla}, or {saving}"
