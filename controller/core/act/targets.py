@@ -463,7 +463,7 @@ def _reasons(
                 continue
             if then < now and stage.name in assessment.idle:
                 reasons[key] = ChangeReason.IDLE
-            elif (outage := _outage_behind(assessment, key, target, outages, rises=rises)) is not None:
+            elif (outage := _outage_behind(assessment, key, target, planned, outages, rises=rises)) is not None:
                 pool = outage.reason is HoldReason.POOL_UNAVAILABLE
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
             elif then > now and key in assessment.on_trial:
@@ -488,6 +488,7 @@ def _outage_behind(
     assessment: Assessment,
     key: PlacementKey,
     target: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
     outages: Sequence[Hold],
     *,
     rises: bool,
@@ -495,14 +496,14 @@ def _outage_behind(
     """Return which of the `outages` of a stage leads to the change of the placement `key`, None: none does.
 
     One does if replicas are removed where it is, or are added elsewhere in their place. Removals elsewhere have another
-    reason. So have additions while the demand rises and no replica is removed where the outage is.
+    reason. If no replica is removed where the outage is, so have additions while the demand rises, or beyond the plan.
     """
     lost = [out for out in outages if target[(key[0], out.pool)] < assessment.current[(key[0], out.pool)]]  # type: ignore[index]
     if target[key] < assessment.current[key]:
         return next((out for out in lost if out.pool == key[1]), None)
     if any(out.pool == key[1] for out in outages):
         return None
-    return next(iter(lost if rises else [*lost, *outages]), None)
+    return next(iter(lost if rises or target[key] > planned[key] else [*lost, *outages]), None)
 
 
 def find_aims(

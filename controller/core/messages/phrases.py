@@ -21,7 +21,8 @@ def brief(clauses: Iterable[str]) -> str:
         text = "; ".join([*different[: len(different) - left_out], *more])
         if len(text) <= MOST_CHARACTERS:
             return text
-    return "" if not different else different[0][: MOST_CHARACTERS - 2].rpartition(" ")[0] + " …"
+    start = "".join(different[:1])[: MOST_CHARACTERS - 2]
+    return f"{start.rpartition(' ')[0] or start} …" if start else ""
 
 
 def number(value: float) -> str:

@@ -20,6 +20,7 @@ from controller.core.messages.conditions import (
     unusable_condition,
 )
 from controller.core.messages.events import events
+from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.state.carry_over import PoolMemory
@@ -154,7 +155,7 @@ def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision
     for variant in (growing, *variants(decision)):
         for before in ({}, dict.fromkeys(types, "True"), dict.fromkeys(types, "False")):
             for event in events(variant, before, {"MetricsAvailable": "Another"}):
-                assert event.message
+                assert 0 < len(event.message) <= MOST_CHARACTERS
                 emitted.add((event.reason, "Warning" if event.warning else "Normal"))
     emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
     assert (WriteOutcome.APPLIED.value, "Normal") in emitted
