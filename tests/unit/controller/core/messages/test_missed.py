@@ -31,7 +31,7 @@ from controller.core.messages.summary import health, summary
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import Hold, HoldReason, PipelineDecision, StartingReplicas
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import NodePoolState, PipelineState, ServingReplica
+from controller.core.state.snapshot import NodePoolState, PipelineState, PoolState, ServingReplica
 from controller.core.state.spec import DemandUnit, Mode
 from optimizer.plan import Limit, LimitKind
 from profiler.stages import LatencySource, Learned
@@ -105,7 +105,7 @@ def test_no_text_says_that_the_sla_is_met_while_it_is_missed(
 
 
 def test_what_is_done_names_the_replicas_their_pool_and_when_they_are_ready(planner: Planner) -> None:
-    """Two replicas have a node since 10 s. Ready ones took 45 s."""
+    """Two replicas have had a node for 30 s and 10 s. Ready ones took 45 s."""
     planner.wants({VAD: 4, ENCODER: 6})
     serving = tuple(ServingReplica(name=f"e-{index}", startup_s=45.0) for index in range(4))
     target = replace(
@@ -119,9 +119,11 @@ def test_what_is_done_names_the_replicas_their_pool_and_when_they_are_ready(plan
     assert "would help" not in by_type(decision)["SLAMet"].message
 
 
-def starting(state: PipelineState, **fleet: object) -> StartingReplicas | None:
-    pools = {**default_pools(), **fleet}
-    decision = decide(a_snapshot(state, fleet=pools), Policy()).pipelines[0]  # type: ignore[arg-type]
+def starting(state: PipelineState, inferentia: PoolState | None = None) -> StartingReplicas | None:
+    fleet = dict(default_pools())
+    if inferentia is not None:
+        fleet[ENCODER[1]] = inferentia
+    decision = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines[0]
     return next((each for each in decision.starting if each.stage == "encoder"), None)
 
 

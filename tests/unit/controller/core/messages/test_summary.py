@@ -101,10 +101,10 @@ def demand_line(decision: PipelineDecision) -> str:
     return next(line.strip() for line in lines if line.startswith("  demand "))
 
 
-def with_samples(*samples: tuple[float, float], observed: float = 34.0, **memory: float) -> PipelineState:
-    """A pipeline that sees 34 requests/s; `samples` are pairs of age and forecast."""
+def with_samples(*samples: tuple[float, float], demand: float, observed: float = 34.0) -> PipelineState:
+    """A pipeline that sees 34 requests/s; `samples` are pairs of age and forecast, and `demand` was planned before."""
     kept = tuple(DemandSample(t_s=NOW_S - age_s, observed=load, forecast=load) for age_s, load in samples)
-    return a_state(demand=observed, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(samples=kept, **memory))
+    return a_state(demand=observed, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(samples=kept, demand=demand))
 
 
 def test_a_demand_that_is_held_says_by_which_window_and_until_when(planner: Planner) -> None:
