@@ -19,6 +19,7 @@ from controller.core.messages.sentences import (
     short_words,
     silent_rule,
     spend_of_budget,
+    together,
 )
 from controller.core.messages.summary import health, ready
 from controller.core.state.carry_over import PoolMemory
@@ -167,13 +168,15 @@ def _sla_met(decision: PipelineDecision) -> ConditionValue:
 def _metrics_available(decision: PipelineDecision) -> ConditionValue:
     """Return the condition that all needed metrics are available; its reason is their source, or what is wrong."""
     words = metrics_words(decision)
-    details = hold_details(decision, [HoldReason.METRICS_MISSING])
-    if not details:
+    holds = [hold for hold in decision.holds if hold.reason is HoldReason.METRICS_MISSING]
+    if not holds:
         return _condition(ConditionType.METRICS_AVAILABLE, "True", decision.metrics.tier.value, words)
     lost_for_s = decision.metrics.lost_for_s
     long = lost_for_s is not None and lost_for_s >= _LONG_S
     reason = ConditionReason.METRICS_LOST if long else HoldReason.METRICS_MISSING
-    message = "; ".join([*([words] if words else []), *details])
+    # That the demand is missing is said with since when, where that is known.
+    others = [hold for hold in holds if hold.stage is not None or lost_for_s is None or not words]
+    message = "; ".join(filter(None, [words, together(others) if others else ""]))
     return _condition(ConditionType.METRICS_AVAILABLE, "False", reason.value, message)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from controller.core.messages.measured import measured_words
 from controller.core.messages.missed import missed_briefly, missed_words
 from controller.core.messages.phrases import (
-    brief,
     count_of,
     demand_words,
     duration,
@@ -49,7 +48,8 @@ def reason_sentence(decision: PipelineDecision) -> str:
     changes, holds = "; ".join(change_words(decision)), "; ".join(brief_holds(decision))
     answer = changes or ("no change" + (f": {holds}" if holds else ""))
     if late:
-        return brief([*missed_briefly(decision), answer, *numbers])
+        how_bad, *more = missed_briefly(decision)
+        return "; ".join([how_bad, *([answer, *more] if changes else [*more, answer]), *numbers])
     return f"{answer}{'; ' if holds and not changes else ': '}{'; '.join(numbers)}"
 
 

@@ -13,16 +13,31 @@ MOST_CHARACTERS = 250
 """The longest message of a condition or an Event: more is cut off by what shows them."""
 
 
+_LEAST_PART = 40
+"""The fewest characters of a clause that are worth showing."""
+
+
 def brief(clauses: Iterable[str]) -> str:
-    """Return `clauses` as one text of at most `MOST_CHARACTERS`, each once; those that do not fit are counted."""
+    """Return `clauses` as one text of at most `MOST_CHARACTERS`, each once.
+
+    The first clause that does not fit is cut at a word, and further ones are counted.
+    """
     different = list(dict.fromkeys(part for clause in clauses for part in clause.split("; ") if part))
-    for left_out in range(len(different)):
-        more = [f"and {left_out} more"] if left_out else []
-        text = "; ".join([*different[: len(different) - left_out], *more])
-        if len(text) <= MOST_CHARACTERS:
-            return text
-    start = "".join(different[:1])[: MOST_CHARACTERS - 2]
-    return f"{start.rpartition(' ')[0] or start} …" if start else ""
+    whole = "; ".join(different)
+    if len(whole) <= MOST_CHARACTERS:
+        return whole
+    for fitting, clause in enumerate(different):
+        left = len(different) - fitting - 1
+        more = f"; and {left} more" if left else ""
+        before = "".join(f"{kept}; " for kept in different[:fitting])
+        room = MOST_CHARACTERS - len(before) - len(more)
+        if len(clause) <= room:
+            continue
+        if room < _LEAST_PART:
+            return f"{before}and {left + 1} more"
+        start = clause[: room - 2]
+        return f"{before}{start.rpartition(' ')[0] or start} …{more}"
+    return whole  # not reached: of clauses that all fit, the whole fits
 
 
 def number(value: float) -> str:

@@ -119,7 +119,7 @@ def brief_holds(decision: PipelineDecision) -> list[str]:
     return [
         HOLDS[reason]
         if reason is HoldReason.METRICS_MISSING
-        else _together([replace(hold, detail="") for hold in holds] if reason in OUTAGES else holds)
+        else together([replace(hold, detail="") for hold in holds] if reason in OUTAGES else holds)
         for reason, holds in _by_reason(held(decision)).items()
     ]
 
@@ -127,7 +127,7 @@ def brief_holds(decision: PipelineDecision) -> list[str]:
 def hold_details(decision: PipelineDecision, reasons: Iterable[HoldReason]) -> list[str]:
     """Return the texts of the holds with one of `reasons`, one for each reason, in the order of `reasons`."""
     by_reason = _by_reason(decision.holds)
-    return [_together(by_reason[reason]) for reason in reasons if reason in by_reason]
+    return [together(by_reason[reason]) for reason in reasons if reason in by_reason]
 
 
 def held(decision: PipelineDecision) -> tuple[Hold, ...]:
@@ -146,7 +146,7 @@ def _by_reason(holds: Iterable[Hold]) -> Mapping[HoldReason, list[Hold]]:
     return found
 
 
-def _together(holds: Sequence[Hold]) -> str:
+def together(holds: Sequence[Hold]) -> str:
     """Return holds with the same reason as one text, which has each cause once, with the names of all that have it."""
     if len(holds) == 1:
         return hold_words(holds[0])
