@@ -10,6 +10,7 @@ from controller.core.messages.phrases import brief, count_of, money, reading_wor
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
+    causes,
     hold_details,
     implausible_corrections,
     latency_of_sla,
@@ -19,7 +20,6 @@ from controller.core.messages.sentences import (
     short_words,
     silent_rule,
     spend_of_budget,
-    together,
 )
 from controller.core.messages.summary import health, ready
 from controller.core.state.carry_over import PoolMemory
@@ -175,8 +175,9 @@ def _metrics_available(decision: PipelineDecision) -> ConditionValue:
     long = lost_for_s is not None and lost_for_s >= _LONG_S
     reason = ConditionReason.METRICS_LOST if long else HoldReason.METRICS_MISSING
     # That the demand is missing is said with since when, where that is known.
-    others = [hold for hold in holds if hold.stage is not None or lost_for_s is None or not words]
-    message = "; ".join(filter(None, [words, together(others) if others else ""]))
+    others = causes(hold for hold in holds if hold.stage is not None or lost_for_s is None or not words)
+    effect = "" if words and lost_for_s is not None else "no replica is removed"  # else it is among these words
+    message = "; ".join(filter(None, [words, f"missing: {others}" if others else "", effect]))
     return _condition(ConditionType.METRICS_AVAILABLE, "False", reason.value, message)
 
 

@@ -150,12 +150,17 @@ def together(holds: Sequence[Hold]) -> str:
     """Return holds with the same reason as one text, which has each cause once, with the names of all that have it."""
     if len(holds) == 1:
         return hold_words(holds[0])
+    return f"{HOLDS[holds[0].reason]}: {causes(holds)}"
+
+
+def causes(holds: Iterable[Hold]) -> str:
+    """Return the causes of holds with the same reason, each once, with the names of all that have it."""
     names: dict[str, list[str]] = {}
     for hold in holds:
         name, cause = _subject(hold)
         names.setdefault(cause, []).append(name)
-    causes = (", ".join(filter(None, own)) + (f" ({cause})" if cause else "") for cause, own in names.items())
-    return f"{HOLDS[holds[0].reason]}: {'; '.join(causes)}"
+    located = ((cause, ", ".join(filter(None, own))) for cause, own in names.items())
+    return "; ".join(f"{where} ({cause})" if where and cause else where or cause for cause, where in located)
 
 
 def _subject(hold: Hold) -> tuple[str, str]:
@@ -292,8 +297,8 @@ def demand_reason(decision: PipelineDecision) -> str:
     planned, forecast, observed = demand.planned, demand.forecast, demand.observed
     if planned is None:
         return ""
-    if (scheduled := scheduled_words(decision)) is not None:
-        return scheduled
+    if demand.known is not None:
+        return f"known in advance: {declared_as(demand.known)}"
     if isinstance(observed, Absence) or forecast is None:
         margin = decision.metrics.margin
         return f"last known demand plus {margin - 1:.0%} safety margin while metrics are missing"
