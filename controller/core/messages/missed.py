@@ -15,7 +15,7 @@ def missed_briefly(decision: PipelineDecision) -> Iterator[str]:
     yield f"SLA missed{_since(decision)}: {latency_of_sla(decision)}"
     yield from _refused(decision)
     yield from starting_words(decision)
-    if not decision.starting and not decision.changes:
+    if not decision.starting:
         yield from filter(None, [next_words(decision)])
         yield from _would_help(decision)
 
@@ -71,7 +71,7 @@ def _refused(decision: PipelineDecision) -> Iterator[str]:
         if refused is None or isinstance(observed, Absence):
             yield "refused: unknown, because the demand is missing"
         elif refused > 0:
-            yield f"refused: {number(refused)} of {demand_words(decision.spec, observed)}"
+            yield f"refused: {number(refused)} of {demand_words(decision.spec, observed)}, above status.admissible"
     for stage in decision.profile.stages:
         rate = stage.readings.get(Quantity.SESSION_REFUSALS)
         if isinstance(rate, float | int) and rate > 0:

@@ -17,10 +17,10 @@ def relief(decision: PipelineDecision) -> str:
 
     The text is empty where nothing is known to help but what Sluice does next by itself.
     """
-    causes = [*obstacles(decision), *slower_stages(decision)]
-    if not causes and decision.plan is not None and not next_words(decision):
-        causes = [relief_of_plan(decision, decision.plan)]
-    return ", or ".join(causes)
+    causes, plan = [*obstacles(decision), *slower_stages(decision)], decision.plan
+    if plan is not None and (not plan.feasible or not (causes or next_words(decision))):
+        causes.append(relief_of_plan(decision, plan))
+    return ", or ".join(filter(None, causes))
 
 
 def next_words(decision: PipelineDecision) -> str:

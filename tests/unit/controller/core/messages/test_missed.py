@@ -7,11 +7,13 @@ from builders import (
     ENCODER,
     NOW_S,
     VAD,
+    a_pool,
     a_snapshot,
     a_spec,
     a_state,
     a_target,
     applied,
+    default_pools,
     seen,
 )
 from explained import MISSING, by_type, decision_of
@@ -23,7 +25,7 @@ from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import MOST_CHARACTERS, timestamp
 from controller.core.messages.relief import relief
 from controller.core.messages.summary import health, summary
-from controller.core.state.carry_over import PipelineMemory
+from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, ServingReplica
@@ -119,7 +121,7 @@ def test_what_users_see_is_a_number_or_unknown_and_never_0(planner: Planner) -> 
     decision = decision_of(late(spec=replace(a_spec(), unit=DemandUnit.STREAMS, chunk_s=1.0))).pipelines[0]
     limited = replace(decision, admissible=31.0)
     lines = first_section(limited)
-    assert "refused: 19 of 50 streams" in lines
+    assert "refused: 19 of 50 streams, above status.admissible" in lines
     assert "late: more than 5% of the items that are served" in lines
     assert any(line.startswith("cut: unknown") for line in lines)
     assert "refused: 19 of 50 streams" in by_type(limited)["SLAMet"].message
@@ -174,3 +176,20 @@ def test_what_sluice_does_next_by_itself_is_being_done(planner: Planner) -> None
     stuck = replace(decision, holds=(Hold(reason=HoldReason.OVERHEAD, detail="300 ms of it are outside the stages"),))
     assert "being done: nothing; no replica is starting" in first_section(stuck)
     assert "would help: less time outside the stages" in "\n".join(first_section(stuck))
+
+
+def test_a_pool_that_fails_while_the_budget_binds_are_both_named_although_replicas_are_removed(
+    planner: Planner,
+) -> None:
+    planner.wants({VAD: 4, ENCODER: 3})
+    planner.served, planner.limited_by = 0.5, Limit(kind=LimitKind.BUDGET)
+    outage = PoolMemory(unavailable_until_s=NOW_S + 200, backoff_s=300.0, reason="pod-0: no nodes")
+    fleet = {**default_pools(), ENCODER[1]: a_pool("inferentia", memory=outage)}
+    target = a_target(4, ready=3, pending_since_s=[NOW_S - 400])
+    state = late(targets={**late().targets, ENCODER: target})
+    (decision,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines
+    assert [(change.before, change.after) for change in decision.changes] == [(4, 3)]
+    words = "would help: replicas that start on inferentia, or a budget above $100.00/h"
+    assert words in first_section(decision)
+    assert words in reason_sentence(decision)
+    assert words in by_type(decision)["SLAMet"].message
