@@ -393,8 +393,10 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
     for stage, reading in assessment.missing.samples.items():
         detail = details.missing_reading(reading.pool, reading.quantity, reading.absence)
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
+    for stage in sorted(assessment.missing.too_new):
+        yield Hold(reason=HoldReason.TOO_NEW, stage=stage)
     for (stage, pool), reason in assessment.missing.targets.items():
-        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
+        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, pool=pool, detail=reason)
     yield from assessment.outages
     for (stage, pool), target in assessment.state.found():
         if target.rolling and stage not in assessment.spec.borrowed:
@@ -474,7 +476,7 @@ def _reasons(
     falls = before is not None and (assessment.demand.demand or 0.0) < before
     for stage in assessment.spec.stages:
         keys = {(stage.name, placement.pool) for placement in stage.placements}
-        outage = next((hold for hold in assessment.outages if (hold.stage, hold.pool) in keys), None)
+        outages = [hold for hold in assessment.outages if (hold.stage, hold.pool) in keys]
         for placement in stage.placements:
             key = (stage.name, placement.pool)
             now, then = assessment.current[key], target[key]
@@ -484,7 +486,7 @@ def _reasons(
                 reasons[key] = ChangeReason.PINNED
             elif then < now and stage.name in assessment.idle:
                 reasons[key] = ChangeReason.IDLE
-            elif outage is not None:
+            elif (outage := _outage_behind(assessment, key, target, planned, outages, rises=rises)) is not None:
                 pool = outage.reason is HoldReason.POOL_UNAVAILABLE
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
             elif then > now and key in assessment.on_trial:
@@ -503,6 +505,28 @@ def _reasons(
             else:
                 reasons[key] = ChangeReason.DEMAND if falls else ChangeReason.COST
     return reasons
+
+
+def _outage_behind(
+    assessment: Assessment,
+    key: PlacementKey,
+    target: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    outages: Sequence[Hold],
+    *,
+    rises: bool,
+) -> Hold | None:
+    """Return which of the `outages` of a stage leads to the change of the placement `key`, None: none does.
+
+    One does if replicas are removed where it is, or are added elsewhere in their place. Removals elsewhere have another
+    reason. If no replica is removed where the outage is, so have additions while the demand rises, or beyond the plan.
+    """
+    lost = [out for out in outages if target[(key[0], out.pool)] < assessment.current[(key[0], out.pool)]]  # type: ignore[index]
+    if target[key] < assessment.current[key]:
+        return next((out for out in lost if out.pool == key[1]), None)
+    if any(out.pool == key[1] for out in outages):
+        return None
+    return next(iter(lost if rises or target[key] > planned[key] else [*lost, *outages]), None)
 
 
 def find_aims(

@@ -580,7 +580,7 @@ def test_a_placement_that_a_patch_points_elsewhere_is_missing_and_what_ran_there
     seen = world.at(20.0).target(StageName("asr"), PoolName("gpu"))
 
     assert seen == TargetMissing(reason="Deployment/elsewhere: not found")
-    assert reason(world.reading(20.0, ASR_GPU, Quantity.ARRIVAL_RATE)) is AbsenceReason.MISSING
+    assert reason(world.reading(20.0, ASR_GPU, Quantity.ARRIVAL_RATE)) is AbsenceReason.TOO_NEW
     assert world.cluster.observations[-1].cost_per_hour == pytest.approx(2.25)
     assert world.target(50.0, ASR_GPU).ready == 1
 
