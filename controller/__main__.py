@@ -1,14 +1,40 @@
 """The `sluice` program: its commands are the entry points that the installed packages declare."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
+from typing import Any
 
 import click
+
+from controller.ending import Misconfigured, ended_by_signals, output_errors
 
 _GROUP = "sluice.commands"
 
 
 class Commands(click.Group):
-    """The click group of `sluice`: its commands are the entry points in `_GROUP`, each imported only when needed."""
+    """The click group of `sluice`: its commands are the entry points in `_GROUP`, each imported only when needed.
+
+    Every command ends alike: see `controller.ending`. An error is one line.
+    """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the program, and end it at once when a signal says so."""
+        with ended_by_signals():
+            return super().main(*args, **extra)
+
+    def make_context(self, info_name: str | None, args: list[str], **extra: Any) -> click.Context:  # type: ignore[override]
+        """Return the context of the arguments; --help and --version are printed here."""
+        if sys.stdout is None and args[:1] != ["operator"]:
+            raise click.ClickException("standard output is closed; redirect it to a file or to /dev/null")
+        with output_errors(), _in_one_line():
+            return super().make_context(info_name, args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the arguments name."""
+        with output_errors(), _in_one_line():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the installed commands."""
@@ -27,6 +53,21 @@ class Commands(click.Group):
             assert isinstance(command, click.Command)
             return command
         return None
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Let errors of usage be printed as one line, which ends with the command whose help to read."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # it prints the help
+    except click.UsageError as error:
+        if error.ctx is not None:
+            rule = error.format_message()
+            stop = "" if rule.endswith((".", "?", "!")) else "."
+            raise Misconfigured(f"{rule}{stop} See '{error.ctx.command_path} --help'.") from None
+        raise
 
 
 def _not_installed(name: str, module: str) -> click.Command:

@@ -45,8 +45,10 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
             write_report(finished, place)
             if keep:
+                before = signal.signal(signal.SIGINT, signal.default_int_handler)  # here Ctrl-C is the regular end
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
+                signal.signal(signal.SIGINT, before)
     failures = broken_promises(summary) + [
         f"no other pool took over from {pool}, which had no capacity" for pool, line in fallbacks.items() if not line
     ]

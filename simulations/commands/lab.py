@@ -38,7 +38,6 @@ _UP_S = 1200.0
 _DOWN_S = 30.0
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,11 +119,9 @@ def read_scenario(path: Path) -> Scenario:
 def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
     """Run `scenario` with its progress on the terminal, then yield the finished run and its lab.
 
-    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails, and with 130
-    on Ctrl-C or SIGTERM.
+    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails.
     """
     prepare_environment()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM, as from a CI, cleans up like Ctrl-C
     console = Console()
     try:
         check(scenario, seed=options.seed)
@@ -140,9 +137,6 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, L
         raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:

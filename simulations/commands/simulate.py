@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
@@ -25,8 +24,6 @@ if find_spec("scipy") is None:  # solves the bound; the operator's image lacks i
     raise ModuleNotFoundError("scipy", name="scipy")
 
 REPORT, RESULTS = "report.html", "results.json"
-
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -191,12 +188,8 @@ def _made(
 ) -> "tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]":
     from simulations.experiment.experiment import run_and_bound
 
-    try:
-        with progress_bar(len(runs) + len(bounds)) as step:
-            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+    with progress_bar(len(runs) + len(bounds)) as step:
+        return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
 
 
 def _split(
