@@ -57,9 +57,11 @@ def ended_by_signals() -> Iterator[None]:
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     woken_before = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, _interrupt) for number in SIGNALS}
     threading.Thread(target=_enforce, args=(readable,), name="ending", daemon=True).start()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
+        for number in SIGNALS:
+            signal.signal(number, _interrupt)
         yield
     except Interrupted as ended:
         if ended.number == signal.SIGPIPE:
