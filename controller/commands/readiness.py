@@ -93,6 +93,8 @@ def readiness(
     from controller.readiness.sections import readiness as page_of
     from controller.resources.validation import validate_files
 
+    if out is not None:
+        _check_writable(out)
     checked = validate_files(files)
     if checked.findings:
         raise refused(checked.findings)
@@ -138,6 +140,18 @@ def readiness(
             click.echo(f"{one.name}: {one.verdict}", err=True)
     if any(one.blocked for one in pages):
         raise click.exceptions.Exit(BLOCKED)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise an error before the work if the page cannot be written to `path` at its end."""
+    existed = path.exists()
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise click.BadParameter(f"{path}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
+    if not existed:
+        path.unlink()
 
 
 def _missing(specs: Mapping["PipelineKey", "PipelineSpec"], learned: _Learned) -> dict["PipelineKey", tuple[str, ...]]:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -156,6 +157,12 @@ def check_writable(folder: Path) -> None:
         raise click.BadParameter(
             f"{folder}: cannot be written: {existing} must be a folder with write permission.", param_hint="'--out'"
         )
+    try:  # the permissions do not say everything, such as a disk that is full
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b" ")
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
 
 
 def _planned(
