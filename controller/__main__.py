@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from controller.commands.help_page import HelpContext
 from controller.ending import Misconfigured, ended_by_signals, output_errors
 
 _GROUP = "sluice.commands"
@@ -23,6 +24,11 @@ class Commands(click.Group):
         """Run the program, and end it at once when a signal says so."""
         with ended_by_signals():
             return super().main(*args, **extra)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what each command does, as one whole sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)])
 
     def make_context(self, info_name: str | None, args: list[str], **extra: Any) -> click.Context:  # type: ignore[override]
         """Return the context of the arguments; --help and --version are printed here."""
@@ -51,8 +57,18 @@ class Commands(click.Group):
             except ModuleNotFoundError as error:
                 return _not_installed(cmd_name, str(error.name))
             assert isinstance(command, click.Command)
+            command.context_class = HelpContext
             return command
         return None
+
+
+def _sentence(command: click.Command | None) -> str:
+    """Return the short help of a command, or the first sentence of its help, up to a colon."""
+    assert command is not None
+    if command.short_help:
+        return command.short_help.rstrip(".") + "."
+    text = " ".join((command.help or "").split("\n\n")[0].split())
+    return text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
 
 
 @contextmanager
@@ -79,6 +95,7 @@ def _not_installed(name: str, module: str) -> click.Command:
     return click.Command(
         name,
         callback=refuse,
+        short_help=f"Not installed: needs {module}",
         help=f"Not installed: needs {module}, which comes with sluice-operator[lab].",
         context_settings={"ignore_unknown_options": True},
         params=[click.Argument(["arguments"], nargs=-1, expose_value=False)],

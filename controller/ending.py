@@ -131,7 +131,7 @@ def _has_connections() -> bool:
 
 def _enforce(readable: int) -> None:
     """Read the numbers of arriving signals; `LIMIT_S` after one that ends the process, end it from this thread."""
-    with open(readable, "rb", buffering=0) as numbers:  # noqa: PTH123 - a descriptor
+    with open(readable, "rb", buffering=0) as numbers:
         while number := numbers.read(1):
             if signal.getsignal(number[0]) is _interrupt and _ends(number[0]):
                 time.sleep(LIMIT_S)

@@ -223,9 +223,7 @@ def _exceeds_any_budget(answer: PipelinePlan) -> bool:
     return limit is not None and limit.kind is LimitKind.BUDGET and answer.advice.required_budget_per_hour is None
 
 
-def _refusal(
-    answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float], *, unlimited_budget: bool
-) -> str:
+def _refusal(answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float], *, unlimited_budget: bool) -> str:
     limit = answer.limited_by
     if unlimited_budget:
         return "the SLA cannot be met for the whole load, whatever the budget"

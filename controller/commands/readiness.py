@@ -11,6 +11,7 @@ import click
 
 from controller.commands.connections import Prometheus, account_option, cluster_options
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
@@ -26,7 +27,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _Learned = Mapping["PipelineKey", Mapping["PlacementKey", "LearnedPlacement"]]
 
 
-@click.command()
+@click.command(
+    short_help="Write a page on what blocks a launch",
+    epilog=examples("sluice readiness pools.yaml speech.yaml --demand speech/captions=400"),
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
 @click.option(
     "--demand",

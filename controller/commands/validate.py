@@ -6,6 +6,7 @@ import click
 
 from controller.commands.connections import setting_options
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 from controller.core.messages.phrases import count_of
 from controller.resources.manifests import STANDARD_INPUT
 from controller.resources.validation import MODELS, validate_files
@@ -14,7 +15,10 @@ from controller.settings import InvalidSettings, load_settings
 _SUFFIXES = {".yaml", ".yml", ".json"}
 
 
-@click.command()
+@click.command(
+    short_help="Check manifests without a cluster",
+    epilog=examples("sluice validate pools.yaml speech.yaml", "helm template my-chart | sluice validate -"),
+)
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True, path_type=Path)
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from controller.commands.help_page import examples
 from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
 from simulations.commands.lab import executed, read_scenario, report_path, run_options, write_report
@@ -18,7 +19,10 @@ from simulations.results.scoring import Interval
 from simulations.scenario.scenario import Fault
 
 
-@click.command()
+@click.command(
+    short_help="Watch the operator scale a pipeline on this machine",
+    epilog=examples("sluice demo", "sluice demo --keep"),
+)
 @run_options
 @click.option("--keep", is_flag=True, help="Keep the lab running after the demo, until Ctrl-C.")
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from simulations.experiment.experiment import RunRequest
@@ -39,7 +40,10 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     return seeds
 
 
-@click.command()
+@click.command(
+    short_help="Simulate a scenario under Sluice and baselines",
+    epilog=examples("sluice simulate scenario.yaml --policy sluice --policy hpa --out report"),
+)
 @click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--policy",
@@ -62,17 +66,22 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
     help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
+@click.option(
+    "--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in parallel. Default: one per processor."
+)
 @click.option(
     "--parts",
     type=click.IntRange(1),
+    metavar="N",
     help="Split the runs into this many parts, for several machines; make only one of them, a file in --out.",
 )
 @click.option(
     "--part",
     type=click.IntRange(0),
+    metavar="N",
     envvar="JOB_COMPLETION_INDEX",
     help="The part to make, counted from 0. Default: $JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets.",
 )

@@ -106,7 +106,9 @@ def test_the_processes_of_a_simulation_that_is_killed_end_too() -> None:
 def workers(pid: int) -> list[psutil.Process]:
     """The two processes for the runs, once they are simulating: the engine is loaded."""
     with suppress(OSError, psutil.Error):
-        found = [each for each in psutil.Process(pid).children() if any("spawn_main" in word for word in each.cmdline())]
+        found = [
+            each for each in psutil.Process(pid).children() if any("spawn_main" in word for word in each.cmdline())
+        ]
         ready = [each for each in found if "numba" in Path(f"/proc/{each.pid}/maps").read_text()]
         return found if len(ready) == 2 else []
     return []

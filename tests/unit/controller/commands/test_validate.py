@@ -103,7 +103,9 @@ def test_files_without_resources_of_sluice_are_not_called_valid(tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("line", ["  name: {{ .Release.Name }}", "{{- if .Values.on }}", "  x: {{- toYaml .Values.x }}"])
+@pytest.mark.parametrize(
+    "line", ["  name: {{ .Release.Name }}", "{{- if .Values.on }}", "  x: {{- toYaml .Values.x }}"]
+)
 def test_a_template_of_helm_is_recognised(tmp_path: Path, line: str) -> None:
     path = tmp_path / "template.yaml"
     path.write_text(f"kind: ComputePool\nmetadata:\n{line}\n")
