@@ -44,7 +44,7 @@ def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
                 add = click.option(f"{flag}/--no-{flag[2:]}", default=None, help=field.description)
             else:
                 kind = click.Path(path_type=Path) if Path in get_args(field.annotation) else None
-                add = click.option(flag, type=kind, help=field.description)
+                add = click.option(flag, type=kind, metavar=_value_name(name), help=field.description)
             command = add(command)
         return command
 
@@ -76,7 +76,10 @@ def duration_option(
 def kubeconfig_option(command: Command) -> Command:
     """Return `command` with the option --kubeconfig."""
     return click.option(
-        "--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl."
+        "--kubeconfig",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="File with credentials. Default: that of kubectl.",
     )(command)
 
 
@@ -105,6 +108,31 @@ def pipeline_key(pipeline: str, namespace: str | None) -> str:
     if place and namespace and place != namespace:
         raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r} of --namespace")
     return f"{place or namespace or 'default'}/{name}"
+
+
+_VALUE_NAMES = {
+    "metrics": "SOURCE,...",
+    "prometheus_headers": "NAME=VALUE,...",
+    "match_labels": "LABEL=VALUE,...",
+    "scrape_endpoints": "URL,...",
+    "max_priority": "N,NAMESPACE=N,...",
+    "kubeconfig": "FILE",
+    "interval": "TIME",
+    "scrape_interval": "TIME",
+    "decision_time": "TIME",
+    "lease_duration": "TIME",
+    "fleet_budget": "USD",
+    "composition": "rss|sum",
+    "namespaces": "NAME,...",
+    "keda_address": "ADDRESS:PORT",
+    "log_format": "text|json",
+}
+
+
+def _value_name(name: str) -> str:
+    """Return what the help calls the value of a setting: the end of the setting's name, unless it has a better one."""
+    last = name.rpartition("_")[2]
+    return _VALUE_NAMES.get(name) or {"directory": "FOLDER", "username": "NAME"}.get(last, last.upper())
 
 
 def account_option(description: str) -> Callable[[Command], Command]:

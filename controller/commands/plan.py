@@ -9,6 +9,7 @@ import click
 import yaml
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.commands.plan_request import LoadRange, PlanRequest
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    short_help="Plan replicas, latency and cost for a given load",
+    epilog=examples(
+        "sluice plan pools.yaml speech.yaml --demand speech/captions=400",
+        "sluice plan pools.yaml speech.yaml --demand speech/captions=200:1200:5",
+    ),
+)
 @click.argument("files", nargs=-1, metavar="FILE...", type=_FILE)
 @click.option(
     "--demand",

@@ -167,11 +167,12 @@ def _packing(packing: Packing) -> dict[str, Any]:
 
 def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand: float, request: PlanRequest) -> None:
     budgets = {group.name: group.per_hour for group in request.problem.budgets if answer.key in group.pipelines}
+    shared = any(answer.key == key for users in users_of(request.specs.values()).values() for key, _ in users)
     if answer.feasible:
         page.say(f"{answer.key}: the SLA is met", style="bold green")
     else:
-        page.say(f"{answer.key}: {_refusal(answer, spec, budgets)}", style="bold red")
-    shared = any(answer.key == key for users in users_of(request.specs.values()).values() for key, _ in users)
+        unlimited = not shared and _exceeds_any_budget(answer)
+        page.say(f"{answer.key}: {_refusal(answer, spec, budgets, unlimited_budget=unlimited)}", style="bold red")
     for line in _promise(answer, spec, demand, budgets, advised=not shared):
         page.say(line, indent=1)
     for floor in _floors_above(spec, demand):
@@ -216,8 +217,16 @@ def _replicas(stage: StagePlan) -> str:
     )
 
 
-def _refusal(answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float]) -> str:
+def _exceeds_any_budget(answer: PipelinePlan) -> bool:
+    """Return whether a higher budget would serve more of the load, but no budget all of it; needs advice."""
     limit = answer.limited_by
+    return limit is not None and limit.kind is LimitKind.BUDGET and answer.advice.required_budget_per_hour is None
+
+
+def _refusal(answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float], *, unlimited_budget: bool) -> str:
+    limit = answer.limited_by
+    if unlimited_budget:
+        return "the SLA cannot be met for the whole load, whatever the budget"
     if limit is not None and limit.kind is LimitKind.SLA:
         return f"the SLA cannot be met: no allocation within the replica bounds reaches {duration(spec.sla.latency_s)}"
     return f"the SLA cannot be met for the whole load, limited by {limit_words(limit, spec.budget_per_hour, budgets)}"

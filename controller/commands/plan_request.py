@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ DEFAULT_STEPS = 10
 MAX_STEPS = 1000
 _MISSING = "not declared; give it, or --learned FILE with what the operator has measured"
 _NOT_LEARNED = "not declared, and not in the file of --learned; give it, or wait until the operator has measured it"
+_NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 MAX_RATE_RPS = 1e12
 """A demand above this many items per second is refused as a typing error."""
 
@@ -292,11 +294,9 @@ def _load(text: str, value: str) -> tuple[float, ...]:
 
 
 def _amount(option: str, text: str, number: str, what: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    # float() would also read 1_000 and digits of other scripts, which are typing errors here.
+    value = float(number) if _NUMBER.fullmatch(number) else math.nan
+    if not math.isfinite(value):
         shape = f"must be NAME={what} with a number" if what == "N" else f"{what} must be a number"
         raise click.UsageError(f"{option}: {text!r}: {shape} ≥ 0")
     return value

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 import click
 from rich import box
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 COLUMNS = 80
 """The width of wrapped lines, where no terminal says that it is another."""
 _PLAIN_WIDTH = 160
+_UNLIMITED = 100_000
 _INDENT = "  "
 
 
@@ -46,14 +48,29 @@ class Page:
         self._print(Text(line, style=style))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Print a table; a column whose name begins with > is aligned to the right."""
+        """Print a table; a column whose name begins with > is aligned to the right.
+
+        Where the terminal is too narrow for whole words, print each row as lines instead: a cut name is no name.
+        """
         shape = box.SIMPLE_HEAD if self._fancy else None
         table = Table(box=shape, pad_edge=False, header_style="bold")
         for column in columns:
             table.add_column(Text(column.lstrip(">")), justify="right" if column.startswith(">") else "left")
-        for row in rows:
+        cells = [tuple(row) for row in rows]
+        for row in cells:
             table.add_row(*(Text(cell) for cell in row))
-        self._print(table)
+        if not self._fancy or self._fits(table):
+            self._print(table)
+            return
+        names = [column.lstrip(">") for column in columns]
+        for row in cells:
+            self.say(f"{names[0]} {row[0]}", style="bold")
+            for name, cell in zip(names[1:], row[1:], strict=True):
+                self.say(f"{name}: {cell}", indent=1)
+
+    def _fits(self, table: Table) -> bool:
+        unlimited = self._console.options.update(max_width=_UNLIMITED)
+        return Measurement.get(self._console, unlimited, table).minimum <= self._console.width
 
     def _print(self, what: RenderableType) -> None:
         with self._console.capture() as captured:

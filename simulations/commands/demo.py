@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from controller.commands.help_page import examples
 from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
 from simulations.commands.lab import executed, read_scenario, report_path, run_options, write_report
@@ -18,7 +19,10 @@ from simulations.results.scoring import Interval
 from simulations.scenario.scenario import Fault
 
 
-@click.command()
+@click.command(
+    short_help="Watch the operator scale a pipeline on this machine",
+    epilog=examples("sluice demo", "sluice demo --keep"),
+)
 @run_options
 @click.option("--keep", is_flag=True, help="Keep the lab running after the demo, until Ctrl-C.")
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
@@ -45,8 +49,10 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
             write_report(finished, place)
             if keep:
+                before = signal.signal(signal.SIGINT, signal.default_int_handler)  # here Ctrl-C is the regular end
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
+                signal.signal(signal.SIGINT, before)
     failures = broken_promises(summary) + [
         f"no other pool took over from {pool}, which had no capacity" for pool, line in fallbacks.items() if not line
     ]

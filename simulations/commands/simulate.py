@@ -3,8 +3,8 @@
 import contextlib
 import json
 import os
-import signal
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from simulations.experiment.experiment import RunRequest
@@ -25,8 +26,6 @@ if find_spec("scipy") is None:  # solves the bound; the operator's image lacks i
     raise ModuleNotFoundError("scipy", name="scipy")
 
 REPORT, RESULTS = "report.html", "results.json"
-
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -41,7 +40,10 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     return seeds
 
 
-@click.command()
+@click.command(
+    short_help="Simulate a scenario under Sluice and baselines",
+    epilog=examples("sluice simulate scenario.yaml --policy sluice --policy hpa --out report"),
+)
 @click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--policy",
@@ -64,17 +66,22 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
     help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
+@click.option(
+    "--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in parallel. Default: one per processor."
+)
 @click.option(
     "--parts",
     type=click.IntRange(1),
+    metavar="N",
     help="Split the runs into this many parts, for several machines; make only one of them, a file in --out.",
 )
 @click.option(
     "--part",
     type=click.IntRange(0),
+    metavar="N",
     envvar="JOB_COMPLETION_INDEX",
     help="The part to make, counted from 0. Default: $JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets.",
 )
@@ -159,6 +166,12 @@ def check_writable(folder: Path) -> None:
         raise click.BadParameter(
             f"{folder}: cannot be written: {existing} must be a folder with write permission.", param_hint="'--out'"
         )
+    try:  # the permissions do not say everything, such as a disk that is full
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b" ")
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
 
 
 def _planned(
@@ -191,12 +204,8 @@ def _made(
 ) -> "tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]":
     from simulations.experiment.experiment import run_and_bound
 
-    try:
-        with progress_bar(len(runs) + len(bounds)) as step:
-            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+    with progress_bar(len(runs) + len(bounds)) as step:
+        return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
 
 
 def _split(

@@ -7,12 +7,14 @@ for `cluster.simulated.SETTLING_S` plus the slowest start-up before the load beg
 import contextlib
 import math
 import multiprocessing
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, fields
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -233,24 +235,30 @@ _scenario_of_process: Scenario | None = None
 
 
 def _begin_process(scenario: Scenario) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     global _scenario_of_process  # noqa: PLW0603 - sent once, not with every run
     _scenario_of_process = scenario
 
 
 @contextlib.contextmanager
 def _uninterruptible() -> Iterator[None]:
-    """Let processes that are started in the `with` block ignore Ctrl-C; a terminal sends it to them too.
+    """Let processes that are started in the `with` block not get Ctrl-C, which a terminal sends to them too.
 
-    The parent process ends them instead.
+    The parent process ends them instead. One that it gets in the block is delivered after it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers, and only it is interrupted
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # a start of it in the block would let the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # it was killed, and nothing takes the result of the run
 
 
 def _in_process(request: RunRequest | BoundRequest) -> RunResult | BoundResult:

@@ -29,7 +29,6 @@ class Simulator:
         self.runs: list[RunRequest] = []
         self.bounds: list[BoundRequest] = []
         self.checks = [a_check()]
-        self.error: BaseException | None = None
 
     def run_and_bound(
         self,
@@ -41,8 +40,6 @@ class Simulator:
         progress: Callable[[], None],
     ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
         assert jobs >= 1
-        if self.error is not None:
-            raise self.error
         self.runs, self.bounds = list(runs), list(bounds)
         results = []
         for request in runs:
@@ -234,13 +231,6 @@ def test_what_a_what_if_asks_that_is_not_simulated_is_told_before_anything_runs(
     assert result.stderr.startswith(f"{path}:23: whatIf[2].load: ")
     assert simulator.runs == []
     assert CliRunner().invoke(simulate, [*arguments, "--what-if", "half-budget"]).exit_code == 0
-
-
-def test_an_interrupt_ends_it_as_shells_do(simulator: Simulator) -> None:
-    simulator.error = KeyboardInterrupt()
-    result = call()
-    assert result.exit_code == 130
-    assert result.stderr == "interrupted\n"
 
 
 def test_a_failed_self_check_is_told_everywhere(simulator: Simulator, tmp_path: Path) -> None:
