@@ -62,6 +62,13 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     "--seeds", metavar="N,N,…", callback=_seeds, help="Seeds of the random loads to run. Default: the scenario's."
 )
 @click.option(
+    "--instances",
+    "limits",
+    multiple=True,
+    metavar="POOL=N",
+    help="Number of instances of a pool, instead of its spec.capacity.instances.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
@@ -93,6 +100,7 @@ def simulate(
     policies: tuple[str, ...],
     what_ifs: tuple[str, ...],
     seeds: tuple[int, ...] | None,
+    limits: tuple[str, ...],
     out: Path | None,
     jobs: int | None,
     parts: int | None,
@@ -105,16 +113,14 @@ def simulate(
     Exit status: 0 done; 1 the scenario is invalid or cannot be simulated; 2 wrong usage.
     """
     from simulations.policies.catalogue import POLICIES
-    from simulations.scenario.scenario import InvalidScenario, load_scenario
 
-    try:
-        loaded = load_scenario(scenario, policies=POLICIES)
-    except InvalidScenario as error:
-        raise refused(error.findings) from None
+    loaded = _loaded(scenario, limits)
     _check_names(policies, POLICIES, "policy", "'--policy'")
     _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
     if out is not None:
         check_writable(out)
+    for note in loaded.notes:
+        click.echo(f"note: {note}", err=True)
     runs, bounds = _planned(
         loaded,
         policies=tuple(dict.fromkeys(policies)) or None,
@@ -126,7 +132,7 @@ def simulate(
     if parts is None and not join:
         results, found = _made(loaded, runs, bounds, jobs=processes)
     else:
-        split, folder = _split(loaded, runs, bounds, parts=parts, out=out)
+        split, folder = _split(loaded, runs, bounds, parts=parts, out=out, options=limits)
         if not join:
             chosen = _chosen(part, split.parts)
             path = split.write(folder, chosen, *_made(loaded, *split.part(chosen), jobs=processes))
@@ -139,6 +145,23 @@ def simulate(
     if out is not None:
         page = write_report(experiment, loaded, out)
         click.echo(f"report: {page}", err=output == "json")
+
+
+def _loaded(path: Path, limits: Sequence[str]) -> "Scenario":
+    """Return the scenario in `path` as the simulated cluster runs it, with the pools' sizes in `limits`."""
+    from controller.commands.plan_request import instances_of
+    from controller.resources.translate import pipeline_spec, pool_spec
+    from simulations.cluster.replacements import replaced
+    from simulations.policies.catalogue import POLICIES
+    from simulations.scenario.scenario import InvalidScenario, load_scenario, with_instances
+
+    try:
+        loaded = load_scenario(path, policies=POLICIES, own_servers=True)
+    except InvalidScenario as error:
+        raise refused(error.findings) from None
+    specs = {spec.key: spec for spec in map(pipeline_spec, loaded.pipelines)}
+    pools = {spec.name: spec for spec in map(pool_spec, loaded.pools)}
+    return replaced(with_instances(loaded, instances_of(specs, pools, limits)))
 
 
 def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: str) -> None:
@@ -206,6 +229,7 @@ def _split(
     *,
     parts: int | None,
     out: Path | None,
+    options: tuple[str, ...],
 ) -> "tuple[Split, Path]":
     """Return the experiment as it is split, and the folder of its parts."""
     from simulations.experiment.parts import Split
@@ -215,7 +239,8 @@ def _split(
         raise click.UsageError("--join: needs --parts, the number of parts to join.")
     if out is None:
         raise click.UsageError("--parts: needs --out, the folder of the parts.")
-    return Split(runs=runs, bounds=bounds, parts=parts, inputs=provenance(scenario, (), runs)), out
+    inputs = provenance(scenario, (), runs)
+    return Split(runs=runs, bounds=bounds, parts=parts, inputs=inputs, options=options), out
 
 
 def _chosen(part: int | None, parts: int) -> int:
@@ -273,6 +298,7 @@ def experiment_of(
         bounds=bounds,
         self_checks=tuple(checks),
         provenance=provenance(scenario, command, results),
+        notes=scenario.notes,
     )
 
 
