@@ -177,7 +177,7 @@ def instances_of(
     """
     given = {
         PoolName(name): _whole_number("--instances", name, text)
-        for name, text in assignments("--instances", limits, pools).items()
+        for name, text in _assignments("--instances", limits, pools).items()
     }
     used = _used_pools(specs)
     missing = sorted(used - pools.keys())
@@ -246,7 +246,7 @@ def _used_pools(specs: Mapping[PipelineKey, PipelineSpec]) -> set[PoolName]:
     return {placement.pool for spec in specs.values() for stage in spec.stages for placement in stage.placements}
 
 
-def assignments(
+def _assignments(
     option: str,
     texts: Iterable[str],
     known: Iterable[str],
@@ -274,9 +274,7 @@ def assignments(
     return values
 
 
-def loads_of(
-    texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]
-) -> dict[PipelineKey, tuple[float, ...]]:
+def loads_of(texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, tuple[float, ...]]:
     """Return the loads of each pipeline in `texts`, the values of --demand, in the pipeline's own unit.
 
     The name may be left out where there is one pipeline.
@@ -288,7 +286,7 @@ def loads_of(
     rule = f"{_NAMED}; the files have {', '.join(sorted(specs)) or 'none'}"
     found = {
         PipelineKey(name): _load(f"{name}={value}", value)
-        for name, value in assignments("--demand", texts, specs, only=only, rule=rule).items()
+        for name, value in _assignments("--demand", texts, specs, only=only, rule=rule).items()
     }
     for key, loads in found.items():
         if loads[-1] * specs[key].items_per_unit_s > MAX_RATE_RPS:

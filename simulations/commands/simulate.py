@@ -3,12 +3,14 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -41,8 +43,56 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     return seeds
 
 
+def _session(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    from controller.resources.fields import DURATION_PATTERN, duration_s
+
+    if text is not None and not (re.fullmatch(DURATION_PATTERN, text) and duration_s(text) > 0):
+        raise click.BadParameter(f"{text!r}: must be a time above 0, such as 8m.", param=option)
+    return text
+
+
 @click.command()
-@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="SCENARIO | MANIFEST...",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="[NAMESPACE/NAME=]FILE",
+    help="Recorded load of a pipeline in MANIFESTs: a CSV export of Grafana, or the answer of a range query. Repeat it "
+    "for every pipeline; the name is optional where there is one.",
+)
+@click.option(
+    "--series",
+    multiple=True,
+    metavar="[NAMESPACE/NAME=]NAME",
+    help="Series of --trace, if the file has several: a column, or the value of a label.",
+)
+@click.option(
+    "--demand",
+    "demands",
+    multiple=True,
+    metavar="[NAMESPACE/NAME=]N",
+    help="Constant load of a pipeline in MANIFESTs, instead of --trace, in its own unit: streams, or requests/s.",
+)
+@click.option(
+    "--session",
+    callback=_session,
+    metavar="TIME",
+    help="Mean length of a stream, such as 8m. Default: 5m where streams stay on a replica.",
+)
+@click.option(
+    "--scenario",
+    "scenario",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File to write the scenario of MANIFESTs to. Default: scenario.yaml.",
+)
 @click.option(
     "--policy",
     "policies",
@@ -95,8 +145,13 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     help="Format of the output.",
 )
 def simulate(
-    scenario: Path,
+    files: tuple[Path, ...],
     *,
+    traces: tuple[str, ...],
+    series: tuple[str, ...],
+    demands: tuple[str, ...],
+    session: str | None,
+    scenario: Path | None,
     policies: tuple[str, ...],
     what_ifs: tuple[str, ...],
     seeds: tuple[int, ...] | None,
@@ -110,16 +165,21 @@ def simulate(
 ) -> None:
     """Simulate SCENARIO: what Sluice and baseline policies would cost, and how often they would meet the SLA.
 
+    MANIFESTs with --trace or --demand need no SCENARIO: one is written, to run and to edit.
+
     Exit status: 0 done; 1 the scenario is invalid or cannot be simulated; 2 wrong usage.
     """
     from simulations.policies.catalogue import POLICIES
 
-    loaded = _loaded(scenario, limits)
-    _check_names(policies, POLICIES, "policy", "'--policy'")
-    _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
     if out is not None:
         check_writable(out)
-    for note in loaded.notes:
+    path, about = _scenario_file(
+        files, scenario, traces=traces, series=series, demands=demands, limits=limits, session=session
+    )
+    loaded = _loaded(path, limits)
+    _check_names(policies, POLICIES, "policy", "'--policy'")
+    _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
+    for note in (*about, *loaded.notes):
         click.echo(f"note: {note}", err=True)
     runs, bounds = _planned(
         loaded,
@@ -147,12 +207,43 @@ def simulate(
         click.echo(f"report: {page}", err=output == "json")
 
 
+def _scenario_file(
+    files: Sequence[Path], scenario: Path | None, *, limits: tuple[str, ...], **of_manifests: Any
+) -> tuple[Path, list[str]]:
+    """Return the scenario file among `files`, or the one that is written for manifests, and notes on what it has."""
+    from controller.resources.manifests import ManifestError, load_documents
+    from simulations.commands.simulate_manifests import Wanted, write_scenario
+
+    given = [
+        f"--{name.removesuffix('s') if name != 'series' else name}" for name, value in of_manifests.items() if value
+    ]
+    try:
+        of_kinds = {document.data.get("kind") is not None for file in files for document in load_documents(file)}
+    except ManifestError:  # reported where the file is read
+        of_kinds = {len(files) > 1 or bool(given)}
+    if of_kinds == {True}:
+        if not of_manifests["traces"] and not of_manifests["demands"]:
+            raise click.UsageError(
+                f"{files[0]}: has resources and no load; give --trace FILE with recorded load, or --demand N"
+            )
+        path = scenario or Path("scenario.yaml")
+        return path, write_scenario(files, Wanted(limits=limits, **of_manifests), path)
+    if len(files) > 1:
+        raise click.UsageError("name one SCENARIO, or MANIFESTs with --trace or --demand, and not both")
+    if scenario is not None:
+        given.append("--scenario")
+    if given:
+        raise click.UsageError(f"{given[0]}: is for MANIFESTs; {files[0]} is a scenario, which has it in its fields")
+    return files[0], []
+
+
 def _loaded(path: Path, limits: Sequence[str]) -> "Scenario":
     """Return the scenario in `path` as the simulated cluster runs it, with the pools' sizes in `limits`."""
     from controller.commands.plan_request import instances_of
     from controller.resources.translate import pipeline_spec, pool_spec
     from simulations.cluster.replacements import replaced
     from simulations.policies.catalogue import POLICIES
+    from simulations.scenario.load import load_notes
     from simulations.scenario.scenario import InvalidScenario, load_scenario, with_instances
 
     try:
@@ -161,7 +252,8 @@ def _loaded(path: Path, limits: Sequence[str]) -> "Scenario":
         raise refused(error.findings) from None
     specs = {spec.key: spec for spec in map(pipeline_spec, loaded.pipelines)}
     pools = {spec.name: spec for spec in map(pool_spec, loaded.pools)}
-    return replaced(with_instances(loaded, instances_of(specs, pools, limits)))
+    found = replaced(with_instances(loaded, instances_of(specs, pools, limits)))
+    return replace(found, notes=(*load_notes(found), *found.notes))
 
 
 def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: str) -> None:

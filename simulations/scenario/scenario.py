@@ -192,7 +192,12 @@ class LoadFields(Part):
     trace: str | None = None
     """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"] | None = None
-    """The column of the trace, which says what its numbers are."""
+    """What the numbers of the trace are."""
+    series: Annotated[str, Field(min_length=1)] | None = None
+    """The series of the file, where it has several: the name of a column, a series of Prometheus such as
+    `open{job="asr"}`, or the value of one of its labels. Default: the series named as `column`, or the only one."""
+    at_end: Literal["repeat", "end"] | None = None
+    """What follows where the run is longer than the trace: the trace again, or no load. Default: repeat."""
     copies: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Superposed copies of the trace, each but the first shifted cyclically at random."""
     session: Session | None = None
@@ -211,7 +216,7 @@ class Load(LoadFields):
     trace: str
     """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"]
-    """The column of the trace, which says what its numbers are."""
+    """What the numbers of the trace are."""
 
 
 class MetricsShare(Part):
@@ -653,7 +658,8 @@ def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = Non
 def _not_simulated(pipeline: SpeechPipeline, *, shared: bool = False) -> Iterator[Breach]:
     """Yield the fields of a valid pipeline with which no run is possible, neither in the simulator nor on the lab.
 
-    `shared` says whether stages may be shared. Both need the true service times. A `cv` or `startup` that is not declared is taken as its placeholder.
+    `shared` says whether stages may be shared. Both need the true service times. A `cv` or `startup` that is not
+    declared is taken as its placeholder.
     """
     for i, stage in enumerate(pipeline.spec.stages):
         at = ("spec", "stages", i)
@@ -876,7 +882,7 @@ def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) ->
     pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
     yield from _unit_breaches(at, load, pipeline)
     try:
-        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent)
+        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent, series=load.series)
     except InvalidTrace as error:
         yield Breach(path=(*at, "trace"), rule=str(error))
         return

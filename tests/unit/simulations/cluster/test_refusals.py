@@ -68,8 +68,10 @@ def test_a_pool_without_a_number_of_instances_is_told(tmp_path: Path) -> None:
     found = told(a_scenario(tmp_path, pools=POOLS.replace("capacity: {instances: 4}", "capacity: {readyNodes: true}")))
 
     assert found == [
-        "pools.yaml:17: spec.capacity.instances: (absent): a pool without spec.capacity.instances needs it "
-        "(--instances gpu=N)"
+        (
+            "pools.yaml:17: spec.capacity.instances: (absent): a pool without spec.capacity.instances needs it "
+            "(--instances gpu=N)"
+        )
     ]
 
 

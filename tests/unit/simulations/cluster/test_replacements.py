@@ -45,8 +45,10 @@ def test_a_query_of_the_demand_that_the_ingress_cannot_answer_becomes_one_that_i
     spec = pipeline_spec(scenario.pipelines[0])
     assert parse_query(spec.queries.demand, [CAPTIONS]) == RequestRate(pipeline=CAPTIONS, window_s=60)
     assert scenario.notes == (
-        "speech/captions: demand.query is replaced: the simulated ingress reports the rate of requests of the "
-        "scenario's load",
+        (
+            "speech/captions: demand.query is replaced: the simulated ingress reports the rate of requests of the "
+            "scenario's load"
+        ),
     )
 
 
@@ -66,9 +68,7 @@ def test_a_query_of_the_latency_becomes_that_of_the_slas_percentile(tmp_path: Pa
 
     spec = pipeline_spec(scenario.pipelines[0])
     assert spec.queries.latency is not None
-    assert parse_query(spec.queries.latency, [CAPTIONS]) == LatencyQuantile(
-        pipeline=CAPTIONS, window_s=60, share=0.9
-    )
+    assert parse_query(spec.queries.latency, [CAPTIONS]) == LatencyQuantile(pipeline=CAPTIONS, window_s=60, share=0.9)
     assert scenario.notes == (
         "speech/captions: sla.query is replaced: the simulated ingress reports the p90 latency of the run",
     )
