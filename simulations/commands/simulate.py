@@ -252,7 +252,8 @@ def _loaded(path: Path, limits: Sequence[str]) -> "Scenario":
         raise refused(error.findings) from None
     specs = {spec.key: spec for spec in map(pipeline_spec, loaded.pipelines)}
     pools = {spec.name: spec for spec in map(pool_spec, loaded.pools)}
-    found = replaced(with_instances(loaded, instances_of(specs, pools, limits)))
+    instances = {str(name): count for name, count in instances_of(specs, pools, limits).items()}
+    found = replaced(with_instances(loaded, instances))
     return replace(found, notes=(*load_notes(found), *found.notes))
 
 
