@@ -17,7 +17,7 @@ import click
 from controller.commands.findings import refused
 
 if TYPE_CHECKING:
-    from simulations.experiment.experiment import RunRequest
+    from simulations.experiment.experiment import Executor, RunRequest
     from simulations.experiment.hindsight import BoundRequest
     from simulations.experiment.parts import Split
     from simulations.results.results import BoundResult, Experiment, RunResult
@@ -125,6 +125,15 @@ def _session(_: click.Context, option: click.Parameter, text: str | None) -> str
 )
 @click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
 @click.option(
+    "--executor",
+    "where",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where to run: in processes of this machine, or on the Ray cluster of $RAY_ADDRESS (default: that of this "
+    "machine). ray needs the extra `ray`.",
+)
+@click.option(
     "--parts",
     type=click.IntRange(1),
     help="Split the runs into this many parts, for several machines; make only one of them, a file in --out.",
@@ -158,6 +167,7 @@ def simulate(
     limits: tuple[str, ...],
     out: Path | None,
     jobs: int | None,
+    where: str,
     parts: int | None,
     part: int | None,
     join: bool,
@@ -171,6 +181,9 @@ def simulate(
     """
     from simulations.policies.catalogue import POLICIES
 
+    if where == "ray" and jobs is not None:
+        raise click.UsageError("--jobs: is for --executor local; Ray runs as many at once as it has processors")
+    executor = _executor(where)
     if out is not None:
         check_writable(out)
     path, about = _scenario_file(
@@ -188,18 +201,17 @@ def simulate(
         seeds=seeds,
     )
     processes = jobs or len(os.sched_getaffinity(0))
-    command = ("sluice", *sys.argv[1:])
+    command = _of_one_process(("sluice", *sys.argv[1:]))
     if parts is None and not join:
-        results, found = _made(loaded, runs, bounds, jobs=processes)
+        results, found = _made(loaded, runs, bounds, jobs=processes, executor=executor)
     else:
         split, folder = _split(loaded, runs, bounds, parts=parts, out=out, options=limits)
         if not join:
             chosen = _chosen(part, split.parts)
-            path = split.write(folder, chosen, *_made(loaded, *split.part(chosen), jobs=processes))
+            path = split.write(folder, chosen, *_made(loaded, *split.part(chosen), jobs=processes, executor=executor))
             click.echo(f"part: {path}", err=output == "json")
             return
         results, found = _joined(split, folder)
-        command = _of_one_process(command)
     experiment = experiment_of(loaded, results, found, command=command, seeds=tuple(seeds or loaded.file.seeds))
     _print(experiment, output)
     if out is not None:
@@ -302,14 +314,34 @@ def _planned(
     return runs, tuple(BoundRequest(what_if=what_if, seed=seed) for what_if, seed in bounds)
 
 
+def _executor(where: str) -> "Executor | None":
+    """Return the executor of --executor; None: processes of this machine."""
+    if where == "local":
+        return None
+    from simulations.experiment.ray_cluster import RayFailed, ray_cluster
+
+    try:
+        return ray_cluster()
+    except RayFailed as error:
+        raise click.UsageError(f"--executor: {error}") from None
+
+
 def _made(
-    scenario: "Scenario", runs: "Sequence[RunRequest]", bounds: "Sequence[BoundRequest]", *, jobs: int
+    scenario: "Scenario",
+    runs: "Sequence[RunRequest]",
+    bounds: "Sequence[BoundRequest]",
+    *,
+    jobs: int,
+    executor: "Executor | None",
 ) -> "tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]":
     from simulations.experiment.experiment import run_and_bound
+    from simulations.experiment.ray_cluster import RayFailed
 
     try:
         with progress_bar(len(runs) + len(bounds)) as step:
-            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
+            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step, executor=executor)
+    except RayFailed as error:
+        raise click.ClickException(str(error)) from None
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -356,13 +388,13 @@ def _joined(split: "Split", folder: Path) -> "tuple[tuple[RunResult, ...], tuple
 
 
 def _of_one_process(command: Sequence[str]) -> tuple[str, ...]:
-    """Return `command` without the options that split it: what repeats the joined result."""
+    """Return `command` without the options that say where it ran: what repeats the result in one process."""
     kept: list[str] = []
     words = iter(command)
     for word in words:
-        if word in {"--parts", "--part"}:
+        if word in {"--parts", "--part", "--executor"}:
             next(words, None)
-        elif word != "--join" and not word.startswith(("--parts=", "--part=")):
+        elif word != "--join" and not word.startswith(("--parts=", "--part=", "--executor=")):
             kept.append(word)
     return tuple(kept)
 

@@ -15,7 +15,7 @@ from experiments import CONTRACT, a_check, a_result
 
 from simulations.commands.simulate import simulate
 from simulations.experiment import experiment
-from simulations.experiment.experiment import RunRequest
+from simulations.experiment.experiment import Executor, RunRequest
 from simulations.experiment.hindsight import BoundRequest
 from simulations.results.results import BoundResult, RunResult
 from simulations.scenario.scenario import Scenario, load_scenario
@@ -40,8 +40,10 @@ class Simulator:
         *,
         jobs: int,
         progress: Callable[[], None],
+        executor: Executor | None = None,
     ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
         assert jobs >= 1
+        assert executor is None
         if self.error is not None:
             raise self.error
         self.runs, self.bounds = list(runs), list(bounds)
@@ -154,6 +156,9 @@ def test_the_report_and_its_numbers_are_left_in_the_folder(simulator: Simulator,
         (["--seeds", ""], "must be whole numbers"),
         (["-o", "yaml"], "'yaml' is not one of"),
         (["--jobs", "0"], "--jobs"),
+        (["--executor", "ray"], "--executor: Ray is not installed: pip install 'sluice-operator[ray]'"),
+        (["--executor", "ray", "--jobs", "2"], "--jobs: is for --executor local"),
+        (["--executor", "cloud"], "'cloud' is not one of"),
     ],
 )
 def test_wrong_usage_is_told_and_nothing_runs(simulator: Simulator, arguments: list[str], message: str) -> None:
