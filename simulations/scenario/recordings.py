@@ -83,7 +83,9 @@ def _chosen(names: Sequence[str], series: str | None, default: str, where: str) 
         return list(names).index(default)
     if len(names) == 1:
         return 0
-    raise InvalidTrace(f"{where}: has {len(names)} series; name one of them as `series`: {_listed(names)}")
+    raise InvalidTrace(
+        f"{where}: has no column {default!r}, but {len(names)} series; name one of them as `series`: {_listed(names)}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -275,6 +275,29 @@ class SpotReclaim(Part):
     """The time between the announcement, from which the nodes take no new replica, and the reclaim."""
 
 
+class NodeStartup(Part):
+    """How long a node takes from its launch until it is ready, uniformly distributed."""
+
+    min: Duration = "60s"
+    """The least time."""
+    max: Duration = "180s"
+    """The longest time."""
+
+    constraints = (
+        constraint(
+            holds=lambda self: duration_s(self.min) <= duration_s(self.max),
+            cel=None,
+            rule="must be at least min ({min})",
+            field="max",
+        ),
+    )
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """Return the least and the longest time in seconds."""
+        return duration_s(self.min), duration_s(self.max)
+
+
 FaultKind = Literal[
     "poolUnavailable",
     "poolLost",
@@ -439,6 +462,8 @@ class ScenarioFile(Part):
     """Time of every item outside the stages, such as in a gateway."""
     speed_spread: Number = 0.0
     """The service times of replicas differ by a factor of mean 1 and this coefficient of variation."""
+    node_startup: NodeStartup = NodeStartup()
+    """Launch of a node, on pools with `capacity.nodePool`, in the simulator."""
     scrape_interval: PositiveDuration = "1s"
     """The time between two scrapes of the metrics."""
     sheds: bool = True
