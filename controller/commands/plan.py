@@ -29,9 +29,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--demand",
     "demands",
     multiple=True,
-    metavar="NAMESPACE/NAME=N",
-    help="Load of a pipeline in its own unit: streams, or requests/s. Repeat it for every pipeline. For one pipeline, "
-    "LOW:HIGH[:STEPS] instead of N plans STEPS loads of that range, both ends included (default 10).",
+    metavar="[NAMESPACE/NAME=]N",
+    help="Load of a pipeline in its own unit: streams, or requests/s. Repeat it for every pipeline; the name is "
+    "optional where the files have one pipeline. For one pipeline, LOW:HIGH[:STEPS] instead of N plans STEPS loads of "
+    "that range, both ends included (default 10).",
 )
 @click.option(
     "--instances",

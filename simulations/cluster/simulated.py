@@ -134,7 +134,12 @@ class SimulatedCluster:
         self.now_s = -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
         self._agenda = Agenda()
         self._workloads = Workloads(
-            self.pipelines, self._resources.pools.values(), agenda=self._agenda, servers=self, seed=seed
+            self.pipelines,
+            self._resources.pools.values(),
+            agenda=self._agenda,
+            servers=self,
+            seed=seed,
+            node_startup_s=self._file.node_startup.range_s,
         )
         self._targets = {
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
@@ -168,8 +173,9 @@ class SimulatedCluster:
             pools={
                 name: PoolState(
                     spec=spec,
-                    ready_instances=len(self._workloads.pools[name].present()),
-                    leaving_instances=self._workloads.pools[name].going(),
+                    ready_instances=len(self._workloads.pools[name].ready(self.now_s)),
+                    leaving_instances=self._workloads.pools[name].going(self.now_s),
+                    node_pool=self._workloads.pools[name].state(self.now_s),
                     zones=1,
                     memory=self._resources.pool_memories.get(name, PoolMemory()),
                     nodes=dict.fromkeys(self._workloads.occupied(name), "") if billed else {},
@@ -381,6 +387,7 @@ class SimulatedCluster:
                     workloads[stage.name, placement.pool],
                     self._workloads.pools.get(placement.pool),
                     str(placement.target),
+                    now_s=self.now_s,
                     billed=billed,
                 )
                 for stage in spec.stages
@@ -438,8 +445,8 @@ class SimulatedCluster:
 
 
 def _target(
-    workload: Workload | None, pool: NodePool | None, name: str, *, billed: bool
+    workload: Workload | None, pool: NodePool | None, name: str, *, now_s: float, billed: bool
 ) -> TargetState | TargetMissing:
     if workload is None or pool is None:
         return TargetMissing(reason=f"{name}: not found")
-    return workload.target_state(pool, billed=billed)
+    return workload.target_state(pool, now_s=now_s, billed=billed)

@@ -233,7 +233,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """All runs of a scenario, its bounds and the self-checks."""
+    """All runs of a scenario, its bounds and the self-checks.
+
+    `notes` say what was simulated otherwise than it is written, one sentence each.
+    """
 
     scenario: str
     seeds: tuple[int, ...]
@@ -241,6 +244,7 @@ class Experiment:
     bounds: tuple[BoundResult, ...]
     self_checks: tuple[SelfCheck, ...]
     provenance: Provenance
+    notes: tuple[str, ...] = ()
 
     def runs(self) -> tuple[Run, ...]:
         """Return one `Run` for each policy, tuning and what-if, in the order of their first result."""
@@ -327,6 +331,7 @@ def to_json(experiment: Experiment) -> dict[str, Any]:
         ],
         "runs": [_run_document(run, runs) for run in runs],
         "self_checks": [asdict(check) for check in experiment.self_checks],
+        "notes": list(experiment.notes),
         "provenance": {
             "command": list(experiment.provenance.command),
             "versions": dict(experiment.provenance.versions),

@@ -255,6 +255,8 @@ def test_instances_can_be_replaced() -> None:
         ([], "speech/live-captions: missing; every pipeline in the files needs one"),
         (["--demand=live-captions=8"], "'live-captions': is not in these files"),
         (["--demand=speech/live-captions=many"], "must be NAME=N"),
+        (["--demand=many"], "'speech/live-captions=many': must be NAME=N"),
+        (["--demand=8", DEMAND], "is given twice"),
         (["--demand=speech/live-captions=-1"], "must be NAME=N"),
         (["--demand=speech/live-captions=nan"], "must be NAME=N"),
         (["--demand=speech/live-captions=1_000"], "must be NAME=N"),
@@ -288,6 +290,23 @@ def test_wrong_usage_is_2_and_says_what(options: list[str], message: str) -> Non
     assert result.exit_code == 2
     assert result.stdout == ""
     assert message in result.stderr
+
+
+def test_the_name_of_the_only_pipeline_can_be_left_out_of_the_demand() -> None:
+    for short, long in (("--demand=100", LIGHT), ("--demand=400:3000:3", "--demand=speech/live-captions=400:3000:3")):
+        answers = [json.loads(run(*CONTRACT[:2], option, "-o", "json").stdout) for option in (short, long)]
+        assert {key: value for key, value in answers[0].items() if key != "solve_s"} == {
+            key: value for key, value in answers[1].items() if key != "solve_s"
+        }
+
+
+def test_the_demand_of_one_of_several_pipelines_needs_its_name() -> None:
+    result = run(*EXAMPLE_FILES, "--demand=100", "--instances=c7i=20")
+    assert result.exit_code == 2
+    assert (
+        "--demand: '100': must be NAME=N with a number ≥ 0; the files have archive/batch-transcription, "
+        "meetings/meeting-notes" in result.stderr
+    )
 
 
 def test_only_one_pipeline_may_have_a_range_and_a_frontier_is_that_of_one() -> None:
