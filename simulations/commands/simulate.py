@@ -299,6 +299,8 @@ def _print(experiment: "Experiment", output: str) -> None:
 
 def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
     """Write report and results to `folder`, which is created if needed; return the path of the report."""
+    from simulations.report.changes import plan_of_peak
+    from simulations.report.conclusions import subject
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render
     from simulations.results.results import to_json
@@ -306,5 +308,6 @@ def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).write_text(json.dumps(to_json(experiment), indent=1, allow_nan=False) + "\n")
     page = (folder / REPORT).resolve()
-    page.write_text(render(experiment, scenario, error_bar=measured_fidelity()))
+    peak = plan_of_peak(scenario, subject(experiment))
+    page.write_text(render(experiment, scenario, error_bar=measured_fidelity(), peak=peak))
     return page

@@ -42,6 +42,7 @@ def log(entries: Sequence[DecisionEntry], *, name: str, limit: int | None = None
             (_row(entry, several=several) for entry in shown),
             label=f"Decisions of {name}",
             tall=True,
+            stacked=False,
         ),
         class_="log",
     )
