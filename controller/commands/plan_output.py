@@ -44,7 +44,8 @@ def document(
 ) -> dict[str, Any]:
     """Return the document that `-o json` and `-o yaml` print for `plan`; an absent value is null.
 
-    `sensitivity` has what the plan would be with other service times, stage by stage. `solve_s` is the time in seconds that the plan took to compute.
+    `sensitivity` has what the plan would be with other service times, stage by stage. `solve_s` is the time in seconds
+    that the plan took to compute.
     """
     return {
         "feasible": plan.feasible,

@@ -18,7 +18,8 @@ MOST_STAGES = 20
 def stage_error(stage: StagePlan, spec: PipelineSpec) -> float | None:
     """Return the error bar of a stage's latency as a share: that of the model, widened by declared service times.
 
-    A latency is at least proportional to the service time. Both errors are taken as independent. None: neither is known.
+    A latency is at least proportional to the service time. Both errors are taken as independent. None: both are
+    unknown.
     """
     declared = [_declared_error(stage, spec, p.pool) for p in stage.placements if p.replicas]
     known = [error for error in (stage.latency_error, max(declared, default=0.0)) if error]

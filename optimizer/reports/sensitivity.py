@@ -30,11 +30,12 @@ def service_time_sensitivity(problem: Problem, share: float = SERVICE_TIME_SHARE
     for pipeline in problem.pipelines:
         for stage in pipeline.stages:
             if stage.sharing is None:
-                shorter, longer = (
-                    allocate(_with_stage(problem, pipeline, _slowed(stage, factor))) for factor in (1 - share, 1 + share)
-                )
                 yield StageSensitivity(
-                    pipeline=pipeline.key, stage=stage.name, share=share, shorter=shorter, longer=longer
+                    pipeline=pipeline.key,
+                    stage=stage.name,
+                    share=share,
+                    shorter=allocate(_with_stage(problem, pipeline, _slowed(stage, 1 - share))),
+                    longer=allocate(_with_stage(problem, pipeline, _slowed(stage, 1 + share))),
                 )
 
 
@@ -52,6 +53,4 @@ def _slowed(stage: Stage, factor: float) -> Stage:
 def _with_stage(problem: Problem, pipeline: Pipeline, stage: Stage) -> Problem:
     stages = tuple(stage if own.name == stage.name else own for own in pipeline.stages)
     changed = replace(pipeline, stages=stages)
-    return replace(
-        problem, pipelines=tuple(changed if own.key == pipeline.key else own for own in problem.pipelines)
-    )
+    return replace(problem, pipelines=tuple(changed if own.key == pipeline.key else own for own in problem.pipelines))

@@ -4,16 +4,18 @@ from collections.abc import Iterator
 
 from controller.commands.terminal import Page
 from simulations.report import fidelity, formats
+from simulations.report.changes import Peak, sensitivity_of
 from simulations.report.conclusions import label, sentences, subject, users_of_all
 from simulations.report.fidelity import Fidelity
 from simulations.results.results import Experiment, Run, dominated_by
 from simulations.results.users import promise_kept
 
 
-def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:
+def print_experiment(experiment: Experiment, error_bar: Fidelity | None, peak: Peak | None = None) -> None:
     """Print how many users were served as promised, a table of runs for each what-if, and the results in sentences.
 
-    The first what-if is the scenario itself.
+    The first what-if is the scenario itself. `peak` is the plan for the highest load, which says how much hangs on the
+    service times.
     """
     page = Page()
     first, *rest = sentences(experiment)
@@ -47,6 +49,8 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None
         page.say()
     for sentence in (*rest, *_trust(experiment, error_bar)):
         page.say(sentence)
+    for line in sensitivity_of(peak):
+        page.say(line.strip() if line.startswith(" ") else f"At the peak, {line}", indent=int(line.startswith(" ")))
 
 
 def _title(experiment: Experiment, what_if: str | None, bound: float | None) -> str:

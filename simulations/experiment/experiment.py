@@ -36,8 +36,8 @@ from simulations.policies.recorded import RecordedReplicas, RecordedSettings
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
-from simulations.results.users import users_of
 from simulations.results.scoring import ItemScore, Tally, totals
+from simulations.results.users import users_of
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
 from simulations.scenario.schedule import Schedule

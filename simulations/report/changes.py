@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from controller.commands.sensitivity_output import MOST_STAGES, sensitivity_lines
 from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
 from controller.core.state.policy import Policy
 from controller.html import Markup, element
@@ -10,6 +11,7 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import Problem
 from optimizer.plan import Plan
 from optimizer.reports.certificate import certified_plan
+from optimizer.reports.sensitivity import StageSensitivity, service_time_sensitivity
 from simulations.report import formats
 from simulations.report.conclusions import Today, bound_per_hour, label
 from simulations.report.table import table
@@ -30,7 +32,15 @@ class Change:
     source: str
 
 
-def plan_of_peak(scenario: Scenario, run: Run) -> Plan:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """The plan for the highest load in a window of a run, and what it would be with other service times."""
+
+    plan: Plan
+    sensitivity: tuple[StageSensitivity, ...]
+
+
+def peak_of(scenario: Scenario, run: Run) -> Peak:
     """Return the optimizer's plan for the highest load in a window of `run`, with shadow prices and advice.
 
     It is made with the service times, prices and budgets that the scenario begins with.
@@ -50,7 +60,26 @@ def plan_of_peak(scenario: Scenario, run: Run) -> Plan:
         pools={pool.name: optimizer_pool(pool, pool.instances or 0) for pool in pools},
         composition=Policy().composition,
     )
-    return certified_plan(problem, shadow_prices=True, advice=True, lower_bound=False)
+    plan = certified_plan(problem, shadow_prices=True, advice=True, lower_bound=False)
+    few = plan.feasible and sum(len(spec.stages) for spec in specs) <= MOST_STAGES
+    return Peak(plan=plan, sensitivity=tuple(service_time_sensitivity(problem)) if few else ())
+
+
+def sensitivity_of(peak: Peak | None) -> list[str]:
+    """Return what the plan for the peak would cost with other service times, a line for each stage after a heading."""
+    return [] if peak is None else list(sensitivity_lines(peak.sensitivity, peak.plan.cost_per_hour))
+
+
+def sensitivity_list(peak: Peak | None) -> Markup | None:
+    """Return what the plan for the peak would cost with other service times as HTML; None where it is not known."""
+    heading, *lines = sensitivity_of(peak) or [""]
+    if not lines:
+        return None
+    return Markup.of(
+        element("h3", "Against other service times"),
+        element("p", f"In the plan for the peak, {heading}"),
+        element("ul", [element("li", line.strip()) for line in lines]),
+    )
 
 
 def changes_section(changes: Sequence[Change]) -> Markup | None:
@@ -73,7 +102,7 @@ def changes(
     others: Sequence[Run],
     *,
     today: Today | None,
-    peak: Plan | None,
+    peak: Peak | None,
     words: Callable[[str], str],
 ) -> Iterator[Change]:
     """Yield the changes that `run` and the `others` know of; `words` returns what a what-if changes.
@@ -99,7 +128,7 @@ def changes(
             users=_users(run.served_as_promised, other.served_as_promised),
             source="the what-if",
         )
-    yield from _of_plan(peak)
+    yield from _of_plan(None if peak is None else peak.plan)
     bound = bound_per_hour(run)
     if bound is not None and cost is not None and cost > bound:
         yield Change(

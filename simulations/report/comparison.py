@@ -135,7 +135,9 @@ def _scatter(runs: Sequence[Run]) -> Markup:
             ],
             element("li", swatch("line sla"), f"{formats.share(promised)} of the users, as the SLA asks"),
             runs[0].bound is not None
-            and element("li", swatch("line bound"), "bound: the least cost that meets the SLA in 99.5 % of the windows"),
+            and element(
+                "li", swatch("line bound"), "bound: the least cost that meets the SLA in 99.5 % of the windows"
+            ),
             element("li", "bars through a point: lowest to highest over the seeds"),
             class_="legend",
         ),

@@ -1,4 +1,4 @@
-"""The results in sentences and key figures, for readers who do not know Sluice yet. The first sentence is about users."""
+"""The results in sentences and key figures, for readers who do not know Sluice yet: users first, then money."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

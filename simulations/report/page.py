@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from controller.html import Markup, element, page
-from optimizer.plan import Plan
 from simulations.report import changes, comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
 from simulations.report.fidelity import Fidelity
@@ -26,13 +25,13 @@ def render(
     *,
     error_bar: Fidelity | None,
     live: Live | None = None,
-    peak: Plan | None = None,
+    peak: changes.Peak | None = None,
 ) -> str:
     """Return the report of `experiment`, which ran `scenario`; the same arguments give the same bytes.
 
     `error_bar` is the measured difference between simulated and live numbers, None where it was not measured. `live`
     has the facts about a live run, and is None for a simulation. `peak` is the plan for the highest load
-    (`changes.plan_of_peak`); None: the report has no shadow prices.
+    (`changes.peak_of`); None: the report has no shadow prices.
     """
     title = f"{experiment.scenario} · Sluice {'live run' if live else 'simulation'}"
     run = conclusions.subject(experiment)
@@ -44,7 +43,7 @@ def render(
         ("money", "Where the money went", money(run)),
         ("policies", "Policies compared", _policies(experiment)),
         ("what-ifs", "What if", _what_ifs(experiment, scenario)),
-        ("trust", "Accuracy", trust(experiment, error_bar, live)),
+        ("trust", "Accuracy", Markup.of(trust(experiment, error_bar, live), changes.sensitivity_list(peak))),
         ("asked", "What was asked", scenario_summary(scenario, experiment.seeds)),
         ("again", "How to repeat it", again(experiment)),
         ("words", "Glossary", glossary()),
@@ -124,7 +123,7 @@ _TONES = {True: "good", False: "bad", None: ""}
 
 
 def _changes(
-    experiment: Experiment, scenario: Scenario, today: conclusions.Today | None, peak: Plan | None
+    experiment: Experiment, scenario: Scenario, today: conclusions.Today | None, peak: changes.Peak | None
 ) -> Markup | None:
     named = {what_if.name: scenario_words.what_if_words(what_if) for what_if in scenario.file.what_if}
     found = changes.changes(

@@ -15,7 +15,12 @@ class Row:
 
 
 def table(
-    columns: Sequence[object], rows: Iterable[Row | Sequence[object]], *, label: str, tall: bool = False, stacked: bool = True
+    columns: Sequence[object],
+    rows: Iterable[Row | Sequence[object]],
+    *,
+    label: str,
+    tall: bool = False,
+    stacked: bool = True,
 ) -> Markup:
     """Return a table in a frame that scrolls, also by keyboard; `label` names the table for screen readers.
 

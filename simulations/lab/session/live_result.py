@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from simulations.experiment.provenance import provenance
 from simulations.lab.session.report import LabResult, LiveRun, item_scores
-from simulations.report.changes import plan_of_peak
+from simulations.report.changes import peak_of
 from simulations.report.conclusions import subject
 from simulations.report.page import render
 from simulations.report.trust import Live
@@ -35,7 +35,7 @@ def live_page(
         experiment,
         scenario,
         error_bar=None,
-        peak=plan_of_peak(scenario, subject(experiment)),
+        peak=peak_of(scenario, subject(experiment)),
         live=Live(
             kubernetes=result.kubernetes,
             static_peak_cost=result.summary.static_peak_cost,
