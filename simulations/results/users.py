@@ -17,9 +17,9 @@ from simulations.results.scoring import Clock, ItemScore
 class Users:
     """The users of one pipeline (`namespace/name`) in the scored time, by what happened to them.
 
-    `promised_share` (0–1) is the percentile of the SLA, as the mean over the users where it changes. `refused` were shed
-    by the ingress or found no slot, `late` were answered after the SLA's latency, `lost` got no answer. Users whose last
-    item was under way when the run ended are in `offered` alone.
+    `promised_share` (0–1) is the percentile of the SLA, as the mean over the users where it changes. `refused` were
+    shed by the ingress or found no slot, `late` were answered after the SLA's latency, `lost` got no answer. Users
+    whose last item was under way when the run ended are in `offered` alone.
     """
 
     pipeline: str

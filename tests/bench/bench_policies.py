@@ -9,9 +9,9 @@ meet the SLA in at least 99.5 % of the scored windows. `as promised` is the shar
 `refused`, `late` and `lost` are the users that were not. Users are open streams, as a mean over the scored time. `cut`
 are sessions that were moved while under way, `windows` is the share of the scored windows within the SLA, `admitted`
 the same with shed items left out, `changes` sums the replicas by which what is asked for changed, `over cap` counts
-intervals of spend above the budget. A run is dominated by another that is at least as cheap and meets the SLA in as many
-windows and for as many items, and is better in one of these, both without spending above the cap. Numbers are means over
-the seeds. `trained` settings come from `simulations/policies/trained.json`, found by `python -m
+intervals of spend above the budget. A run is dominated by another that is at least as cheap and meets the SLA in as
+many windows and for as many items, and is better in one of these, both without spending above the cap. Numbers are
+means over the seeds. `trained` settings come from `simulations/policies/trained.json`, found by `python -m
 simulations.experiment.training` on load that is not in these scenarios.
 """
 
