@@ -40,7 +40,7 @@ _COMPOSED = {
 
 
 def document(
-    plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity], *, solve_s: float
+    plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity] = (), *, solve_s: float
 ) -> dict[str, Any]:
     """Return the document that `-o json` and `-o yaml` print for `plan`; an absent value is null.
 
@@ -90,7 +90,7 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
     ]
 
 
-def print_plan(plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity]) -> None:
+def print_plan(plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity] = ()) -> None:
     """Print `plan` as text and tables; `plan` must have been made with shadow prices and advice.
 
     `sensitivity` has what the plan would be with other service times, stage by stage.
