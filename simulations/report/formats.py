@@ -35,7 +35,7 @@ def money_month(usd_per_hour: float | None) -> str:
 
 def money_precise(usd: float) -> str:
     """Return a small amount in USD with three significant digits, such as `$0.0123`."""
-    return money(usd) if usd >= 1 else f"${float(f'{usd:.3g}'):.10f}".rstrip("0")
+    return money(usd) if usd >= 1 or usd < 0.0001 else f"${usd:#.3g}"
 
 
 def per_hour_and_month(usd_per_hour: float | None) -> str:

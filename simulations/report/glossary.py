@@ -3,9 +3,9 @@
 from controller.html import Markup, element
 
 _WORDS = {
-    "user": "An open stream or a request, as the demand of the pipeline has it. Streams are their mean number; ten streams "
-    "of which one chunk in ten is late count as one late stream.",
-    "served as promised": "Answered within the latency of the SLA. Green if the share reaches the percentile of the SLA.",
+    "user": "An open stream or a request, as the demand of the pipeline has it. Streams are their mean number; ten "
+    "streams of which one chunk in ten is late count as one late stream.",
+    "served as promised": "Answered within the latency of the SLA. Green if the share reaches the SLA's percentile.",
     "item": "The unit of work of a pipeline: a chunk of audio of an open stream, or a request.",
     "SLA": "Service level: the given percentage of the items is answered within the given latency.",
     "window": "A stretch of time for which the SLA is checked. It is met when the SLA's percentage of the items "
