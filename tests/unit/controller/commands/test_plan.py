@@ -65,7 +65,8 @@ def test_the_plan_says_what_it_would_cost_with_other_service_times() -> None:
 def test_low_confidence_widens_the_printed_error_bar(tmp_path: Path) -> None:
     def error_bar(confidence: str) -> int:
         path = tmp_path / f"{confidence}.yaml"
-        path.write_text(CONTRACT[1].read_text().replace("confidence: Low", f"confidence: {confidence}"))
+        text = CONTRACT[1].read_text().replace(", confidence: Low", "")
+        path.write_text(re.sub(r"(serviceTime: \{[^}]*)\}", rf"\1, confidence: {confidence}}}", text))
         found = re.search(r"p95 \d+ ms ± (\d+)% of 250 ms", run(CONTRACT[0], path, DEMAND).stdout)
         assert found is not None
         return int(found[1])
