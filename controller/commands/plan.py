@@ -145,15 +145,20 @@ def plan(
 
 def _plan(request: "PlanRequest", output: str) -> bool:
     from controller.commands.plan_output import document, print_plan
+    from controller.commands.sensitivity_output import MOST_STAGES
     from optimizer.reports.certificate import certified_plan
+    from optimizer.reports.sensitivity import service_time_sensitivity
 
     started = time.perf_counter()
     answer = certified_plan(request.problem, packing=True, shadow_prices=True, advice=True)
     solve_s = time.perf_counter() - started
+    stages = sum(len(pipeline.stages) for pipeline in request.problem.pipelines)
+    few = answer.feasible and stages <= MOST_STAGES
+    sensitivity = tuple(service_time_sensitivity(request.problem)) if few else ()
     if output == "table":
-        print_plan(answer, request)
+        print_plan(answer, request, sensitivity)
     else:
-        _print_document(document(answer, request, solve_s=solve_s), output)
+        _print_document(document(answer, request, sensitivity, solve_s=solve_s), output)
     return answer.feasible
 
 

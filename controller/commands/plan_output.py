@@ -1,9 +1,15 @@
 """The output of `sluice plan` for one load: tables for people, documents for programs."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controller.commands.plan_request import PlanRequest
+from controller.commands.sensitivity_output import (
+    pipeline_error,
+    sensitivity_documents,
+    sensitivity_lines,
+    stage_error,
+)
 from controller.commands.terminal import Page
 from controller.core.messages.phrases import (
     count_of,
@@ -23,6 +29,7 @@ from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
+from optimizer.reports.sensitivity import StageSensitivity
 
 _DIGITS = 9
 _CONSIDERED = "plans considered: a stage uses its further pools only as overflow"
@@ -32,10 +39,13 @@ _COMPOSED = {
 }
 
 
-def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
+def document(
+    plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity] = (), *, solve_s: float
+) -> dict[str, Any]:
     """Return the document that `-o json` and `-o yaml` print for `plan`; an absent value is null.
 
-    `solve_s` is the time in seconds that the plan took to compute.
+    `sensitivity` has what the plan would be with other service times, stage by stage. `solve_s` is the time in seconds
+    that the plan took to compute.
     """
     return {
         "feasible": plan.feasible,
@@ -60,6 +70,7 @@ def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, A
             for pool in plan.pools
         ],
         "packing": None if plan.packing is None else _packing(plan.packing),
+        "sensitivity": sensitivity_documents(sensitivity),
     }
 
 
@@ -79,8 +90,11 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
     ]
 
 
-def print_plan(plan: Plan, request: PlanRequest) -> None:
-    """Print `plan` as text and tables; `plan` must have been made with shadow prices and advice."""
+def print_plan(plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity] = ()) -> None:
+    """Print `plan` as text and tables; `plan` must have been made with shadow prices and advice.
+
+    `sensitivity` has what the plan would be with other service times, stage by stage.
+    """
     page = Page()
     for answer in plan.pipelines:
         spec, demand = request.specs[answer.key], request.demands[answer.key]
@@ -95,6 +109,8 @@ def print_plan(plan: Plan, request: PlanRequest) -> None:
     )
     for line in _money_words(plan, request):
         page.say(line)
+    for line in sensitivity_lines(sensitivity, plan.cost_per_hour):
+        page.say(line.lstrip(), indent=int(line.startswith(" ")))
 
 
 def rounded(value: float | None) -> float | None:
@@ -187,7 +203,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
             (
                 stage.name,
                 number(stage.rate_rps),
-                latency_words(stage.latency_s, stage.latency_error),
+                latency_words(stage.latency_s, stage_error(stage, spec)),
                 "-" if stage.utilization is None else f"{stage.utilization:.0%}",
                 _replicas(stage),
             )
@@ -243,7 +259,7 @@ def _promise(
     if spec.unit is DemandUnit.STREAMS:
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
     sla = duration(spec.sla.latency_s)
-    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, answer.latency_error)} of {sla}"
+    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, pipeline_error(answer, spec))} of {sla}"
     if answer.replay.latency_s is not None:
         latency += f" (replayed: {duration(answer.replay.latency_s)})"
     cost = f"{money(answer.cost_per_hour)} of {money(spec.budget_per_hour)}"

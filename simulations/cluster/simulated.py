@@ -69,6 +69,8 @@ class SimulatedCluster:
     ) -> None:
         """Set up the cluster with the minimum of replicas of every stage, at least one, all ready.
 
+        With `coldStart` it has none, and the first decision falls into the first second of the load.
+
         Args:
             scenario: the scenario, with the what-if applied (`scenario.with_what_if`).
             seed: the seed of all random numbers.
@@ -131,7 +133,8 @@ class SimulatedCluster:
             for index, pipeline in enumerate(self.pipelines)
         }
         startups_s = [p.startup_s for pipeline in self.pipelines for stage in pipeline.stages for p in stage.placements]
-        self.now_s = -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
+        cold = scenario.file.cold_start
+        self.now_s = 0.0 if cold else -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
         self._agenda = Agenda()
         self._workloads = Workloads(
             self.pipelines,
@@ -145,7 +148,7 @@ class SimulatedCluster:
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
         }
         self._observed = (-1, 0)
-        for pipeline in self.pipelines:
+        for pipeline in () if cold else self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
         self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)

@@ -223,7 +223,7 @@ def simulate(
             return
         results, found = _joined(split, folder)
     experiment = experiment_of(loaded, results, found, command=command, seeds=tuple(seeds or loaded.file.seeds))
-    _print(experiment, output)
+    _print(experiment, loaded, output)
     if out is not None:
         page = write_report(experiment, loaded, out)
         click.echo(f"report: {page}", err=output == "json")
@@ -450,19 +450,23 @@ def progress_bar(steps: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(1)
 
 
-def _print(experiment: "Experiment", output: str) -> None:
+def _print(experiment: "Experiment", scenario: "Scenario", output: str) -> None:
     from simulations.commands.simulate_output import print_experiment
+    from simulations.report.changes import peak_of
+    from simulations.report.conclusions import subject
     from simulations.report.fidelity import measured_fidelity
     from simulations.results.results import to_json
 
     if output == "json":
         click.echo(json.dumps(to_json(experiment), indent=2, allow_nan=False))
     else:
-        print_experiment(experiment, measured_fidelity())
+        print_experiment(experiment, measured_fidelity(), peak_of(scenario, subject(experiment)))
 
 
 def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
     """Write report and results to `folder`, which is created if needed; return the path of the report."""
+    from simulations.report.changes import peak_of
+    from simulations.report.conclusions import subject
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render
     from simulations.results.results import to_json
@@ -470,5 +474,6 @@ def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).write_text(json.dumps(to_json(experiment), indent=1, allow_nan=False) + "\n")
     page = (folder / REPORT).resolve()
-    page.write_text(render(experiment, scenario, error_bar=measured_fidelity()))
+    peak = peak_of(scenario, subject(experiment))
+    page.write_text(render(experiment, scenario, error_bar=measured_fidelity(), peak=peak))
     return page

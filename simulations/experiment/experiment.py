@@ -39,6 +39,7 @@ from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore, Tally, totals
+from simulations.results.users import users_of
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
 from simulations.scenario.schedule import Schedule
@@ -424,6 +425,9 @@ def _result(
         ),
         simulated_s=clock.duration_s,
         wall_s=wall_s,
+        users=tuple(
+            users_of(pipeline, score, clock) for pipeline, score in zip(cluster.pipelines, scores, strict=True)
+        ),
         series=run_series(
             cluster.pipelines,
             {pipeline.key: score for pipeline, score in zip(cluster.pipelines, scores, strict=True)},

@@ -441,6 +441,9 @@ class ScenarioFile(Part):
     begins: Moment | None = None
     """When the load begins, as an RFC 3339 time such as 2026-12-24T18:00:00Z. Needed where a pipeline has
     `demand.atLeast` or `demand.expected`. On the lab they follow the machine's clock instead."""
+    cold_start: bool = False
+    """Whether the run begins with no replica of any stage and with the policies' first cycle, under the load of that
+    moment. Otherwise the least replicas are ready by then, and the policies have settled. The lab does not have it."""
     warmup: Duration = "0s"
     """Time at the begin of the run that is not scored."""
     window: PositiveDuration = "10s"

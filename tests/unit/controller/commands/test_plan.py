@@ -48,6 +48,33 @@ def test_the_contract_example_has_a_plan_with_all_fields() -> None:
     assert all(pool["instances"] <= pool["limit"] for pool in answer["pools"])
 
 
+def test_the_plan_says_what_it_would_cost_with_other_service_times() -> None:
+    result = run(*CONTRACT[:2], DEMAND)
+    heading, *lines = result.stdout.splitlines()[-5:]
+    assert re.fullmatch(r"if the service time of a stage is not as given \(the plan costs \$\d+\.\d\d/h\):", heading)
+    assert [line.split(":")[0] for line in lines] == ["  vad", "  encoder", "  decoder", "  lm"]
+    for line in lines[:3]:
+        assert re.fullmatch(r"  \w+: 50% shorter \$[\d.]+/h \(-\d+%\), 50% longer \$[\d.]+/h \(\+\d+%\)", line)
+    assert re.search(r"50% longer only \d\d\.\d% of the load is served within the SLA", lines[3])
+    answer = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
+    longer = [one["longer"] for one in answer["sensitivity"]]
+    assert [one["cost_per_hour"] > answer["cost_per_hour"] for one in longer[:3]] == [True] * 3
+    assert longer[3]["served_fraction"] < 1
+
+
+def test_low_confidence_widens_the_printed_error_bar(tmp_path: Path) -> None:
+    def error_bar(confidence: str) -> int:
+        path = tmp_path / f"{confidence}.yaml"
+        text = CONTRACT[1].read_text().replace(", confidence: Low", "")
+        path.write_text(re.sub(r"(serviceTime: \{[^}]*)\}", rf"\1, confidence: {confidence}}}", text))
+        found = re.search(r"p95 \d+ ms ± (\d+)% of 250 ms", run(CONTRACT[0], path, DEMAND).stdout)
+        assert found is not None
+        return int(found[1])
+
+    high, medium, low = (error_bar(confidence) for confidence in ("High", "Medium", "Low"))
+    assert 10 <= high < 25 <= medium < 50 <= low
+
+
 def test_yaml_says_the_same_as_json() -> None:
     as_json, as_yaml = (run(*CONTRACT[:2], DEMAND, "-o", form).stdout for form in ("json", "yaml"))
     left, right = json.loads(as_json), yaml.safe_load(as_yaml)

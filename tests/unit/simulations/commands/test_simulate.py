@@ -101,7 +101,10 @@ def test_the_table_has_every_policy_and_what_if(simulator: Simulator) -> None:
         ("sluice", "double-load"),
     }
     assert "captions-morning, what if half-budget (3 seeds; bound $8.00)" in result.stdout
-    assert "Sluice met the SLA in 99.6 % of the windows" in result.stdout
+    assert result.stdout.startswith(
+        "Sluice served 398 of 400 open streams (mean) as promised (99.5 %; the SLA asks for"
+    )
+    assert "At the peak, if the service time of a stage is not as given" in result.stdout
     assert "1 self-check against theory passed." in result.stdout
 
 
