@@ -22,7 +22,7 @@ def figure(result: RunResult, name: str) -> Figure:
 
 
 def of(share: float, **changed: float) -> tuple[Users, ...]:
-    return (replace(some_users(share=share), **changed),)
+    return (replace(some_users(share=share), **changed),)  # type: ignore[arg-type]
 
 
 def test_the_first_sentence_says_how_many_users_were_served_refused_cut_late_and_lost() -> None:
