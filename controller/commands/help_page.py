@@ -1,7 +1,7 @@
 """The page of `sluice COMMAND --help`: examples, and texts that are shortened where a command has many options."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import click
 
@@ -19,8 +19,9 @@ def examples(*commands: str) -> str:
 class HelpFormatter(click.HelpFormatter):
     """Writes lists of options compactly where they are long."""
 
-    def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         """Write the names and texts in `rows`."""
+        rows = list(rows)
         if len(rows) <= _MANY:
             super().write_dl(rows, col_max, col_spacing)
             return
