@@ -1,5 +1,6 @@
 """The `sluice` program as a whole."""
 
+import re
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -64,4 +65,4 @@ def test_help_has_an_example_and_names_of_values(command: str) -> None:
 def test_help_fits_a_screen(command: list[str], lines: int) -> None:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(program.main, [*command, "--help"])
     assert len(result.stdout.splitlines()) <= lines
-    assert "..." not in result.stdout.replace("...]", "").replace("FILE...", "").replace(",...", "")
+    assert not re.search(r"[a-z]\.\.\.", result.stdout)  # a text that is cut

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from controller.commands.terminal import Page
@@ -27,6 +29,6 @@ def test_where_a_table_is_too_wide_for_whole_names_each_row_is_lines(
         monkeypatch.setenv(name, value)
     rows = [("speech-recognizer-with-long-name", "12", "inferentia × 3"), ("vad", "1", "cpu × 1")]
     Page().table(("stage", ">items/s", "replicas"), rows)
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
     assert lines[:3] == ["stage speech-recognizer-with-long-name", "  items/s: 12", "  replicas: inferentia × 3"]
     assert "…" not in "".join(lines)
