@@ -264,8 +264,8 @@ def test_a_table_is_sorted_by_the_column_that_is_clicked(browser: str, whole: Pa
 
 
 def test_no_table_is_clipped_on_a_desktop_or_a_phone(browser: str, whole: Path) -> None:
-    clipped = """[...document.querySelectorAll(".scroll")].filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
-      .map((e) => e.ariaLabel)"""
+    clipped = """[...document.querySelectorAll(".scroll")]
+      .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).map((e) => e.ariaLabel)"""
 
     async def look(page: Page) -> list[str]:
         await page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
