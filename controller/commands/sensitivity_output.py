@@ -6,6 +6,7 @@ from typing import Any
 
 from controller.core.messages.phrases import money, share_words
 from controller.core.state.spec import PipelineSpec
+from optimizer.model import PoolName
 from optimizer.plan import PipelinePlan, Plan, StagePlan
 from optimizer.reports.sensitivity import StageSensitivity
 
@@ -93,7 +94,7 @@ def _plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _declared_error(stage: StagePlan, spec: PipelineSpec, pool: str) -> float:
+def _declared_error(stage: StagePlan, spec: PipelineSpec, pool: PoolName) -> float:
     placement = spec.placements().get((stage.name, pool))
     if placement is None or not placement.declared.service or placement.confidence is None:
         return 0.0

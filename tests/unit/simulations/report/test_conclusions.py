@@ -1,6 +1,7 @@
 """The results in sentences."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from experiments import a_result, an_experiment, some_users
@@ -21,7 +22,7 @@ def figure(result: RunResult, name: str) -> Figure:
     return found
 
 
-def of(share: float, **changed: float) -> tuple[Users, ...]:
+def of(share: float, **changed: Any) -> tuple[Users, ...]:
     return (replace(some_users(share=share), **changed),)
 
 
