@@ -80,8 +80,10 @@ def _plan_words(plan: Plan, cost_per_hour: float) -> str:
     if not plan.feasible:
         served = min(answer.served_fraction for answer in plan.pipelines)
         return f"only {share_words(served)} of the load is served within the SLA"
-    change = "" if not cost_per_hour else f" ({plan.cost_per_hour / cost_per_hour - 1:+.0%})"
-    return f"{money(plan.cost_per_hour)}{change}"
+    if not cost_per_hour:
+        return money(plan.cost_per_hour)
+    change = f"{plan.cost_per_hour / cost_per_hour - 1:+.0%}".replace("-", "−")
+    return f"{money(plan.cost_per_hour)} ({change})"
 
 
 def _plan_document(plan: Plan) -> dict[str, Any]:

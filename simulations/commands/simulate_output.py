@@ -20,7 +20,7 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None, peak: P
     page = Page()
     first, *rest = sentences(experiment)
     kept = promise_kept(subject(experiment).users)
-    page.say(first, style="" if kept is None else "bold green" if kept else "bold red")
+    page.say(first, style={True: "bold green", False: "bold red", None: "bold"}[kept])
     page.say()
     for what_if in experiment.what_ifs:
         runs = [run for run in experiment.runs() if run.what_if == what_if]

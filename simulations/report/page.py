@@ -35,7 +35,7 @@ def render(
     """
     title = f"{experiment.scenario} · Sluice {'live run' if live else 'simulation'}"
     run = conclusions.subject(experiment)
-    today = conclusions.today_of(experiment, run, None if live is None else live.static_peak_cost)
+    today = conclusions.today_of(experiment, run, live.static_peak_cost if live else None)
     sections = [
         ("found", "Verdict", _verdict(experiment, today)),
         ("changes", "What to change, and what it is worth", _changes(experiment, scenario, today, peak)),

@@ -54,7 +54,7 @@ def test_the_plan_says_what_it_would_cost_with_other_service_times() -> None:
     assert re.fullmatch(r"if the service time of a stage is not as given \(the plan costs \$\d+\.\d\d/h\):", heading)
     assert [line.split(":")[0] for line in lines] == ["  vad", "  encoder", "  decoder", "  lm"]
     for line in lines[:3]:
-        assert re.fullmatch(r"  \w+: 50% shorter \$[\d.]+/h \(-\d+%\), 50% longer \$[\d.]+/h \(\+\d+%\)", line)
+        assert re.fullmatch(r"  \w+: 50% shorter \$[\d.]+/h \(−\d+%\), 50% longer \$[\d.]+/h \(\+\d+%\)", line)
     assert re.search(r"50% longer only \d\d\.\d% of the load is served within the SLA", lines[3])
     answer = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
     longer = [one["longer"] for one in answer["sensitivity"]]

@@ -1,6 +1,7 @@
 """The results in sentences."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from experiments import a_result, an_experiment, some_users
@@ -21,8 +22,8 @@ def figure(result: RunResult, name: str) -> Figure:
     return found
 
 
-def of(share: float, **changed: float) -> tuple[Users, ...]:
-    return (replace(some_users(share=share), **changed),)  # type: ignore[arg-type]
+def of(share: float, **changed: Any) -> tuple[Users, ...]:
+    return (replace(some_users(share=share), **changed),)
 
 
 def test_the_first_sentence_says_how_many_users_were_served_refused_cut_late_and_lost() -> None:
