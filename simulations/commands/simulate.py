@@ -166,22 +166,16 @@ def _session(_: click.Context, option: click.Parameter, text: str | None) -> str
 def simulate(
     files: tuple[Path, ...],
     *,
-    traces: tuple[str, ...],
-    series: tuple[str, ...],
-    demands: tuple[str, ...],
-    session: str | None,
-    scenario: Path | None,
     policies: tuple[str, ...],
     what_ifs: tuple[str, ...],
     seeds: tuple[int, ...] | None,
-    limits: tuple[str, ...],
     out: Path | None,
     jobs: int | None,
-    where: str,
     parts: int | None,
     part: int | None,
     join: bool,
     output: str,
+    **others: Any,
 ) -> None:
     """Simulate SCENARIO: what Sluice and baseline policies would cost, and how often they would meet the SLA.
 
@@ -191,14 +185,11 @@ def simulate(
     """
     from simulations.policies.catalogue import POLICIES
 
-    if where == "ray" and jobs is not None:
-        raise click.UsageError("--jobs: is for --executor local; Ray runs as many at once as it has processors")
-    executor = _executor(where)
+    executor = _executor(others.pop("where"), jobs)
     if out is not None:
         check_writable(out)
-    path, about = _scenario_file(
-        files, scenario, traces=traces, series=series, demands=demands, limits=limits, session=session
-    )
+    limits: tuple[str, ...] = others["limits"]
+    path, about = _scenario_file(files, **others)
     loaded = _loaded(path, limits)
     _check_names(policies, POLICIES, "policy", "'--policy'")
     _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
@@ -230,7 +221,7 @@ def simulate(
 
 
 def _scenario_file(
-    files: Sequence[Path], scenario: Path | None, *, limits: tuple[str, ...], **of_manifests: Any
+    files: Sequence[Path], *, scenario: Path | None, limits: tuple[str, ...], **of_manifests: Any
 ) -> tuple[Path, list[str]]:
     """Return the scenario file among `files`, or the one that is written for manifests, and notes on what it has."""
     from controller.resources.manifests import ManifestError, load_documents
@@ -330,10 +321,12 @@ def _planned(
     return runs, tuple(BoundRequest(what_if=what_if, seed=seed) for what_if, seed in bounds)
 
 
-def _executor(where: str) -> "Executor | None":
+def _executor(where: str, jobs: int | None) -> "Executor | None":
     """Return the executor of --executor; None: processes of this machine."""
     if where == "local":
         return None
+    if jobs is not None:
+        raise click.UsageError("--jobs: is for --executor local; Ray runs as many at once as it has processors")
     from simulations.experiment.ray_cluster import RayFailed, ray_cluster
 
     try:
