@@ -46,20 +46,19 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     is_flag=False,
     flag_value="",
     metavar="[NAMESPACE/NAME]",
-    help="Print the curve of cost over latency of one pipeline, with the plan at each corner. The name is optional "
-    "where the files have one pipeline.",
+    help="Print the curve of cost over latency of one pipeline, with the plan at each corner.",
 )
 @click.option(
     "--composition",
     type=click.Choice(["sum", "rss"]),
     help="How the latency of a pipeline is composed of its stages' latencies: rss treats them as independent and "
-    "verifies the plan by replay; sum adds their percentiles, which overestimates. Default: that of the operator.",
+    "verifies the plan by replay; sum adds their percentiles, which overestimates.",
 )
 @click.option(
     "--search-effort",
     type=click.IntRange(min=0),
     metavar="UNITS",
-    help="Maximum number of partial choices that the search examines. The output has the plan's optimality gap.",
+    help="Maximum number of partial choices that the search examines.",
 )
 @click.option(
     "--current",
