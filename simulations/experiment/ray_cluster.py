@@ -6,6 +6,7 @@ The nodes need the same packages as this process, and no files: the load is made
 import logging
 import os
 import platform
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from simulations.scenario.schedule import Schedule
 
 ADDRESS = "RAY_ADDRESS"
 """The environment variable that has the address of the cluster, as for Ray's own commands."""
+CONNECT_S = 10.0
 INSTALL = "pip install 'sluice-operator[ray]'"
 
 
@@ -43,6 +45,7 @@ class RayCluster:
         from ray.exceptions import RayError
 
         try:
+            self._connect()
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise RayFailed(
@@ -55,6 +58,13 @@ class RayCluster:
             raise RayFailed(f"a run failed on the Ray cluster: {_first_line(getattr(error, 'cause', error))}") from None
         finally:
             ray.shutdown()
+
+    def _connect(self) -> None:
+        """Raise `OSError` if nothing listens at the address: Ray itself would try for many minutes."""
+        host, _, port = self.address.removeprefix("ray://").rpartition(":")
+        if host and port.isdecimal():
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+                pass
 
 
 def ray_cluster(environment: Mapping[str, str] = os.environ) -> RayCluster:
