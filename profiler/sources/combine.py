@@ -87,11 +87,6 @@ def combine_ratio(
     return _concluded(numerator / denominator)
 
 
-def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buckets]) -> Reading:
-    """Return the quantile that `formula` names, of the sum of the pods' histograms."""
-    return quantile_of(formula, summed_buckets(pods, buckets))
-
-
 def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets | Absence:
     """Return the sum of the pods' histograms, for the bounds that all pods have; absent if too few pods report."""
     finite = {
