@@ -104,7 +104,7 @@ class PlannedSessions:
         most_s = pods.most_age_s([results[query] for query in self.optional])
         fresh = reporting(expected, ages_s.ages(expected), most_s).fresh
         known = [each for each in copies if not isinstance(each, Absence)]
-        sessions = once(values.values(expected), known[0] if known else None, self.formula.value)
+        sessions = once(values, known[0] if known else None, self.formula.value, expected)
         return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
 
 
@@ -377,15 +377,15 @@ def _combined(formula: Formula, placement: PlacementPods, *found: PodSeries | Ab
     value, *divisors = used
     match formula.combine:
         case Combine.RATIO:
-            above = once(value.values(expected), copies, formula.value)
-            below = once(divisors[0].values(expected), copies, formula.over or "")
+            above = once(value, copies, formula.value, expected)
+            below = once(divisors[0], copies, formula.over or "", expected)
             return combine_ratio(pods, above, below, positive=formula.positive)
         case Combine.QUANTILE:
             return quantile_of(formula, placement.summed_buckets(pods, value))
         case _:
-            values = once(value.values(expected), copies, formula.value)
+            values = once(value, copies, formula.value, expected)
             if formula.vanishes:  # the same scrape has the sample that shows the pod's freshness
-                values = {**dict.fromkeys(pods.fresh, 0.0), **values}
+                values = {pod: values.get(pod, 0.0) for pod in pods.fresh}
             reading = combine_values(formula.combine, pods, values)
             return reading if isinstance(reading, Absence) else reading / _divisor(formula.divide_by, placement.target)
 

@@ -5,7 +5,7 @@ follows from the results is worked out once for each placement: a large fleet ha
 """
 
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
@@ -129,13 +129,16 @@ class Pods:
 
 @dataclass(frozen=True, kw_only=True)  # no slots: cached properties need a __dict__
 class PlacementPods:
-    """The pods of one placement. Samples older than `max_age_s` are stale; None: it follows from the scrapes."""
+    """The pods of one placement, for one read: what follows from its results is kept.
+
+    Samples older than `max_age_s` are stale; None: it follows from the scrapes.
+    """
 
     target: PlacementTarget
     queries: PodQueries
     max_age_s: float | None
-    _known: dict[Hashable, "Pods | Absence"] = field(default_factory=dict, compare=False)
-    _series: dict[Hashable, PodSeries] = field(default_factory=dict, compare=False)
+    _known: dict[str | None, "Pods | Absence"] = field(default_factory=dict, compare=False)
+    _of_model: dict[PodSeries, PodSeries] = field(default_factory=dict, compare=False)
     _summed: dict[PodSeries, Buckets | Absence] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -150,18 +153,16 @@ class PlacementPods:
 
         Without a model that can be told for the pods, return the `Absence`.
         """
-        key = (model_label, ages_s, *optional)
-        found = self._known.get(key)
+        found = self._known.get(model_label)
         if found is None:
-            found = self._known[key] = self._pods(ages_s, optional, model_label)
+            found = self._known[model_label] = self._pods(ages_s, optional, model_label)
         return found
 
     def of_model(self, result: PodSeries, label: str, models: Mapping[Pod, str]) -> PodSeries:
         """Return the series of the placement's pods, except those of another model than the one of their pod."""
-        key = (result, label)
-        found = self._series.get(key)
+        found = self._of_model.get(result)
         if found is None:
-            found = self._series[key] = PodSeries(of_models(result.of(self.expected), label, models))
+            found = self._of_model[result] = PodSeries(of_models(result.of(self.expected), label, models))
         return found
 
     def summed_buckets(self, pods: Reporting, result: PodSeries) -> Buckets | Absence:
@@ -254,15 +255,16 @@ def unlabelled(queries: PodQueries, strangers: PodSeries | Absence) -> str:
     return ""
 
 
-def once(values: Mapping[Pod, float], copies: PodSeries | None, template: str) -> Mapping[Pod, float]:
-    """Return the values of pods, each counted once although its pod is scraped as often as `copies` has.
+def once(values: PodSeries, copies: PodSeries | None, template: str, pods: Set[Pod]) -> Mapping[Pod, float]:
+    """Return the values of `pods`, each counted once although its pod is scraped as often as `copies` has.
 
-    Only `sum` adds copies up: a `max` or `avg` over them is that of one.
+    Only `sum` adds copies up: a `max` or `avg` over them is that of one. The result may have other pods too.
     """
-    if copies is None or not _adds_up(template):
-        return values
-    several = copies.repeated(values.keys())
-    return {**values, **{pod: values[pod] / count for pod, count in several.items()}} if several else values
+    several = {} if copies is None or not _adds_up(template) else copies.repeated(pods)
+    if not several:
+        return values.all_values
+    own = values.values(pods)
+    return own | {pod: own[pod] / count for pod, count in several.items() if pod in own}
 
 
 @cache
