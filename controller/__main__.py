@@ -1,14 +1,46 @@
 """The `sluice` program: its commands are the entry points that the installed packages declare."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
+from typing import Any
 
 import click
+
+from controller.commands.help_page import HelpContext
+from controller.ending import Misconfigured, ended_by_signals, output_errors
 
 _GROUP = "sluice.commands"
 
 
 class Commands(click.Group):
-    """The click group of `sluice`: its commands are the entry points in `_GROUP`, each imported only when needed."""
+    """The click group of `sluice`: its commands are the entry points in `_GROUP`, each imported only when needed.
+
+    Every command ends alike: see `controller.ending`. An error is one line.
+    """
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the program, and end it at once when a signal says so."""
+        with ended_by_signals():
+            return super().main(*args, **extra)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what each command does, as one whole sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)])
+
+    def make_context(self, info_name: str | None, args: list[str], **extra: Any) -> click.Context:  # type: ignore[override]
+        """Return the context of the arguments; --help and --version are printed here."""
+        if sys.stdout is None and args[:1] != ["operator"]:
+            raise click.ClickException("standard output is closed; redirect it to a file or to /dev/null")
+        with output_errors(), _in_one_line():
+            return super().make_context(info_name, args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that the arguments name."""
+        with output_errors(), _in_one_line():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the installed commands."""
@@ -25,8 +57,33 @@ class Commands(click.Group):
             except ModuleNotFoundError as error:
                 return _not_installed(cmd_name, str(error.name))
             assert isinstance(command, click.Command)
+            command.context_class = HelpContext
             return command
         return None
+
+
+def _sentence(command: click.Command | None) -> str:
+    """Return the short help of a command, or the first sentence of its help, up to a colon."""
+    assert command is not None
+    if command.short_help:
+        return command.short_help.rstrip(".") + "."
+    text = " ".join((command.help or "").split("\n\n")[0].split())
+    return text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Let errors of usage be printed as one line, which ends with the command whose help to read."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # it prints the help
+    except click.UsageError as error:
+        if error.ctx is not None:
+            rule = error.format_message()
+            stop = "" if rule.endswith((".", "?", "!")) else "."
+            raise Misconfigured(f"{rule}{stop} See '{error.ctx.command_path} --help'.") from None
+        raise
 
 
 def _not_installed(name: str, module: str) -> click.Command:
@@ -38,6 +95,7 @@ def _not_installed(name: str, module: str) -> click.Command:
     return click.Command(
         name,
         callback=refuse,
+        short_help=f"Not installed: needs {module}",
         help=f"Not installed: needs {module}, which comes with sluice-operator[lab].",
         context_settings={"ignore_unknown_options": True},
         params=[click.Argument(["arguments"], nargs=-1, expose_value=False)],

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.commands.connections import DEADLINE_S, Prometheus, cluster_options
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.adoption.exports import Exports
     from controller.adoption.suggestion import Findings, Measured
 
 
-@click.command()
+@click.command(
+    short_help="Suggest manifests for what runs in a namespace",
+    epilog=examples("sluice init -n speech --prometheus-url http://localhost:9090 > speech.yaml"),
+)
 @click.option("-n", "--namespace", required=True, help="Namespace of the workloads.")
 @click.option(
     "-l",

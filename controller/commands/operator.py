@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.commands.connections import setting_options
+from controller.commands.help_page import examples
 from controller.core.state.policy import Policy
 from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
@@ -29,7 +30,10 @@ DEEPEST = 40_000
 end the watches."""
 
 
-@click.command()
+@click.command(
+    short_help="Watch pipelines and pools, and scale the stages",
+    epilog=examples("sluice operator --prometheus-url http://prometheus:9090"),
+)
 @setting_options(OperatorSettings.model_fields)
 def operator(**flags: object) -> None:
     """Watch pipelines and pools, decide every interval, and scale the stages.

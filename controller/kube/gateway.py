@@ -39,6 +39,7 @@ _OVERLOADED = frozenset({429, 503})
 PAGE = 200  # objects per page of a list, which bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
 _GONE = 410
+_FORM = ", as `kubectl config view --raw` prints it"
 _Answer = TypeVar("_Answer")
 
 
@@ -529,12 +530,13 @@ def _connect(kubeconfig: Path | None) -> Any:
             path = None if kubeconfig is None else str(kubeconfig)
             config.load_kube_config(config_file=path, client_configuration=settings, persist_config=False)
     except (config.ConfigException, OSError) as error:
-        raise ConfigurationError(f"no credentials for a Kubernetes API server: {origin}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        raise ConfigurationError(f"no credentials for a Kubernetes API server: {origin}: {reason}") from error
     # The loader does not check the form of the file: what is not a kubeconfig ends in one of these.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
-        reason = " ".join(str(error).split())
+        form = f": {' '.join(str(error).split())}" if isinstance(error, yaml.YAMLError) else ""
         raise ConfigurationError(
-            f"no credentials for a Kubernetes API server: {origin}: must be a kubeconfig: {reason}"
+            f"no credentials for a Kubernetes API server: {origin}: must be a kubeconfig{form or _FORM}"
         ) from error
     return client.ApiClient(configuration=settings)
 

@@ -17,6 +17,7 @@ from optimizer.model import PipelineKey
 from profiler.samples import (
     DEFAULT_LABELS,
     SILENT_S,
+    TOO_NEW,
     UNKNOWN_SCRAPES,
     Absence,
     AbsenceReason,
@@ -266,7 +267,7 @@ def _of_placement(
     labels: SeriesLabels,
 ) -> PlannedReading:
     if not target.pods:
-        return _without_query(AbsenceReason.MISSING, "no pod has been ready for long enough to have samples")
+        return _without_query(TOO_NEW.reason, TOO_NEW.detail)
     kind = _KINDS.get(quantity, QueryKind.OTHER)
     if quantity in target.overrides:
         pods = pod_matcher(target.namespace, target.pods, target.labels or labels)

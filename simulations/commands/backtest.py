@@ -15,6 +15,7 @@ import click
 
 from controller.commands.connections import Prometheus, cluster_options
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 from simulations.commands.simulate import REPORT, check_writable, experiment_of, progress_bar, write_report
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> int
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9]+)([smhdw])", text))
 
 
-@click.command()
+@click.command(
+    short_help="Replay recorded load",
+    epilog=examples("sluice backtest --cluster --prometheus-url http://localhost:9090 --since 3d"),
+)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=_FILE)
 @click.option("--cluster", is_flag=True, help="Take the SpeechPipelines and ComputePools of the cluster.")
 @click.option(

@@ -8,17 +8,22 @@ from pathlib import Path
 
 import click
 
+from controller.commands.help_page import examples
 from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
 from simulations.commands.lab import executed, read_scenario, report_path, run_options, write_report
-from simulations.lab.session.report import LabSummary
+from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import MAX_LAG_S, Options
+from simulations.report.conclusions import served_sentence
 from simulations.results.results import DecisionEntry
 from simulations.results.scoring import Interval
 from simulations.scenario.scenario import Fault
 
 
-@click.command()
+@click.command(
+    short_help="Watch the operator scale a pipeline on this machine",
+    epilog=examples("sluice demo", "sluice demo --keep"),
+)
 @run_options
 @click.option("--keep", is_flag=True, help="Keep the lab running after the demo, until Ctrl-C.")
 def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
@@ -38,15 +43,18 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
         place = report_path(report, f"demo-{options.seed}")
         with executed(scenario, options) as (finished, cluster):
             summary = finished.result.summary
+            name = "Sluice" if operator else "The lab without the operator"
             fallbacks = fallback_lines(scenario.file.faults, finished.result.decisions)
-            for line in (*verdict(summary), *filter(None, fallbacks.values())):
+            for line in (*verdict(finished.result, name), *filter(None, fallbacks.values())):
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
             write_report(finished, place)
             if keep:
+                before = signal.signal(signal.SIGINT, signal.default_int_handler)  # here Ctrl-C is the regular end
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
+                signal.signal(signal.SIGINT, before)
     failures = broken_promises(summary) + [
         f"no other pool took over from {pool}, which had no capacity" for pool, line in fallbacks.items() if not line
     ]
@@ -56,10 +64,15 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
         raise click.exceptions.Exit(1)
 
 
-def verdict(summary: LabSummary) -> list[str]:
-    """Return the result of the run in words: a line each for SLA, items, cost and changes, and for a late load."""
+def verdict(result: LabResult, name: str) -> list[str]:
+    """Return the result of the run in words, users first; `name` is what scaled.
+
+    A line each follows for windows, items, cost and changes, and for a late load.
+    """
+    summary = result.summary
     met, cost, static = summary.sla_windows_met, summary.cost, summary.static_peak_cost
     lines = [
+        served_sentence(name, result.users, summary.sessions_cut),
         f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
         (
             f"items: {summary.offered} offered = {summary.served} served + {summary.filtered} filtered by VAD"

@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.cluster.cluster import LabCluster
@@ -38,7 +39,6 @@ _UP_S = 1200.0
 _DOWN_S = 30.0
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +70,13 @@ def finite(_: click.Context, __: click.Parameter, value: float) -> float:
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` with the options that every command with a run has."""
     options = (
-        click.option("--seed", type=click.IntRange(0), help="Seed of the load. Default: the scenario's first."),
+        click.option(
+            "--seed", type=click.IntRange(0), metavar="N", help="Seed of the load. Default: the scenario's first."
+        ),
         click.option(
             "--interval",
             type=click.FloatRange(0.5),
+            metavar="SECONDS",
             default=2.0,
             show_default=True,
             callback=finite,
@@ -120,11 +123,9 @@ def read_scenario(path: Path) -> Scenario:
 def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
     """Run `scenario` with its progress on the terminal, then yield the finished run and its lab.
 
-    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails, and with 130
-    on Ctrl-C or SIGTERM.
+    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails.
     """
     prepare_environment()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM, as from a CI, cleans up like Ctrl-C
     console = Console()
     try:
         check(scenario, seed=options.seed)
@@ -140,9 +141,6 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, L
         raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
@@ -175,12 +173,12 @@ def write_report(finished: Finished, path: Path) -> None:
     click.echo(f"report: {path.resolve()}")
 
 
-@click.group()
+@click.group(short_help="Run Sluice on a real control plane on this machine")
 def lab() -> None:
     """Run Sluice on a real Kubernetes control plane on this machine, without root or a container engine."""
 
 
-@lab.command()
+@lab.command(epilog=examples("sluice lab build"))
 @click.option("--helm", is_flag=True, help="Build Helm too, which tests of the chart need.")
 def build(*, helm: bool) -> None:
     """Build the lab's programs into the user's cache (once; about seven minutes on two cores)."""
@@ -194,11 +192,12 @@ def build(*, helm: bool) -> None:
     click.echo(f"the lab's programs are in {', '.join(map(str, folders))}")
 
 
-@lab.command("run")
+@lab.command("run", epilog=examples("sluice lab run scenario.yaml --scale 0.5"))
 @click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--scale",
     type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
     default=1.0,
     callback=finite,
     help="Share of the sessions to keep.",
@@ -228,7 +227,7 @@ def run_(
         raise click.exceptions.Exit(1)
 
 
-@lab.command()
+@lab.command(epilog=examples("sluice lab up pools.yaml speech.yaml"))
 @click.argument("manifests", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def up(manifests: tuple[Path, ...]) -> None:
     """Start a lab that stays up, apply MANIFESTS, and print its addresses."""
@@ -273,7 +272,7 @@ def up(manifests: tuple[Path, ...]) -> None:
     click.echo(f"operator:   {state.operator_url}/metrics")
 
 
-@lab.command()
+@lab.command(epilog=examples("sluice lab down"))
 def down() -> None:
     """Stop the lab that `sluice lab up` started."""
     folder = _standing_folder()

@@ -909,6 +909,8 @@ def settle(c: Constants, s: State, tally: TallyArrays, now_s: float) -> None:
     """Settle every item with an outcome by `now_s`, and free the places of items that no stage holds."""
     w, mask = s.whole, len(s.item) - 1
     patience_s = c.numbers[0]
+    if w[at.SETTLED] == len(s.tally_outcome):  # all items of the slice were shed or refused: no room for one more
+        _hand_in(s, tally)
     for k in range(w[at.CANDIDATES]):
         place = _place(s.candidates[k], mask)
         item = s.item[place]

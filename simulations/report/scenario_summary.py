@@ -1,4 +1,4 @@
-"""The report's first section: the scenario's pipelines and SLAs, hardware and prices, load and faults."""
+"""The report's section about what was asked: pipelines and SLAs, hardware and prices, load and faults."""
 
 from collections.abc import Sequence
 

@@ -55,7 +55,7 @@ class Replay:
 
     The first copy plays the recording as it is, so that `offset_s` names a segment; every further copy is shifted
     cyclically by an independent random number of bins. Counts are never multiplied: that would inflate their
-    dispersion. A recording that is shorter than the run is repeated.
+    dispersion. A recording that is shorter than the run is repeated, or followed by nothing if `ends`.
     """
 
     trace: Trace
@@ -63,6 +63,7 @@ class Replay:
     speed: float = 1.0
     offset_s: float = 0.0
     session: SessionLength | None = None
+    ends: bool = False
 
     def __post_init__(self) -> None:
         if self.copies < 1:
@@ -84,9 +85,16 @@ class Replay:
         _bound(duration_s * self.speed / self.trace.bin_s, "bins of the trace")
         count = math.ceil(duration_s / self.bin_s - 1e-9)
         shifts = [0, *rng.integers(0, len(recorded), self.copies - 1)]
-        return sum(
+        found = sum(
             (recorded[(np.arange(count) + first + shift) % len(recorded)] for shift in shifts), start=np.zeros(count)
         )
+        if self.ends:
+            found[len(recorded) - first :] = 0
+        return found
+
+    def lasts_s(self) -> float:
+        """Return the time (s) of the run after which the recording is repeated, or ends."""
+        return (self.trace.span_s - self.offset_s) / self.speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -119,7 +119,7 @@ def test_the_environment_has_the_versions_that_work_together() -> None:
 
 
 def test_locks_are_hash_checked_and_name_no_index() -> None:
-    for name in ("", "-dev", "-simulate", "-build", "-docs"):
+    for name in ("", "-dev", "-simulate", "-build", "-docs", "-ray"):
         text = (ROOT / f"requirements{name}.lock").read_text()
         assert "--index-url" not in text
         assert "://" not in text

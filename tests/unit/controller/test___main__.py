@@ -1,5 +1,6 @@
 """The `sluice` program as a whole."""
 
+import re
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -50,3 +51,18 @@ def test_a_command_whose_extra_is_missing_says_what_to_install() -> None:
 
 def test_an_unknown_command_is_wrong_usage() -> None:
     assert CliRunner().invoke(program.main, ["sideways"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "init", "doctor", "operator", "simulate", "backtest", "demo"])
+def test_help_has_an_example_and_names_of_values(command: str) -> None:
+    text = CliRunner(env={"COLUMNS": "80"}).invoke(program.main, [command, "--help"]).stdout
+    assert "Examples:\n    sluice " in text.replace("  Examples:\n", "Examples:\n")
+    assert "--prometheus-url TEXT" not in text
+    assert "RANGE" not in text
+
+
+@pytest.mark.parametrize(("command", "lines"), [([], 24), (["validate"], 24), (["init"], 40), (["plan"], 40)])
+def test_help_fits_a_screen(command: list[str], lines: int) -> None:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(program.main, [*command, "--help"])
+    assert len(result.stdout.splitlines()) <= lines
+    assert not re.search(r"[a-z]\.\.\.", result.stdout)  # a text that is cut

@@ -307,7 +307,7 @@ def test_an_event_that_is_none_ends_the_stream(line: bytes, error: type[KubeErro
     ("content", "problem"),
     [
         ("a: [", "must be a kubeconfig: while parsing"),
-        ("just words", "must be a kubeconfig"),
+        ("just words", "must be a kubeconfig, as `kubectl config view --raw` prints it"),
         ("[1, 2]", "must be a kubeconfig"),
         ("clusters: 1", "must be a kubeconfig"),
         ("", "is empty"),

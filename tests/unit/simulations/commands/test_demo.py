@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from controller.core.state.spec import DemandUnit
 from simulations.commands import demo as command
 from simulations.commands.lab import Finished
 from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import Options
 from simulations.results.results import DecisionEntry, PlacementChange
+from simulations.results.users import Users
 from simulations.scenario.scenario import Scenario
 
 SUMMARY: dict[str, Any] = {
@@ -90,6 +92,18 @@ class Runs:
                 kubernetes="v1.36.3",
                 windows=(),
                 decisions=tuple(self.decisions),
+                users=(
+                    Users(
+                        pipeline="speech/captions",
+                        unit=DemandUnit.STREAMS,
+                        promised_share=0.95,
+                        offered=45.0,
+                        as_promised=43.2,
+                        refused=0.6,
+                        late=1.2,
+                        lost=0.0,
+                    ),
+                ),
                 summary=LabSummary(**self.summary),
             ),
             page="<!doctype html>",
@@ -117,6 +131,10 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
     assert result.exit_code == 0
     assert result.stderr == ""
     assert result.stdout.splitlines() == [
+        (
+            "Sluice served 43.2 of 45 open streams (mean) as promised (96.0 %; the SLA asks for 95.0 %): "
+            "0.6 refused, 1.2 late, 0 lost; 2 sessions were cut."
+        ),
         "within the SLA: 95.4% of 22 windows",
         "items: 1000 offered = 430 served + 550 filtered by VAD + 9 shed + 3 refused + 0 lost + 8 in flight",
         "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
@@ -127,6 +145,7 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
     ]
     report = json.loads((tmp_path / "reports" / "demo-1.json").read_text())
     assert report["summary"] == SUMMARY
+    assert report["users"][0]["share"] == pytest.approx(0.96)
     assert report["decisions"][0] == {
         "t_s": 64.0,
         "pipeline": "speech/captions",

@@ -189,8 +189,8 @@ def test_while_the_measured_latency_exceeds_the_sla_nothing_says_that_it_is_met(
 
     more, change = told_with()
     assert "by the model the plan meets the SLA; measured, it is missed" in more
-    assert "p95 above 500 ms in the next cycles too: replicas are then added" in change
-    assert "p95 after the step at stage encoder" in told_with(step=True)[1]
+    assert "replicas are added if p95 stays above 500 ms in the next cycles" in change
+    assert "the effect of the step at stage encoder is observed" in told_with(step=True)[1]
     assert "less time outside the stages" in told_with(Hold(reason=HoldReason.UNEXPLAINED, detail="p95 800 ms"))[1]
     no_room = Hold(reason=HoldReason.SLA_MISSED, stage=ENCODER[0], detail="no room")
     assert "a higher replicas.max of stage encoder" in told_with(no_room)[1]
