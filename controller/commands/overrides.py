@@ -1,7 +1,9 @@
 """`sluice pause`, `resume` and `pin`: set and remove the annotations that override the plan for a time."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ from controller.commands.connections import duration_option, kubeconfig_option, 
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Mode
 
 if TYPE_CHECKING:
+    from controller.core.state.spec import PoolSpec
     from controller.kube.gateway import Gateway
     from controller.resources.pipeline import SpeechPipeline
 
@@ -168,27 +171,42 @@ def _removed_pin(key: str, resource: Json, stage: str, pool: str) -> Change:
 
 def _cost(gateway: "Gateway", pipeline: "SpeechPipeline", stage: str, pool: str, replicas: int) -> Iterator[str]:
     """Yield what the pinned replicas cost, as far as the price of the pool can be read."""
-    from controller.core.messages.phrases import money
+    from controller.core.messages.phrases import count_of, money
+    from controller.core.state.spec import with_basis
     from controller.kube.gateway import POOLS, KubeError, NotFound
     from controller.resources.parsing import InvalidResource, parse
     from controller.resources.pool import ComputePool
     from controller.resources.translate import pipeline_spec, pool_spec
+    from optimizer.model import Basis, PoolName
 
+    def read(name: str) -> "PoolSpec":
+        document = gateway.get(POOLS, None, name)
+        return pool_spec(parse(ComputePool, {part: value for part, value in document.items() if part != "status"}))
+
+    spec = pipeline_spec(pipeline)
     try:
-        document = gateway.get(POOLS, None, pool)
-        found = pool_spec(parse(ComputePool, {part: value for part, value in document.items() if part != "status"}))
+        pools = {PoolName(pool): read(pool)}
     except NotFound:
         yield f"ComputePool {pool} does not exist: no replica is added there"
         return
     except (KubeError, InvalidResource) as error:
         yield f"its cost is not known: {error}"
         return
-    spec = pipeline_spec(pipeline)
+    for _, other in spec.placement_keys():
+        # Any elastic pool of the pipeline makes whole instances the basis.
+        with suppress(KubeError, InvalidResource):
+            pools |= {} if other in pools or spec.declared_basis is not None else {other: read(other)}
     placement = next(one for key, one in spec.placements().items() if key == (stage, pool))
-    each = found.replica_price_per_hour(placement.prior.per_instance)
-    above = each * replicas > spec.budget_per_hour
+    per_instance, price = placement.prior.per_instance, pools[PoolName(pool)].price_per_hour
+    whole = with_basis(spec, pools).basis is Basis.INSTANCES
+    instances = math.ceil(replicas / per_instance)
+    cost = price * (instances if whole else replicas / per_instance)
+    above = cost > spec.budget_per_hour
     limit = f", above budget.perHour of {money(spec.budget_per_hour)}: fewer will run" if above else ""
-    yield f"{_replicas(replicas)} cost {money(each * replicas)}{limit}"
+    if whole and per_instance > 1:
+        # What shares these instances is decided by the plan, so that the cost is known as a bound only.
+        limit += f"; at most, because {count_of(instances, 'whole instance')} may have replicas of other stages too"
+    yield f"{_replicas(replicas)} cost {money(cost)}{limit}"
 
 
 def _hindrances(

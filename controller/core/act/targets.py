@@ -175,9 +175,8 @@ def _pinned(assessment: Assessment) -> Mapping[PlacementKey, int]:
 
 def _override_holds(assessment: Assessment, final: Mapping[PlacementKey, int]) -> Iterable[Hold]:
     """Yield a hold for every pin, and for every part of an annotation that is not valid."""
-    placements = assessment.spec.placements()
     for key, pin in assessment.spec.overrides.pins.items():
-        detail = details.pinned(pin, final[key], affordable=placements[key].prior.max_replicas)
+        detail = details.pinned(pin, final[key])
         yield Hold(reason=HoldReason.PINNED, stage=key[0], pool=key[1], until_s=pin.until_s, detail=detail)
     for problem in assessment.spec.overrides.problems:
         yield Hold(reason=HoldReason.INVALID_ANNOTATION, detail=problem)

@@ -152,7 +152,10 @@ def _condition(kind: ConditionType, status: str, reason: str, message: str = "")
 
 
 def _ready(decision: PipelineDecision) -> ConditionValue:
-    return _condition(ConditionType.READY, str(ready(decision)), health(decision).value, reason_sentence(decision))
+    # The sentence has no holds beside changes; what a person has set in vain is said in any case.
+    ignored = hold_details(decision, [HoldReason.INVALID_ANNOTATION] if decision.changes else [])
+    message = "; ".join([*ignored, reason_sentence(decision)])
+    return _condition(ConditionType.READY, str(ready(decision)), health(decision).value, message)
 
 
 def _sla_met(decision: PipelineDecision) -> ConditionValue:

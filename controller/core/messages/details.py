@@ -35,11 +35,11 @@ def paused(pause: Pause | None) -> str:
     return "spec.mode is Paused" if pause is None else f"annotation {PAUSE_ANNOTATION}{_until(pause.until_s)}"
 
 
-def pinned(pin: Pin, count: int, *, affordable: int) -> str:
-    """Return the text about a pin, of which `count` replicas are possible now, and `affordable` within the budgets."""
+def pinned(pin: Pin, count: int) -> str:
+    """Return the text about a pin, of which `count` replicas are possible now."""
     limited = ""
-    if affordable < pin.replicas:
-        limited = f"; the budget leaves room for {affordable}"
+    if pin.short_of:
+        limited = f"; {pin.short_of} has room for {pin.fits}"
     elif count < pin.replicas:
         limited = f"; only {count} are possible now"
     return f"{pin.replicas} by annotation {PIN_ANNOTATION}{_until(pin.until_s)}{limited}"

@@ -25,6 +25,8 @@ class Health(Enum):
     FRAGMENTED = HoldReason.FRAGMENTED.value
     CANNOT_START = HoldReason.CANNOT_START.value
     ON_TRIAL = HoldReason.ON_TRIAL.value
+    INVALID_ANNOTATION = HoldReason.INVALID_ANNOTATION.value
+    PINNED = HoldReason.PINNED.value
     SCALING = "Scaling"
     OK = "OK"
 

@@ -213,10 +213,15 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """The replicas that an annotation sets for a placement until `until_s`; None: until the annotation is removed."""
+    """The replicas that an annotation sets for a placement until `until_s`; None: until the annotation is removed.
+
+    In a cycle, `fits` of them are within the budgets and the pool; `short_of` names what has no room for the others.
+    """
 
     replicas: int
     until_s: float | None = None
+    fits: int | None = None
+    short_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

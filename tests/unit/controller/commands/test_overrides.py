@@ -98,6 +98,31 @@ def test_a_pin_above_the_budget_says_that_fewer_will_run(tmp_path: Path) -> None
         assert "above budget.perHour of $0.10/h: fewer will run" in said(run(pin, *VAD, "--replicas", "2"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "node_pool", "cost"),
+    [
+        ({"spec.budget": {"perHour": "20", "basis": "Replicas"}}, False, "5 replicas cost $2.50/h end it with"),
+        (
+            {"spec.budget": {"perHour": "20", "basis": "Instances"}},
+            False,
+            "5 replicas cost $4.00/h; at most, because 2 whole instances may have replicas of other stages too end",
+        ),
+        ({"spec.budget": {"perHour": "20"}}, True, "5 replicas cost $4.00/h; at most"),
+        ({"spec.budget": {"perHour": "3", "basis": "Instances"}}, False, "above budget.perHour of $3.00/h: fewer"),
+    ],
+)
+def test_the_cost_of_a_pin_counts_whole_instances_where_the_budget_does(
+    changes: Json, node_pool: bool, cost: str, tmp_path: Path
+) -> None:
+    cluster = Cluster({"spec.stages[0].placements[0].perInstance": 4, **changes})
+    if node_pool:  # of another placement
+        elastic = {"metadata.name": "gpu", "spec.capacity": {"nodePool": "gpu"}}
+        cluster.answers[f"{POOLS}/gpu"] = changed(POOL, elastic)
+    with running(cluster, tmp_path) as run:
+        result = run(pin, *VAD, "--replicas", "5")
+    assert cost in said(result), said(result)
+
+
 def test_a_price_that_cannot_be_read_does_not_stop_a_pin(tmp_path: Path) -> None:
     cluster = Cluster()
     cluster.answers[f"{POOLS}/cpu"] = 403

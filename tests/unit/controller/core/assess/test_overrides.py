@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from builders import (
     ENCODER,
     ENCODER_GPU,
     NOW_S,
     VAD,
+    a_pool,
     a_scaling,
     a_snapshot,
     a_spec,
@@ -25,9 +27,9 @@ from controller.core.record import decision_record, differences, recorded_inputs
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState
+from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import Mode, Overrides, Pause, Pin, PipelineSpec, PlacementKey
-from optimizer.model import Basis
+from optimizer.model import Basis, PoolName
 from profiler.samples import Absence, AbsenceReason
 
 LATER_S = NOW_S + 3600.0
@@ -145,23 +147,54 @@ def test_the_budget_stops_a_pin_and_a_hold_says_so_while_the_rest_is_served() ->
     assert decision.plan is not None
     assert decision.plan.served_fraction > 0
     (text,) = texts(decision, HoldReason.PINNED)
-    assert "(10 by annotation sluice.dev/pin; the budget leaves room for 2)" in text
+    assert "(10 by annotation sluice.dev/pin; the budget has room for 2)" in text
 
 
 def test_a_pin_above_the_budget_counts_whole_instances_where_these_are_paid() -> None:
     spec = pinned({ENCODER: Pin(replicas=3), VAD: Pin(replicas=9)}, a_spec(budget=4.0, basis=Basis.INSTANCES))
     decision = decided(a_state(spec, replicas=RUNNING))
     # 3 × $1/h are left $1/h, which is two instances at $0.5/h with four replicas each.
-    assert any("the budget leaves room for 8" in text for text in texts(decision, HoldReason.PINNED))
+    assert any("the budget has room for 8" in text for text in texts(decision, HoldReason.PINNED))
+
+
+def small_pools(instances: int = 5) -> Mapping[PoolName, PoolState]:
+    return {name: replace(pool, spec=replace(pool.spec, instances=instances)) for name, pool in default_pools().items()}
 
 
 def test_the_pool_stops_a_pin_and_a_hold_says_so() -> None:
-    spec = pinned({ENCODER: Pin(replicas=8)})
-    small = {name: replace(pool, spec=replace(pool.spec, instances=5)) for name, pool in default_pools().items()}
-    decision = decided(a_state(spec, replicas=RUNNING), fleet=small)
+    decision = decided(a_state(pinned({ENCODER: Pin(replicas=8)}), replicas=RUNNING), fleet=small_pools())
     assert decision.desired[ENCODER] == 5
-    (text,) = texts(decision, HoldReason.AWAITING_CAPACITY)
-    assert "no capacity on inferentia within Pool/inferentia" in text
+    (text,) = texts(decision, HoldReason.PINNED)
+    assert "(8 by annotation sluice.dev/pin; pool inferentia has room for 5)" in text
+
+
+@pytest.mark.parametrize("replicas", [4, 8])
+def test_two_stages_that_are_pinned_on_one_small_pool_share_it_and_the_condition_says_what_has_no_room(
+    replicas: int,
+) -> None:
+    vad, encoder = a_spec().stages
+    moved = replace(vad.placements[0], prior=replace(vad.placements[0].prior, pool=ENCODER[1], per_instance=1))
+    spec = replace(a_spec(), stages=(replace(vad, placements=(moved,)), encoder))
+    beside = (VAD[0], ENCODER[1])
+    pins = {ENCODER: Pin(replicas=replicas), beside: Pin(replicas=4)}
+    snapshot = a_snapshot(a_state(pinned(pins, spec), replicas={beside: 1, ENCODER: 1}), fleet=small_pools())
+    for _ in range(4):
+        decision = decide(snapshot, Policy())
+        snapshot = applied(snapshot, decision)
+    (pipeline,) = decision.pipelines
+    # The first pin leaves room for one replica of the other stage: without it nothing would be served.
+    assert (pipeline.desired[ENCODER], pipeline.desired[beside]) == (4, 1)
+    assert pipeline.plan is not None
+    assert pipeline.plan.served_fraction > 0
+    (ready,) = [condition for condition in conditions(pipeline) if condition.type == "Ready"]
+    assert (ready.status, ready.reason) == ("True", "Pinned")
+    assert "pool inferentia has room for 1" in ready.message
+
+
+def test_a_pin_keeps_its_replicas_while_a_node_of_a_pool_of_ready_nodes_is_not_ready() -> None:
+    ready_nodes = {**default_pools(), ENCODER[1]: a_pool("inferentia", instances=None, ready=2, ready_nodes=True)}
+    state = a_state(pinned({ENCODER: Pin(replicas=4)}), replicas={**RUNNING, ENCODER: 3})
+    assert decided(state, fleet=ready_nodes).desired[ENCODER] == 3
 
 
 def test_a_part_of_an_annotation_that_is_not_valid_is_named() -> None:
@@ -170,6 +203,9 @@ def test_a_part_of_an_annotation_that_is_not_valid_is_named() -> None:
     assert texts(decision, HoldReason.INVALID_ANNOTATION) == [
         "part of an annotation is ignored, because it is not valid (sluice.dev/pin: 'x': must be STAGE/POOL=REPLICAS)"
     ]
+    (ready,) = [condition for condition in conditions(decision) if condition.type == "Ready"]
+    assert (ready.status, ready.reason) == ("True", "InvalidAnnotation")
+    assert "sluice.dev/pin: 'x': must be STAGE/POOL=REPLICAS" in ready.message
 
 
 def test_a_record_of_a_cycle_with_overrides_is_decided_again_the_same() -> None:

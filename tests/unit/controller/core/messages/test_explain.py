@@ -13,10 +13,10 @@ from builders import (
 from explained import decision_of, explain, growing, section
 from planning import Planner
 
-from controller.core.messages.explain import explain_pipeline, reason_sentence
-from controller.core.messages.sentences import HOLDS, demand_change, latency_of_sla, spend_of_budget
+from controller.core.messages.explain import causes_of, explain_pipeline, reason_sentence
+from controller.core.messages.sentences import HOLDS, change_words, demand_change, latency_of_sla, spend_of_budget
 from controller.core.state.carry_over import DemandSample, FeedbackStep, PipelineMemory
-from controller.core.state.decision import Decision, Hold, HoldReason
+from controller.core.state.decision import ChangeReason, Decision, Hold, HoldReason
 from controller.core.state.spec import Mode
 from optimizer.model import StageName
 from optimizer.plan import Advice, Limit, LimitKind, PlacementStep, ReplayCheck, Step
@@ -29,6 +29,24 @@ def test_one_line_says_what_why_and_with_which_numbers(planner: Planner) -> None
     assert reason_sentence(decision) == (
         f"encoder 2→4 on inferentia (demand): demand {demand}; p95 268 ms of 500 ms; spend $2.50/h of $20.00/h"
     )
+
+
+@pytest.mark.parametrize("reason", ChangeReason)
+@pytest.mark.parametrize("latency_s", [0.2, 2.0])
+def test_the_causes_of_a_line_are_its_changes_also_while_the_sla_is_missed(
+    planner: Planner, reason: ChangeReason, latency_s: float
+) -> None:
+    planner.wants({VAD: 5, ENCODER: 7})
+    state = replace(a_state(demand=50.0, replicas={VAD: 4, ENCODER: 4}), latency_s=latency_s)
+    decision = decision_of(state).pipelines[0]
+    assert len(decision.changes) == 2
+    first, second = decision.changes
+    decision = replace(decision, changes=(replace(first, reason=reason), second))
+    sentence = reason_sentence(decision)
+    assert sentence.startswith("SLA missed") == (latency_s > 0.5)
+    assert causes_of(sentence) == list(change_words(decision))
+    unchanged = reason_sentence(replace(decision, changes=()))
+    assert causes_of(unchanged) == [unchanged]
 
 
 def test_one_line_without_a_change_says_why_there_is_none(planner: Planner) -> None:

@@ -32,6 +32,17 @@ def test_each_change_and_cause_has_a_line_the_oldest_first_and_the_state_last() 
     ]
 
 
+def test_a_change_while_the_sla_is_missed_has_a_line_for_each_cause_and_none_for_the_miss() -> None:
+    message = (
+        "SLA missed since 2026-11-25T11:50:00Z: p95 640 ms of 500 ms; vad 1→2 on cpu (demand); "
+        "enc 2→4 on gpu (SLA at risk); 3 replicas starting on gpu (enc), ready in about 40 s (start-up 60 s, measured)"
+    )
+    assert [line[2:] for line in history_lines(a_history(event(-1, message=message)))[2:-1]] == [
+        "11:59:00  vad 1→2 on cpu (demand)",
+        "11:59:00  enc 2→4 on gpu (SLA at risk)",
+    ]
+
+
 def test_repeats_in_a_row_are_one_line_with_their_number() -> None:
     same = [event(-9, "ScaleFailed", "refused"), event(-8, "ScaleFailed", "refused", count=3)]
     history = a_history(*same, event(-7, "SLAMet", "fine"), event(-6, "ScaleFailed", "refused"))
