@@ -226,6 +226,7 @@ class Gateway:
         *,
         permit: Callable[[], None] | None = None,
         on_request: Callable[[str], None] = lambda _: None,
+        on_answer: Callable[[KubeError | None], None] = lambda _: None,
         timeout_s: tuple[float, float] = _TIMEOUT_S,
         always_send: bool = False,
     ) -> None:
@@ -235,6 +236,8 @@ class Gateway:
             kubeconfig: the file with the credentials.
             permit: called right before each request that changes something; if it raises, nothing is sent.
             on_request: called with the verb of each request: the HTTP method, or WATCH.
+            on_answer: called after each request that was sent: with None if there was an answer, whatever its status,
+                else with the error.
             timeout_s: time limits of each request in seconds: to connect, and to receive.
             always_send: send requests also right after one that timed out, and during a Retry-After.
 
@@ -245,6 +248,7 @@ class Gateway:
         """The time on the server, by its answers."""
         self._kubeconfig = kubeconfig
         self._on_request = on_request
+        self._on_answer = on_answer
         self._permit = permit
         self._timeout_s = timeout_s
         self._always_send = always_send
@@ -453,6 +457,7 @@ class Gateway:
         except client.ApiException as error:
             headers = error.headers or {}
             self.server_clock.answered(headers.get("Date"), sent_s)
+            self._on_answer(None)
             if error.status in _OVERLOADED:
                 wait_s = _retry_after_s(headers)
                 why = "is overloaded" if wait_s is None else f"asked to retry after {wait_s:g} s"
@@ -464,8 +469,11 @@ class Gateway:
             # The client raises this for a broken TLS connection: it reads the body of an error that has none.
             if not isinstance(error.__context__, client.ApiException):
                 raise
-            raise Silent(f"{method} {path}: {error.__context__.reason}") from error
+            silent = Silent(f"{method} {path}: {error.__context__.reason}")
+            self._on_answer(silent)
+            raise silent from error
         self.server_clock.answered(response.headers.get("Date"), sent_s)
+        self._on_answer(None)
         return response
 
     def _unanswered(self, method: str, request: str, error: urllib3.exceptions.HTTPError) -> KubeError:
@@ -478,7 +486,9 @@ class Gateway:
             return Hung(f"{request}: {error}")
         if isinstance(error, urllib3.exceptions.TimeoutError):
             self._pause("", _SILENCE_S, _SILENT)
-        return Silent(f"{request}: {error}")
+        silent = Silent(f"{request}: {error}")
+        self._on_answer(silent)
+        return silent
 
     def _answers(self) -> bool:
         """Return whether the server answers a request that touches no object, and that no webhook sees."""
