@@ -69,9 +69,9 @@ def test_a_command_that_does_not_return_to_the_interpreter_is_ended_with_its_chi
         "from controller.ending import ended_by_signals\n"
         "with ended_by_signals():\n"
         "    child = subprocess.Popen(['sleep', '600'])\n"
-        "    print(child.pid, flush=True)\n"
         "    while True:\n"
         "        try:\n"
+        "            print(child.pid, flush=True)\n"  # the signal that follows arrives in the block
         "            child.wait()\n"
         "        except SystemExit:\n"
         "            pass\n"  # as code that cannot be interrupted

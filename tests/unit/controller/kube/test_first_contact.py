@@ -61,8 +61,8 @@ def test_each_line_has_the_newest_error(caplog: pytest.LogCaptureFixture) -> Non
 
     with FirstContact(SERVER, wait=wait) as contact:
         contact.heard(REFUSED)
-        assert contact._thread is not None  # noqa: SLF001 -- the test waits for it
-        contact._thread.join(10)  # noqa: SLF001
+        assert contact._thread is not None
+        contact._thread.join(10)
     assert [line.rpartition(": ")[2] for line in lines(caplog)] == [
         "connection refused",
         "no route to host",
@@ -76,7 +76,7 @@ def test_the_first_answer_ends_it_for_good(caplog: pytest.LogCaptureFixture) -> 
         contact.heard(REFUSED)
         contact.heard(None)
         contact.heard(REFUSED)  # from now on the loop and the lease report failures
-        thread = contact._thread  # noqa: SLF001 -- the test waits for it
+        thread = contact._thread
         assert thread is not None
         thread.join(10)
         assert not thread.is_alive()
