@@ -1,5 +1,6 @@
 """The `sluice` program: its commands are the entry points that the installed packages declare."""
 
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,17 @@ class Commands(click.Group):
         """Run the command that the arguments name."""
         with output_errors(), _in_one_line():
             return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names; the error for an unknown one suggests the nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
+                error.message += f" Did you mean {close[0]!r}?"
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the installed commands."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -486,7 +487,7 @@ class Gateway:
             return Hung(f"{request}: {error}")
         if isinstance(error, urllib3.exceptions.TimeoutError):
             self._pause("", _SILENCE_S, _SILENT)
-        silent = Silent(f"{request}: {error}")
+        silent = Silent(f"{request}: {_words(error)}")
         self._on_answer(silent)
         return silent
 
@@ -540,7 +541,7 @@ def _connect(kubeconfig: Path | None) -> Any:
             path = None if kubeconfig is None else str(kubeconfig)
             config.load_kube_config(config_file=path, client_configuration=settings, persist_config=False)
     except (config.ConfigException, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else _problem(str(error))
         raise ConfigurationError(f"no credentials for a Kubernetes API server: {origin}: {reason}") from error
     # The loader does not check the form of the file: what is not a kubeconfig ends in one of these.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -549,6 +550,26 @@ def _connect(kubeconfig: Path | None) -> Any:
             f"no credentials for a Kubernetes API server: {origin}: must be a kubeconfig{form or _FORM}"
         ) from error
     return client.ApiClient(configuration=settings)
+
+
+def _problem(text: str) -> str:
+    """Return what is wrong with a kubeconfig, from the message of its loader, without the name of the file."""
+    if found := re.search(r"Expected object with name (?P<name>.+) in .*/(?P<kind>\w+)s list", text):
+        return f"has no {found['kind']} named {found['name']!r}"
+    if "No configuration found" in text:
+        return "does not exist"
+    return "is empty" if "file is empty" in text else " ".join(text.split())
+
+
+def _words(error: urllib3.exceptions.HTTPError) -> str:
+    """Return why there was no answer; of a failed connection without the classes of the client."""
+    shape = r"HTTPS?Connection\(host='(?P<host>[^']*)', port=(?P<port>\d+)\): (?P<what>.*)"
+    found = re.fullmatch(shape, str(error), re.DOTALL)
+    if found is None:
+        return str(error)
+    why = re.sub(r"\[Errno -?\d+\] ", "", found["what"].removeprefix("Failed to establish a new connection: "))
+    host = f"[{found['host']}]" if ":" in found["host"] else found["host"]
+    return f"no connection to {host}:{found['port']}: {why}"
 
 
 _BY_STATUS = {400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}

@@ -54,8 +54,13 @@ def test_a_command_whose_extra_is_missing_says_what_to_install() -> None:
     assert result.stderr == "Error: lab needs not_installed: install sluice-operator[lab]\n"
 
 
-def test_an_unknown_command_is_wrong_usage() -> None:
-    assert CliRunner().invoke(program.main, ["sideways"]).exit_code == 2
+@pytest.mark.parametrize(
+    ("name", "hint"), [("sideways", "No such command 'sideways'. See"), ("pln", "'pln'. Did you mean 'plan'? See")]
+)
+def test_an_unknown_command_is_wrong_usage(name: str, hint: str) -> None:
+    result = CliRunner().invoke(program.main, [name])
+    assert result.exit_code == 2
+    assert hint in result.stderr
 
 
 @pytest.fixture
