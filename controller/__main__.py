@@ -51,7 +51,7 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             if close := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
-                error.message += f" Did you mean {close[0]!r}?"
+                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", error.ctx) from None
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
