@@ -84,7 +84,8 @@ def _chosen(names: Sequence[str], series: str | None, default: str, where: str) 
     if len(names) == 1:
         return 0
     raise InvalidTrace(
-        f"{where}: has no column {default!r}, but {len(names)} series; name one of them (`series`, or --series): {_listed(names)}"
+        f"{where}: has no column {default!r}, but {len(names)} series; name one (`series`, or --series): "
+        f"{_listed(names)}"
     )
 
 

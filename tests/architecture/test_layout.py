@@ -91,7 +91,8 @@ def test_every_unit_test_mirrors_a_module() -> None:
 
 def test_the_architecture_names_every_folder_with_code() -> None:
     described = (ROOT / "ARCHITECTURE.md").read_text()
-    folders = {str(path.parent.relative_to(ROOT)) for path in modules(*PACKAGES)} - {"simulations/scenarios/daily"}
+    of_traces = {"simulations/scenarios/daily", "simulations/scenarios/demo"}
+    folders = {str(path.parent.relative_to(ROOT)) for path in modules(*PACKAGES)} - of_traces
     unnamed = sorted(folder for folder in folders if f"`{folder}/`" not in described and folder != "simulations/lab")
     assert not unnamed
 

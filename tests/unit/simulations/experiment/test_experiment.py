@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,7 +16,7 @@ from small_scenarios import a_scenario
 
 from simulations.experiment.experiment import RunRequest, longest_first, planned_runs, run_all, run_and_bound, run_one
 from simulations.experiment.hindsight import BoundRequest, bound_one
-from simulations.policies.catalogue import POLICIES, Family
+from simulations.policies.catalogue import POLICIES
 from simulations.policies.sluice import SluiceSettings
 from simulations.results.results import RunResult, Tuning
 from simulations.scenario.scenario import Scenario
@@ -26,11 +26,6 @@ WHAT_IFS = (
     "[{name: dear, set: {ComputePool/gpu: {spec: {price: {perHour: '4'}}}}},"
     " {name: half, set: {SpeechPipeline/speech/captions: {spec: {budget: {perHour: '3'}}}}}]"
 )
-
-
-def vars_of(family: Family, tuning: Tuning) -> dict[str, object]:
-    """Return the settings of a policy by name."""
-    return asdict(family.default if tuning is Tuning.DEFAULT else family.trained)
 
 
 def told(result: RunResult) -> object:
@@ -81,7 +76,10 @@ def test_the_interval_of_a_scenario_is_that_of_sluice_alone(tmp_path: Path) -> N
     quick = replace(default, file=default.file.model_copy(update={"interval": "2s"}))
 
     for tuning in Tuning:
-        asked = SluiceSettings(**{**vars_of(POLICIES["sluice"], tuning), "interval_s": 2.0})
+        family = POLICIES["sluice"]
+        settings = family.default if tuning is Tuning.DEFAULT else family.trained
+        assert isinstance(settings, SluiceSettings)
+        asked = replace(settings, interval_s=2.0)
         told_to = run_one(default, policy="sluice", seed=1, settings=asked, tuning=tuning)
         assert told(run_one(quick, policy="sluice", seed=1, tuning=tuning)) == told(told_to)
     assert told(run_one(quick, policy="sluice", seed=1)) != told(run_one(default, policy="sluice", seed=1))
