@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 DOCS_VENV  := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
+RAY_VENV   := .venv-ray
+RAY_STAMP  := $(RAY_VENV)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -49,7 +51,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
 
 # Folders of tests that need more than this environment.
-apart = integration e2e faults browser charts install keda karpenter
+apart = integration e2e faults browser charts install keda karpenter ray
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
@@ -86,6 +88,19 @@ test-karpenter: $(STAMP) ## real Karpenter makes the lab's nodes and takes them 
 	@PYTHONPATH=tests/support $(BIN)/python -m karpenter_lab
 	@unshare --net $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
 	  sh -c 'ip link set lo up && exec $(BIN)/pytest tests/karpenter $(ARGS)'
+
+.PHONY: test-ray
+# `ray stop` ends every process of Ray that it finds: it must find only those of the test.
+test-ray: $(RAY_STAMP) ## simulated runs spread over a Ray cluster of this machine: the same bytes (first time: installs Ray, 1 GB)
+	@unshare --net --pid --fork --mount-proc $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
+	  sh -c 'ip link set lo up && exec $(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)'
+
+$(RAY_STAMP): requirements-ray.lock pyproject.toml
+	@echo "==> creating $(RAY_VENV) (locked, hash-checked packages)"
+	@$(PYTHON) -m venv --clear $(RAY_VENV)
+	@$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-ray.lock
+	@$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(RAY_STAMP)
 
 .PHONY: browser
 browser: $(STAMP) ## find a Chromium for the tests of the report, or install Debian's (as root)
@@ -221,9 +236,10 @@ lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(resolve) --extra keda pyproject.toml -o requirements.lock
 	@$(resolve) --extra keda --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
 	@$(resolve) --extra keda --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
+	@$(resolve) --extra ray --extra simulate --group dev -c requirements-dev.lock pyproject.toml -o requirements-ray.lock
 	@$(resolve) --group image -o requirements-build.lock
 	@$(resolve) --group docs -o requirements-docs.lock
 
 .PHONY: clean
 clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)
-	@rm -rf $(VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(DOCS_VENV) $(RAY_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

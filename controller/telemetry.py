@@ -21,11 +21,12 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from controller.core.act.admission import LAPSE_S
 from controller.core.assess.availability import unavailable
+from controller.core.messages.sentences import missed
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
@@ -65,6 +66,26 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipeline_latency_seconds", "End-to-end latency at the SLA's percentile", _PIPELINE),
     ("pipeline_planned_latency_seconds", "Latency of the plan at the SLA's percentile, predicted", _PIPELINE),
     ("pipeline_sla_missed", "1 while the latency exceeds the SLA, else 0; no series while it is unknown", _PIPELINE),
+    (
+        "pipeline_sla_missed_for_seconds",
+        "Time for which every known latency has exceeded the SLA, 0 while it does not; no series while it is unknown",
+        _PIPELINE,
+    ),
+    (
+        "pipeline_refused_demand",
+        "Observed demand above the demand to admit, without other refusals; no series while the demand is unknown",
+        _PIPELINE,
+    ),
+    (
+        "pipeline_starting_replicas",
+        "Replicas on the pool that are desired and not ready; no series without any",
+        [*_PIPELINE, "pool"],
+    ),
+    (
+        "pipeline_ready_in_seconds",
+        "Expected time until they are all ready, by measured start-up times; no series while it is unknown",
+        [*_PIPELINE, "pool"],
+    ),
     ("pipeline_overhead_seconds", "Measured time outside the stages; no series until it is known", _PIPELINE),
     ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
     (
@@ -153,6 +174,17 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
 """The gauges of a decision: name without the prefix `sluice_`, help text, labels."""
+COUNTERS: tuple[tuple[str, str, list[str]], ...] = (
+    (
+        "pipeline_sla_missed_seconds",
+        "Time in which the latency exceeded the SLA",
+        _PIPELINE,
+    ),
+    ("pipeline_sla_known_seconds", "Time in which the latency was known, within the SLA or not", _PIPELINE),
+)
+"""The counters of decisions: name without the prefix `sluice_` and the suffix `_total`, help text, labels."""
+_LONGEST_CYCLES = 4
+"""The time between two decisions counts for at most so many intervals: what happened in a longer one is not known."""
 PARTS = ("read", "decide", "status", "apply")
 """The parts of a cycle, in order."""
 
@@ -300,7 +332,11 @@ def described() -> tuple[Described, ...]:
         Described(name=f"sluice_{name}", kind="gauge", text=text, labels=tuple(labels))
         for name, text, labels in FAMILIES
     )
-    return (*gauges, *Telemetry().own_metrics(), build)
+    counters = (
+        Described(name=f"sluice_{name}_total", kind="counter", text=text, labels=tuple(labels))
+        for name, text, labels in COUNTERS
+    )
+    return (*gauges, *counters, *Telemetry().own_metrics(), build)
 
 
 def metric_names() -> frozenset[str]:
@@ -321,6 +357,8 @@ class _Fleet(Collector):
         self.skew_s: Callable[[], float | None] = lambda: None
         self._series: dict[str, list[tuple[Sequence[str], float]]] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
+        self._counted: dict[str, dict[tuple[str, ...], float]] = {name: {} for name, _, _ in COUNTERS}
+        self._decided_at_s: float | None = None
 
     def take(self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey]) -> None:
         """Replace the gauges by those of a new decision."""
@@ -339,6 +377,7 @@ class _Fleet(Collector):
             gauges.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
                 gauges.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
+        self._count(decision)
         gauges.add_fleet(snapshot, decision)
         gauges.add_readings(snapshot)
         replicas, failing = _replicas_by_pool(snapshot), _failing_by_pool(decision)
@@ -350,8 +389,22 @@ class _Fleet(Collector):
                 gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
         self._series = gauges.series
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges that have at least one series."""
+    def _count(self, decision: Decision) -> None:
+        """Add the time since the last decision to the time in which each latency was known, and was above the SLA."""
+        before_s = decision.now_s if self._decided_at_s is None else self._decided_at_s
+        most_s = _LONGEST_CYCLES * decision.policy.interval_s
+        passed_s = min(most_s, max(0.0, decision.now_s - before_s))
+        self._decided_at_s = decision.now_s
+        last, self._counted = self._counted, {name: {} for name, _, _ in COUNTERS}
+        for pipeline in decision.pipelines:
+            labels = (pipeline.spec.namespace, pipeline.spec.name)
+            known = not isinstance(pipeline.profile.latency_s, Absence)
+            held = {"pipeline_sla_missed_seconds": missed(pipeline), "pipeline_sla_known_seconds": known}
+            for name, counts in held.items():
+                self._counted[name][labels] = last[name].get(labels, 0.0) + (passed_s if counts else 0.0)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yield the gauges and counters that have at least one series."""
         series = self._series
         for name, text, labels in FAMILIES:
             if name in series:
@@ -359,6 +412,12 @@ class _Fleet(Collector):
                 for values, value in series[name]:
                     family.add_metric(values, value)
                 yield family
+        for name, text, labels in COUNTERS:
+            if self._counted[name]:
+                counter = CounterMetricFamily(f"sluice_{name}", text, labels=labels)
+                for values, value in self._counted[name].items():
+                    counter.add_metric(values, value)
+                yield counter
 
 
 class _Gauges:
@@ -385,6 +444,14 @@ class _Gauges:
         self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
         if isinstance(latency_s := decision.profile.latency_s, float):
             self.set("pipeline_sla_missed", labels, latency_s > spec.sla.latency_s)
+            self.set("pipeline_sla_missed_for_seconds", labels, 0.0 if decision.miss is None else decision.miss.for_s)
+        self.set("pipeline_refused_demand", labels, decision.refused)
+        for pool in dict.fromkeys(starting.pool for starting in decision.starting):
+            on_pool = [starting for starting in decision.starting if starting.pool == pool]
+            self.set("pipeline_starting_replicas", [*labels, pool], sum(each.count for each in on_pool))
+            times_s = [each.ready_in_s for each in on_pool if each.ready_in_s is not None]
+            if len(times_s) == len(on_pool):
+                self.set("pipeline_ready_in_seconds", [*labels, pool], max(times_s))
         self.set("pipeline_overhead_seconds", labels, decision.profile.overhead_s)
         self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
         self.set("pipeline_spend_usd_per_hour", labels, decision.spend_per_hour)

@@ -29,6 +29,8 @@ class AbsenceReason(Enum):
     """A ratio per item, but there were no items in the window."""
     WINDOW_TOO_SHORT = "WindowTooShort"
     """There is no value over a window that is shorter than two scrape intervals."""
+    TOO_NEW = "TooNew"
+    """No pod has been ready for long enough to have samples."""
     AMBIGUOUS = "Ambiguous"
     """A pod reports several models, and `metrics.model` selects none of them."""
 
@@ -44,6 +46,7 @@ class Absence:
 Reading = float | Absence
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
+TOO_NEW = Absence(reason=AbsenceReason.TOO_NEW, detail="no pod has been ready for long enough to have samples")
 
 ABSURD = 1e24
 """Bound of the absolute value of a reading. Sums and squares of larger numbers could overflow."""

@@ -13,7 +13,16 @@ from controller.adoption.cluster_checks import placement_subject
 from controller.adoption.exports import Results, interval_s, scrapes_queries, series
 from controller.core.messages.phrases import count_of, duration, number, reading_words
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
-from profiler.samples import THROUGHPUT, Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, Reading
+from profiler.samples import (
+    THROUGHPUT,
+    TOO_NEW,
+    Absence,
+    AbsenceReason,
+    PlacementSamples,
+    PlacementTarget,
+    Quantity,
+    Reading,
+)
 from profiler.sources.base import PlacementId, ReadAnswer, is_wrong_query
 from profiler.sources.presets import Combine, Preset
 from profiler.sources.promql import fill, namespace_matcher
@@ -234,8 +243,7 @@ def _check_placement(
     """Yield the checks of a placement's metrics: labels, duplicates, and each quantity that is absent."""
     subject, preset = placement_subject(spec, stage.name, placement), presets[stage.preset]
     if not target.pods:
-        message = "no pod has been ready for long enough to have samples"
-        yield Check(name="metrics", subject=subject, ok=None, message=message)
+        yield Check(name="metrics", subject=subject, ok=None, message=TOO_NEW.detail)
         return
     labels = [found for found, _ in series(results, _labels(preset))]
     pods = {found.get("pod") for found in labels if found.get("namespace") == target.namespace}

@@ -5,12 +5,17 @@ import sys
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
+from controller.commands.help_page import examples
+
 _PROGRAM, _VARIABLE = "sluice", "_SLUICE_COMPLETE"
 _FILES, _NO_FILES = 0, 4
 """What kubectl's shell completion does after the candidates: offer files, or nothing else."""
 
 
-@click.command()
+@click.command(
+    short_help="Print the completion script of a shell",
+    epilog=examples("source <(sluice completion bash)"),
+)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the completion script of SHELL for sluice.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.commands.connections import DEADLINE_S, Prometheus, account_option, cluster_options
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
@@ -39,7 +40,10 @@ class _Subjects:
     checks: tuple["Check", ...]
 
 
-@click.command()
+@click.command(
+    short_help="Check manifests against the cluster and Prometheus",
+    epilog=examples("sluice doctor --cluster --prometheus-url http://localhost:9090"),
+)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--cluster", is_flag=True, help="Check the SpeechPipelines and ComputePools in the cluster.")
 @account_option("The operator's ServiceAccount, whose rights are checked. Its Lease has the same name.")

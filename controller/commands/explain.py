@@ -2,17 +2,37 @@
 
 import contextlib
 import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from controller.commands.connections import NAMESPACE_HELP, duration_option, kubeconfig_option, pipeline_key
+from controller.commands.help_page import examples
+from controller.commands.watching import versions
 
-@click.command()
+if TYPE_CHECKING:
+    from controller.core.messages.history import History
+    from controller.kube.gateway import Gateway
+
+INTERRUPTED = 130
+"""The exit status of a program that Ctrl-C ends."""
+
+
+@click.command(
+    epilog=examples(
+        "sluice explain speech/captions",
+        "sluice explain speech/captions --changes --since 1h",
+        "sluice explain speech/captions --from-record operator.log",
+    )
+)
 @click.argument("pipeline", required=False)
-@click.option("-n", "--namespace", help="Namespace of the pipeline (default: default). NAMESPACE/PIPELINE is the same.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl.")
+@click.option("-n", "--namespace", metavar="NAMESPACE", help=NAMESPACE_HELP)
+@kubeconfig_option
 @click.option(
     "--from-record",
     "record",
@@ -21,6 +41,9 @@ import click
     help="Repeat the decisions recorded in FILE (the operator's log as JSON lines, or one record; - is standard input) "
     "and compare them with the record. With PIPELINE, explain those about it. Needs no cluster.",
 )
+@click.option("--changes", is_flag=True, help="Show what happened instead: one line per change and cause.")
+@duration_option("--since", "period_s", "Show the changes in this time, such as 1h, as well.")
+@click.option("--watch", is_flag=True, help="Print again after each change, until Ctrl-C or the pipeline is deleted.")
 @click.option(
     "-o",
     "--output",
@@ -30,42 +53,143 @@ import click
     help="json also has what was learned about each placement, for `sluice plan --learned`.",
 )
 def explain(
-    pipeline: str | None, namespace: str | None, kubeconfig: Path | None, record: Path | None, output: str
+    pipeline: str | None,
+    namespace: str | None,
+    kubeconfig: Path | None,
+    record: Path | None,
+    changes: bool,
+    period_s: float | None,
+    watch: bool,
+    output: str,
 ) -> None:
-    """Explain the last decision about PIPELINE: what, why, why not more, why not now, and what would change it."""
+    """Explain the last decision about PIPELINE: what, why, why not more, why not now, and what would change it.
+
+    Changes are from Events, which the API server keeps for 1 h by default, or with --from-record from the records,
+    back from the last one.
+    """
+    key = None if pipeline is None else pipeline_key(pipeline, namespace)
+    if watch and (output == "json" or record is not None):
+        raise click.UsageError("--watch: not available with -o json and --from-record")
     if record is not None:
         if output == "json":
             raise click.UsageError("-o json: needs a pipeline of a cluster; not available with --from-record")
-        from controller.commands.from_record import print_from_record
-
-        print_from_record(record, None if pipeline is None else _key(pipeline, namespace))
+        _explain_records(record, key, changes=changes, period_s=period_s)
         return
-    if pipeline is None:
+    if key is None:
         raise click.UsageError("PIPELINE: is missing; name a pipeline, or use --from-record FILE")
     from controller.kube.gateway import PIPELINES, ConfigurationError, Gateway, KubeError, NotFound
 
-    where, _, name = _key(pipeline, namespace).partition("/")
+    where, _, name = key.partition("/")
     try:
         with Gateway(kubeconfig) as gateway:
-            resource = gateway.get(PIPELINES, where, name)
+            view = _View(gateway=gateway, key=key, changes=changes, period_s=period_s)
+            if watch:
+                _follow(view, versions(gateway, PIPELINES, where, name))
+                return
+            _print_once(view, gateway.get(PIPELINES, where, name), output)
     except ConfigurationError as error:
         raise click.UsageError(str(error)) from None
     except NotFound:
         raise click.ClickException(f"SpeechPipeline {name!r} does not exist in namespace {where!r}") from None
     except KubeError as error:
         raise click.ClickException(str(error)) from None
-    answer = rendered(resource, datetime.now(UTC))
-    if answer is None:
-        raise click.ClickException(f"{where}/{name} has no decision yet; check that the operator is running")
-    click.echo("\n".join(answer) if output == "text" else json.dumps(document(resource, answer), indent=2))
 
 
-def _key(pipeline: str, namespace: str | None) -> str:
-    """Return NAMESPACE/PIPELINE; `pipeline` may have its namespace in front. The default is `default`."""
-    place, _, name = pipeline.rpartition("/")
-    if place and namespace and place != namespace:
-        raise click.UsageError(f"PIPELINE: {pipeline!r}: is not in namespace {namespace!r} of --namespace")
-    return f"{place or namespace or 'default'}/{name}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """What of a pipeline is shown: the explanation unless `changes`, and with a period the changes in it as well."""
+
+    gateway: "Gateway"
+    key: str
+    changes: bool
+    period_s: float | None
+
+    def history(self, resource: dict[str, Any]) -> "History | None":
+        """Return what happened to the pipeline, None where that is not shown."""
+        from controller.commands.history import history_in_cluster
+
+        if not self.changes and self.period_s is None:
+            return None
+        return history_in_cluster(self.gateway, resource, self.period_s)
+
+    def shown(self, resource: dict[str, Any]) -> "tuple[list[str], object] | None":
+        """Return the lines to show, and what is new in them if it changes: all but the times of the reading.
+
+        None where there is no decision to explain.
+        """
+        from controller.core.messages.history import history_lines
+
+        explanation = [f"{self.key}:"] if self.changes else rendered(resource, datetime.now(UTC))
+        if explanation is None:
+            return None
+        history, summary = self.history(resource), (resource.get("status") or {}).get("summary") or {}
+        news = explanation[1:], summary.get("health"), summary.get("replicas"), history and history.events
+        return [*explanation, *([] if history is None else history_lines(history))], news
+
+
+def _print_once(view: _View, resource: dict[str, Any], output: str) -> None:
+    from controller.commands.terminal import show
+
+    if output == "json":
+        explanation = rendered(resource, datetime.now(UTC))
+        if explanation is None and not view.changes:
+            raise _no_decision(view.key)
+        answer = document(resource, explanation or [])
+        if (history := view.history(resource)) is not None:
+            from controller.commands.history import history_document
+
+            answer["changes"] = history_document(history)
+        click.echo(json.dumps(answer, indent=2))
+        return
+    shown = view.shown(resource)
+    if shown is None:
+        raise _no_decision(view.key)
+    show(shown[0])
+
+
+def _follow(view: _View, resources: Iterator[dict[str, Any]]) -> None:
+    """Show the pipeline again whenever what is shown changes, until it is deleted, or interrupted (exit status 130)."""
+    from controller.commands.terminal import COLUMNS, show
+
+    before: object = None
+    redraws = sys.stdout.isatty()
+    try:
+        for resource in resources:
+            lines, now = view.shown(resource) or ([f"{view.key}: no decision yet; waiting for the operator"], "none")
+            if now == before:
+                continue
+            if redraws:
+                click.clear()
+            elif before is not None:
+                click.echo("-" * COLUMNS)
+            show(lines)
+            before = now
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None
+    click.echo(f"{view.key}: deleted")
+
+
+def _explain_records(record: Path, key: str | None, *, changes: bool, period_s: float | None) -> None:
+    from controller.commands.from_record import print_from_record
+
+    if not changes and period_s is None:
+        print_from_record(record, key)
+        return
+    if key is None:
+        raise click.UsageError("PIPELINE: is missing; --changes and --since are about one pipeline")
+    from controller.commands.history import history_in_records
+    from controller.commands.terminal import show
+    from controller.core.messages.history import history_lines
+
+    if str(record) == "-" and not changes:
+        raise click.UsageError("--since: not available with --from-record - (the records are read twice); use a file")
+    if not changes:
+        print_from_record(record, key)
+    show([f"{key}:", *history_lines(history_in_records(record, key, period_s))])
+
+
+def _no_decision(key: str) -> click.ClickException:
+    return click.ClickException(f"{key} has no decision yet; check that the operator is running")
 
 
 def rendered(resource: dict[str, Any], now: datetime) -> list[str] | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from controller.commands.terminal import show
 from controller.core.codec import InvalidRecord, Json
 from controller.core.cycle import decide
 from controller.core.messages.explain import explain_pipeline
@@ -30,7 +31,7 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
     """
     count = differing = 0
     seen = False
-    for number, record in _records(path):
+    for number, record in records(path):
         try:
             decision = decide(*recorded_inputs(record))
         except InvalidRecord as error:
@@ -38,16 +39,15 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
         count += 1
         differs = differences(record, decision)
         differing += bool(differs)
-        click.echo(f"{_time(decision)}  {_words(decision)}: {'DIFFERS' if differs else 'same decision'}")
-        for line in differs[:_SHOWN]:
-            click.echo(f"  {line}")
+        lines = [f"{_time(decision)}  {_words(decision)}: {'DIFFERS' if differs else 'same decision'}"]
+        lines += [f"  {line}" for line in differs[:_SHOWN]]
         if len(differs) > _SHOWN:
-            click.echo(f"  and {len(differs) - _SHOWN} more differences")
+            lines.append(f"  and {len(differs) - _SHOWN} more differences")
         for answer in decision.pipelines:
             if answer.key == pipeline:
                 seen = True
-                for line in explain_pipeline(answer, decision.now_s):
-                    click.echo(f"  {line}")
+                lines += [f"  {line}" for line in explain_pipeline(answer, decision.now_s)]
+        show(lines)
     if not count:
         raise click.ClickException(
             f"{path}: has no decision record; the operator writes records with --log-format json"
@@ -60,7 +60,7 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
         raise SystemExit(1)
 
 
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
+def records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield (line number, record); lines of a log without a record are skipped."""
     text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8", errors="replace")
     whole = _json(text)

@@ -9,17 +9,22 @@ from typing import TYPE_CHECKING
 import click
 
 from controller.commands.connections import DEADLINE_S, Prometheus, cluster_options
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.adoption.exports import Exports
     from controller.adoption.suggestion import Findings, Measured
 
 
-@click.command()
-@click.option("-n", "--namespace", required=True, help="Namespace of the workloads.")
+@click.command(
+    short_help="Suggest manifests for what runs in a namespace",
+    epilog=examples("sluice init -n speech --prometheus-url http://localhost:9090 > speech.yaml"),
+)
+@click.option("-n", "--namespace", metavar="NAMESPACE", required=True, help="Namespace of the workloads.")
 @click.option(
     "-l",
     "--selector",
+    metavar="SELECTOR",
     help="Label selector of Deployments and StatefulSets; all that it selects become stages. Default: those whose "
     "metrics a preset can read, that request an accelerator, or that an autoscaler scales.",
 )

@@ -9,6 +9,7 @@ import click
 import yaml
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.commands.plan_request import LoadRange, PlanRequest
@@ -16,15 +17,22 @@ if TYPE_CHECKING:
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(
+    short_help="Plan replicas, latency and cost for a given load",
+    epilog=examples(
+        "sluice plan pools.yaml speech.yaml --demand speech/captions=400",
+        "sluice plan pools.yaml speech.yaml --demand speech/captions=200:1200:5",
+    ),
+)
 @click.argument("files", nargs=-1, metavar="FILE...", type=_FILE)
 @click.option(
     "--demand",
     "demands",
     multiple=True,
-    metavar="NAMESPACE/NAME=N",
-    help="Load of a pipeline in its own unit: streams, or requests/s. Repeat it for every pipeline. For one pipeline, "
-    "LOW:HIGH[:STEPS] instead of N plans STEPS loads of that range, both ends included (default 10).",
+    metavar="[NAMESPACE/NAME=]N",
+    help="Load of a pipeline in its own unit: streams, or requests/s. Repeat it for every pipeline; the name is "
+    "optional where the files have one pipeline. For one pipeline, LOW:HIGH[:STEPS] instead of N plans STEPS loads of "
+    "that range, both ends included (default 10).",
 )
 @click.option(
     "--instances",
@@ -38,20 +46,19 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     is_flag=False,
     flag_value="",
     metavar="[NAMESPACE/NAME]",
-    help="Print the curve of cost over latency of one pipeline, with the plan at each corner. The name is optional "
-    "where the files have one pipeline.",
+    help="Print the curve of cost over latency of one pipeline, with the plan at each corner.",
 )
 @click.option(
     "--composition",
     type=click.Choice(["sum", "rss"]),
     help="How the latency of a pipeline is composed of its stages' latencies: rss treats them as independent and "
-    "verifies the plan by replay; sum adds their percentiles, which overestimates. Default: that of the operator.",
+    "verifies the plan by replay; sum adds their percentiles, which overestimates.",
 )
 @click.option(
     "--search-effort",
     type=click.IntRange(min=0),
     metavar="UNITS",
-    help="Maximum number of partial choices that the search examines. The output has the plan's optimality gap.",
+    help="Maximum number of partial choices that the search examines.",
 )
 @click.option(
     "--current",
@@ -137,15 +144,20 @@ def plan(
 
 def _plan(request: "PlanRequest", output: str) -> bool:
     from controller.commands.plan_output import document, print_plan
+    from controller.commands.sensitivity_output import MOST_STAGES
     from optimizer.reports.certificate import certified_plan
+    from optimizer.reports.sensitivity import service_time_sensitivity
 
     started = time.perf_counter()
     answer = certified_plan(request.problem, packing=True, shadow_prices=True, advice=True)
     solve_s = time.perf_counter() - started
+    stages = sum(len(pipeline.stages) for pipeline in request.problem.pipelines)
+    few = answer.feasible and stages <= MOST_STAGES
+    sensitivity = tuple(service_time_sensitivity(request.problem)) if few else ()
     if output == "table":
-        print_plan(answer, request)
+        print_plan(answer, request, sensitivity)
     else:
-        _print_document(document(answer, request, solve_s=solve_s), output)
+        _print_document(document(answer, request, sensitivity, solve_s=solve_s), output)
     return answer.feasible
 
 

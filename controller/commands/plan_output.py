@@ -1,9 +1,15 @@
 """The output of `sluice plan` for one load: tables for people, documents for programs."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from controller.commands.plan_request import PlanRequest
+from controller.commands.sensitivity_output import (
+    pipeline_error,
+    sensitivity_documents,
+    sensitivity_lines,
+    stage_error,
+)
 from controller.commands.terminal import Page
 from controller.core.messages.phrases import (
     count_of,
@@ -23,6 +29,7 @@ from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
 from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
+from optimizer.reports.sensitivity import StageSensitivity
 
 _DIGITS = 9
 _CONSIDERED = "plans considered: a stage uses its further pools only as overflow"
@@ -32,10 +39,13 @@ _COMPOSED = {
 }
 
 
-def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, Any]:
+def document(
+    plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity] = (), *, solve_s: float
+) -> dict[str, Any]:
     """Return the document that `-o json` and `-o yaml` print for `plan`; an absent value is null.
 
-    `solve_s` is the time in seconds that the plan took to compute.
+    `sensitivity` has what the plan would be with other service times, stage by stage. `solve_s` is the time in seconds
+    that the plan took to compute.
     """
     return {
         "feasible": plan.feasible,
@@ -60,6 +70,7 @@ def document(plan: Plan, request: PlanRequest, *, solve_s: float) -> dict[str, A
             for pool in plan.pools
         ],
         "packing": None if plan.packing is None else _packing(plan.packing),
+        "sensitivity": sensitivity_documents(sensitivity),
     }
 
 
@@ -79,8 +90,11 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
     ]
 
 
-def print_plan(plan: Plan, request: PlanRequest) -> None:
-    """Print `plan` as text and tables; `plan` must have been made with shadow prices and advice."""
+def print_plan(plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSensitivity] = ()) -> None:
+    """Print `plan` as text and tables; `plan` must have been made with shadow prices and advice.
+
+    `sensitivity` has what the plan would be with other service times, stage by stage.
+    """
     page = Page()
     for answer in plan.pipelines:
         spec, demand = request.specs[answer.key], request.demands[answer.key]
@@ -95,6 +109,8 @@ def print_plan(plan: Plan, request: PlanRequest) -> None:
     )
     for line in _money_words(plan, request):
         page.say(line)
+    for line in sensitivity_lines(sensitivity, plan.cost_per_hour):
+        page.say(line.lstrip(), indent=int(line.startswith(" ")))
 
 
 def rounded(value: float | None) -> float | None:
@@ -167,11 +183,12 @@ def _packing(packing: Packing) -> dict[str, Any]:
 
 def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand: float, request: PlanRequest) -> None:
     budgets = {group.name: group.per_hour for group in request.problem.budgets if answer.key in group.pipelines}
+    shared = any(answer.key == key for users in users_of(request.specs.values()).values() for key, _ in users)
     if answer.feasible:
         page.say(f"{answer.key}: the SLA is met", style="bold green")
     else:
-        page.say(f"{answer.key}: {_refusal(answer, spec, budgets)}", style="bold red")
-    shared = any(answer.key == key for users in users_of(request.specs.values()).values() for key, _ in users)
+        unlimited = not shared and _exceeds_any_budget(answer)
+        page.say(f"{answer.key}: {_refusal(answer, spec, budgets, unlimited_budget=unlimited)}", style="bold red")
     for line in _promise(answer, spec, demand, budgets, advised=not shared):
         page.say(line, indent=1)
     for floor in _floors_above(spec, demand):
@@ -186,7 +203,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
             (
                 stage.name,
                 number(stage.rate_rps),
-                latency_words(stage.latency_s, stage.latency_error),
+                latency_words(stage.latency_s, stage_error(stage, spec)),
                 "-" if stage.utilization is None else f"{stage.utilization:.0%}",
                 _replicas(stage),
             )
@@ -216,8 +233,16 @@ def _replicas(stage: StagePlan) -> str:
     )
 
 
-def _refusal(answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float]) -> str:
+def _exceeds_any_budget(answer: PipelinePlan) -> bool:
+    """Return whether a higher budget would serve more of the load, but no budget all of it; needs advice."""
     limit = answer.limited_by
+    return limit is not None and limit.kind is LimitKind.BUDGET and answer.advice.required_budget_per_hour is None
+
+
+def _refusal(answer: PipelinePlan, spec: PipelineSpec, budgets: Mapping[str, float], *, unlimited_budget: bool) -> str:
+    limit = answer.limited_by
+    if unlimited_budget:
+        return "the SLA cannot be met for the whole load, whatever the budget"
     if limit is not None and limit.kind is LimitKind.SLA:
         return f"the SLA cannot be met: no allocation within the replica bounds reaches {duration(spec.sla.latency_s)}"
     return f"the SLA cannot be met for the whole load, limited by {limit_words(limit, spec.budget_per_hour, budgets)}"
@@ -234,7 +259,7 @@ def _promise(
     if spec.unit is DemandUnit.STREAMS:
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
     sla = duration(spec.sla.latency_s)
-    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, answer.latency_error)} of {sla}"
+    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, pipeline_error(answer, spec))} of {sla}"
     if answer.replay.latency_s is not None:
         latency += f" (replayed: {duration(answer.replay.latency_s)})"
     cost = f"{money(answer.cost_per_hour)} of {money(spec.budget_per_hour)}"

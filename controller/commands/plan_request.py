@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ DEFAULT_STEPS = 10
 MAX_STEPS = 1000
 _MISSING = "not declared; give it, or --learned FILE with what the operator has measured"
 _NOT_LEARNED = "not declared, and not in the file of --learned; give it, or wait until the operator has measured it"
+_NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_NAMED = "must be NAME=N with a number ≥ 0"
 MAX_RATE_RPS = 1e12
 """A demand above this many items per second is refused as a typing error."""
 
@@ -91,7 +94,7 @@ def ask(
         click.UsageError: an option is wrong, or the files and options do not determine the problem.
     """
     specs = {key: with_basis(spec, pools) for key, spec in specs.items()}
-    loads = _loads(demands, specs)
+    loads = loads_of(demands, specs)
     if not specs:
         raise click.UsageError("FILE...: there is no SpeechPipeline in these files")
     unknown = sorted(specs.keys() - loads.keys())
@@ -245,13 +248,26 @@ def _used_pools(specs: Mapping[PipelineKey, PipelineSpec]) -> set[PoolName]:
     return {placement.pool for spec in specs.values() for stage in spec.stages for placement in stage.placements}
 
 
-def _assignments(option: str, texts: Iterable[str], known: Iterable[str]) -> dict[str, str]:
-    """Return the values of NAME=VALUE options by name; raise `UsageError` for a wrong one."""
+def _assignments(
+    option: str,
+    texts: Iterable[str],
+    known: Iterable[str],
+    *,
+    only: str | None = None,
+    rule: str = _NAMED,
+) -> dict[str, str]:
+    """Return the values of NAME=VALUE options by name; `only` is the name of a value without one.
+
+    Raises:
+        click.UsageError: a text has no name, an unknown name, or one that another text has too.
+    """
     names, values = set(known), dict[str, str]()
     for text in texts:
         name, sign, value = text.partition("=")
+        if only is not None and not sign:
+            name, sign, value = only, "=", text
         if not sign:
-            raise click.UsageError(f"{option}: {text!r}: must be NAME=N with a number ≥ 0")
+            raise click.UsageError(f"{option}: {text!r}: {rule}")
         if name not in names:
             raise unknown_name(option, name, names)
         if name in values:
@@ -260,17 +276,26 @@ def _assignments(option: str, texts: Iterable[str], known: Iterable[str]) -> dic
     return values
 
 
-def _loads(texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, tuple[float, ...]]:
-    loads_of = {
+def loads_of(texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]) -> dict[PipelineKey, tuple[float, ...]]:
+    """Return the loads of each pipeline in `texts`, the values of --demand, in the pipeline's own unit.
+
+    The name may be left out where there is one pipeline.
+
+    Raises:
+        click.UsageError: a value is wrong, or names an unknown pipeline.
+    """
+    only = next(iter(specs)) if len(specs) == 1 else None
+    rule = f"{_NAMED}; the files have {', '.join(sorted(specs)) or 'none'}"
+    found = {
         PipelineKey(name): _load(f"{name}={value}", value)
-        for name, value in _assignments("--demand", texts, specs).items()
+        for name, value in _assignments("--demand", texts, specs, only=only, rule=rule).items()
     }
-    for key, loads in loads_of.items():
+    for key, loads in found.items():
         if loads[-1] * specs[key].items_per_unit_s > MAX_RATE_RPS:
             raise click.UsageError(
                 f"--demand: '{key}={loads[-1]:g}': must be at most {MAX_RATE_RPS:g} items per second"
             )
-    return loads_of
+    return found
 
 
 def _load(text: str, value: str) -> tuple[float, ...]:
@@ -292,13 +317,11 @@ def _load(text: str, value: str) -> tuple[float, ...]:
 
 
 def _amount(option: str, text: str, number: str, what: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
+    # float() would also read 1_000 and digits of other scripts, which are typing errors here.
+    value = float(number) if _NUMBER.fullmatch(number) else math.nan
+    if not math.isfinite(value):
         shape = f"must be NAME={what} with a number" if what == "N" else f"{what} must be a number"
-        raise click.UsageError(f"{option}: {text!r}: {shape} ≥ 0")
+        raise click.UsageError(f"{option}: {text!r}: {shape} ≥ 0, written as 1000 or 2.5")
     return value
 
 

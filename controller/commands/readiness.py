@@ -11,6 +11,7 @@ import click
 
 from controller.commands.connections import Prometheus, account_option, cluster_options
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
@@ -26,7 +27,10 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _Learned = Mapping["PipelineKey", Mapping["PlacementKey", "LearnedPlacement"]]
 
 
-@click.command()
+@click.command(
+    short_help="Write a page on what blocks a launch",
+    epilog=examples("sluice readiness pools.yaml speech.yaml --demand speech/captions=400"),
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
 @click.option(
     "--demand",
@@ -93,6 +97,8 @@ def readiness(
     from controller.readiness.sections import readiness as page_of
     from controller.resources.validation import validate_files
 
+    if out is not None:
+        _check_writable(out)
     checked = validate_files(files)
     if checked.findings:
         raise refused(checked.findings)
@@ -138,6 +144,18 @@ def readiness(
             click.echo(f"{one.name}: {one.verdict}", err=True)
     if any(one.blocked for one in pages):
         raise click.exceptions.Exit(BLOCKED)
+
+
+def _check_writable(path: Path) -> None:
+    """Raise an error before the work if the page cannot be written to `path` at its end."""
+    existed = path.exists()
+    try:
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise click.BadParameter(f"{path}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
+    if not existed:
+        path.unlink()
 
 
 def _missing(specs: Mapping["PipelineKey", "PipelineSpec"], learned: _Learned) -> dict["PipelineKey", tuple[str, ...]]:

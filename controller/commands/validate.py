@@ -6,20 +6,28 @@ import click
 
 from controller.commands.connections import setting_options
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 from controller.core.messages.phrases import count_of
-from controller.resources.validation import validate_files
+from controller.resources.manifests import STANDARD_INPUT
+from controller.resources.validation import MODELS, validate_files
 from controller.settings import InvalidSettings, load_settings
 
+_SUFFIXES = {".yaml", ".yml", ".json"}
 
-@click.command()
+
+@click.command(
+    short_help="Check manifests without a cluster",
+    epilog=examples("sluice validate pools.yaml speech.yaml", "helm template my-chart | sluice validate -"),
+)
 @click.argument(
-    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True, path_type=Path)
 )
 @setting_options(["presets_directory"])
 def validate(files: tuple[Path, ...], presets_directory: Path | None) -> None:
     """Check the SpeechPipelines, ComputePools and ComputeBudgets in manifest FILEs, and the references between them.
 
-    Prints one line per error: file:line: field: value: rule. Exit status: 0 valid, 1 invalid, 2 wrong usage.
+    A FILE can be a folder, whose files *.yaml, *.yml and *.json are checked, or - for standard input. Prints one line
+    per error: file:line: field: value: rule. Exit status: 0 valid, 1 invalid or nothing to check, 2 wrong usage.
     """
     from profiler.sources.presets import PresetFiles
 
@@ -28,6 +36,7 @@ def validate(files: tuple[Path, ...], presets_directory: Path | None) -> None:
         settings = load_settings({"presets_directory": presets_directory, "metrics": "direct"})
     except InvalidSettings as error:
         raise click.UsageError(str(error)) from None
+    files = tuple(dict.fromkeys(file for path in files for file in manifest_files(path)))
     result = validate_files(files, presets=PresetFiles(settings.presets_directory).load())
     if result.findings:
         refusal = refused(result.findings)
@@ -35,7 +44,25 @@ def validate(files: tuple[Path, ...], presets_directory: Path | None) -> None:
         click.echo(count_of(count, "error"), err=True)
         raise refusal
     count = len(result.pipelines) + len(result.pools) + len(result.budgets)
+    if not count and not result.others:
+        names = ", ".join("standard input" if file == STANDARD_INPUT else str(file) for file in files)
+        raise click.ClickException(f"{names}: nothing to check: empty, or only comments")
+    found = f"{count_of(count, 'resource')} valid" if count else f"no {', '.join(MODELS)} in these files"
     others = f"; {count_of(result.others, 'resource')} of other kinds not checked" if result.others else ""
-    click.echo(f"{count_of(count, 'resource')} valid{others}")
+    click.echo(found + others)
     if result.pipelines and not result.pools_known:
         click.echo("these files have no ComputePool: references to pools were not checked")
+
+
+def manifest_files(path: Path) -> list[Path]:
+    """Return `path`, or the manifest files in it if it is a folder, in the order of their names.
+
+    Raises:
+        click.UsageError: there is no manifest file in the folder.
+    """
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
+    if not files:
+        raise click.UsageError(f"FILE...: '{path}': has no file *.yaml, *.yml or *.json (folders inside are not read)")
+    return files

@@ -7,10 +7,16 @@ from typing import Any
 
 import click
 
+from controller.commands.connections import kubeconfig_option
+from controller.commands.help_page import examples
 
-@click.command()
+
+@click.command(
+    short_help="Print the versions of Sluice and of its resources",
+    epilog=examples("sluice version --cluster"),
+)
 @click.option("--cluster", is_flag=True, help="Compare with the CustomResourceDefinitions in the cluster.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl.")
+@kubeconfig_option
 @click.option(
     "-o",
     "--output",

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
+from controller.core.act.starting import starting_replicas
 from controller.core.act.targets import Aim
 from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
@@ -16,6 +17,7 @@ from controller.core.state.decision import (
     HoldReason,
     MetricsUse,
     Mismatch,
+    Miss,
     PipelineDecision,
     PoolDecision,
     ReplicaChange,
@@ -27,14 +29,24 @@ from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode, PlacementKey, Target
 from optimizer.model import GroupBudget, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
-from profiler.samples import MetricsTier, Scrapes
+from profiler.samples import Absence, MetricsTier, Scrapes
 
 
 def pipeline_decision(
-    assessment: Assessment, fleet: FleetPlan, aim: Aim, rollout: PipelineRollout, now_s: float, policy: Policy
+    assessment: Assessment,
+    fleet: FleetPlan,
+    aim: Aim,
+    rollout: PipelineRollout,
+    now_s: float,
+    policy: Policy,
+    launches_s: Mapping[PoolName, float],
 ) -> PipelineDecision:
-    """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas."""
-    plan = fleet.plans[assessment.key]
+    """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas.
+
+    `launches_s` has how long a new node of each elastic pool takes.
+    """
+    missed_since_s = _missed_since_s(assessment, now_s)
+    plan, horizon = fleet.plans[assessment.key], assessment.demand.horizon
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
     by_plan = admitted_by_plan(assessment, reported)
@@ -52,6 +64,9 @@ def pipeline_decision(
             before=assessment.state.memory.planned_demand,
             no_arrivals_at=assessment.demand.no_arrivals_at,
             known=assessment.demand.floor if assessment.demand.from_floor else None,
+            ahead_s=None if horizon is None else horizon.ahead_s,
+            launch_s=0.0 if horizon is None else horizon.launch_s,
+            falls_at_s=assessment.demand.falls_at_s,
         ),
         profile=assessment.profile,
         plan=reported,
@@ -73,6 +88,7 @@ def pipeline_decision(
             aim,
             excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
             admissible=by_plan,
+            missed_since_s=missed_since_s,
             changed={key[0] for key in _written(assessment, rollout)},
             now_s=now_s,
         ),
@@ -83,7 +99,24 @@ def pipeline_decision(
         recommended=rollout.recommended,
         mismatches=tuple(_mismatches(assessment)),
         budgets=rollout.budgets,
+        miss=_miss(assessment, missed_since_s, now_s),
+        starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
     )
+
+
+def _missed_since_s(assessment: Assessment, now_s: float) -> float | None:
+    """Return since when every known latency has exceeded the SLA; a latency that is not known changes nothing."""
+    latency_s, before_s = assessment.profile.latency_s, assessment.state.memory.missed_since_s
+    if isinstance(latency_s, Absence):
+        return before_s
+    if latency_s <= assessment.spec.sla.latency_s:
+        return None
+    return now_s if before_s is None else min(now_s, before_s)  # a clock may have been set back
+
+
+def _miss(assessment: Assessment, since_s: float | None, now_s: float) -> Miss | None:
+    known = not isinstance(assessment.profile.latency_s, Absence)
+    return Miss(since_s=since_s, for_s=now_s - since_s) if known and since_s is not None else None
 
 
 def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
@@ -149,6 +182,7 @@ def _memory(
     *,
     excused_until_s: float | None,
     admissible: float | None,
+    missed_since_s: float | None,
     changed: Collection[StageName],
     now_s: float,
 ) -> PipelineMemory:
@@ -176,10 +210,13 @@ def _memory(
         idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
         uncreated_since_s=assessment.missing.uncreated_since_s,
+        missed_since_s=missed_since_s,
     )
 
 
 def _owned(assessment: Assessment) -> frozenset[Target]:
+    if assessment.spec.overrides.pause is not None:
+        return assessment.state.memory.owned  # a pause hands no workload to another pipeline
     if assessment.spec.mode is not Mode.AUTO:
         return frozenset()
     placements = assessment.spec.placements()
@@ -197,8 +234,14 @@ def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[H
             for (stage, pool), reason in assessment.state.refused.items()
         ),
     )
+    pause = assessment.spec.overrides.pause
     if assessment.spec.mode is Mode.PAUSED:
-        return (Hold(reason=HoldReason.PAUSED), *conflicts_and_refusals, *aim.holds)
+        paused = Hold(
+            reason=HoldReason.PAUSED,
+            until_s=None if pause is None else pause.until_s,
+            detail=details.paused(pause),
+        )
+        return (paused, *conflicts_and_refusals, *aim.holds)
     if assessment.spec.mode is Mode.RECOMMEND:
         followers = assessment.state.followers
         followed = tuple(

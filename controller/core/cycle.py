@@ -6,7 +6,9 @@ from controller.core.answer import budget_decisions, pipeline_decision, pool_dec
 from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.availability import find_availability
 from controller.core.assess.budgets import group_budgets
+from controller.core.assess.elastic_pools import launches_s
 from controller.core.assess.learning import with_learned_numbers
+from controller.core.assess.overrides import with_overrides
 from controller.core.assess.shared import with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
 from controller.core.plan.fleet import plan_fleet, with_missing_pools
@@ -18,7 +20,8 @@ from controller.core.state.snapshot import Snapshot
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return the decision for `snapshot` under `policy`. The same input gives the same decision."""
-    snapshot = with_short_windows_named(with_learned_numbers(snapshot), policy.scrape_interval_s)
+    snapshot = with_learned_numbers(with_overrides(snapshot, policy))
+    snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
     availability = find_availability(snapshot)
     shared = observed_uses(snapshot)
     assessments = with_shared_stages(
@@ -30,12 +33,15 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     else:
         fleet = plan_fleet(assessments, world.pools, policy, budgets)
     aims = find_aims(assessments, fleet, world, policy)
+    launches = launches_s(snapshot)
     rollout = roll_out(assessments, fleet, aims, snapshot, policy, availability.trials())
     return Decision(
         now_s=snapshot.now_s,
         policy=policy,
         pipelines=tuple(
-            pipeline_decision(each, fleet, aims[each.key], rollout.pipelines[each.key], snapshot.now_s, policy)
+            pipeline_decision(
+                each, fleet, aims[each.key], rollout.pipelines[each.key], snapshot.now_s, policy, launches
+            )
             for each in assessments
         ),
         pools=tuple(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from controller.core.messages.phrases import timestamp
+from controller.core.messages.phrases import brief, timestamp
 from controller.kube.gateway import EVENTS, FIELD_MANAGER, Gateway, Hung, Json, KubeError, Silent
 
 EventType = Literal["Normal", "Warning"]
@@ -19,7 +19,6 @@ _FLEET_BURST = 500
 _FLEET_REFILL_S = 0.6  # 100 per minute for all objects together: a fault of thousands of objects needs no more
 _SILENT_S = 60.0
 """No Event is written in a namespace for so long after one had no answer: a webhook that hangs delays the cycle."""
-_MESSAGE = 1024  # characters that the API allows
 _NAMESPACE_OF_CLUSTER_SCOPED = "default"
 
 
@@ -63,7 +62,7 @@ class EventRecorder:
             },
             "type": kind,
             "reason": reason,
-            "message": message[:_MESSAGE],
+            "message": brief([message]),
             "source": {"component": FIELD_MANAGER},
             "firstTimestamp": timestamp(now_s),
             "lastTimestamp": timestamp(now_s),

@@ -107,6 +107,8 @@ from profiler.sources.base import MetricSource, QueryKind, ReadAnswer
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
 _UNLIMITED = PriorityLimits()
+_Version = tuple[str, int, tuple[str | None, ...]]
+"""The UID of a pipeline, and what its spec is parsed from: the generation, and the annotations with overrides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +153,7 @@ class Observation:
 
 
 class Resources:
-    """Parses the resources in the stores; a pipeline's spec is parsed only once per generation."""
+    """Parses the resources in the stores; a pipeline's spec is parsed only once per generation and overrides."""
 
     def __init__(
         self,
@@ -168,17 +170,17 @@ class Resources:
         self._pools = pools
         self._budgets = budgets
         self._priorities = priorities
-        self._specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        self._specs: dict[_Version, PipelineSpec | str] = {}
         self._valid_budgets: dict[str, Json] = {}
 
     def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
         """Return the pipelines in the managed namespaces with their specs, and those whose spec cannot be used."""
         usable, invalid = [], []
-        specs: dict[tuple[str, int], PipelineSpec | str] = {}
+        specs: dict[_Version, PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
             if self.namespaces and namespace not in self.namespaces:
                 continue
-            version = resource.uid, resource.generation
+            version = resource.uid, resource.generation, resource.overrides
             spec = self._specs.get(version) or self._limited(_parsed(resource.whole()))
             specs[version] = spec
             if isinstance(spec, str):

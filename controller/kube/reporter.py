@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.events import events
-from controller.core.messages.problems import NO_LEASE, NO_ROOM, failed_scaling, unwritten_status
+from controller.core.messages.problems import NO_LEASE, NO_ROOM, failed_scaling, recovered, unwritten_status
 from controller.core.messages.reasons import ConditionType, EventReason
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import PipelineState
@@ -354,7 +354,8 @@ class Reporter:
         for condition in new["conditions"]:
             if condition["status"] != before.get(condition["type"], "True"):
                 kind: EventType = "Normal" if condition["status"] == "True" else "Warning"
-                self._events.record(resource.whole(), kind, condition["reason"], condition["message"])
+                message = condition["message"] or recovered(condition["type"], condition["status"])
+                self._events.record(resource.whole(), kind, condition["reason"], message)
 
     def _begin(self, observation: Observation) -> None:
         """Begin a cycle: forget the resources that are gone."""

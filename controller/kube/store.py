@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
+from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION
 from controller.kube.gateway import Json, Listing
 
 Key = tuple[str, str]
@@ -93,7 +94,8 @@ class KeptResource:
     """A SpeechPipeline or ComputePool: its identity, and the whole object as compressed JSON.
 
     There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
-    cluster-scoped kinds.
+    cluster-scoped kinds. `overrides` are the texts of the annotations that set something beside the spec: a change of
+    them leaves the generation as it is.
     """
 
     uid: str
@@ -101,6 +103,7 @@ class KeptResource:
     namespace: str
     name: str
     packed: bytes
+    overrides: tuple[str | None, ...] = ()
 
     def whole(self) -> Json:
         """Return the resource as in the API, without `metadata.managedFields`."""
@@ -117,12 +120,14 @@ def kept_resource(resource: Json) -> KeptResource:
     metadata = resource["metadata"]
     # managedFields can be most of an object, and are not needed.
     rest = {**resource, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
+    annotations = metadata.get("annotations") or {}
     return KeptResource(
         uid=metadata["uid"],
         generation=metadata["generation"],
         namespace=sys.intern(metadata.get("namespace", "")),
         name=metadata["name"],
         packed=zlib.compress(json.dumps(rest, separators=(",", ":")).encode(), 1),
+        overrides=tuple(annotations.get(name) for name in (PAUSE_ANNOTATION, PIN_ANNOTATION)),
     )
 
 

@@ -268,8 +268,12 @@ ALERTS = (
 """All alerts, in the order of the runbook."""
 
 
+BURN_RECORDS = {f"pipeline:sluice_error_budget_burn:{window}": burn_rate(window) for window in ("1h", "6h")}
+"""Recording rules by name: how many times faster than allowed each pipeline uses its error budget."""
+
+
 def rule_file() -> str:
-    """Return the Prometheus rule file with all alerts."""
+    """Return the Prometheus rule file with all alerts, and the recording rules of the error budget."""
     rules = []
     for alert in ALERTS:
         keep = {} if alert.keep is None else {"keep_firing_for": alert.keep}
@@ -287,5 +291,6 @@ def rule_file() -> str:
                 },
             }
         )
-    groups = {"groups": [{"name": "sluice", "rules": rules}]}
+    records = [{"record": name, "expr": expr} for name, expr in BURN_RECORDS.items()]
+    groups = {"groups": [{"name": "sluice", "rules": rules}, {"name": "sluice-error-budget", "rules": records}]}
     return _HEADER + yaml.safe_dump(groups, sort_keys=False, width=120, allow_unicode=True)

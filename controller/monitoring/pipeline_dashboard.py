@@ -115,6 +115,7 @@ PIPELINE_DASHBOARD = Dashboard(
                             legend="to admit",
                             empty_because="there is no limit while all demand can be served",
                         ),
+                        Query(expr=_of("pipeline_refused_demand"), legend="above the limit"),
                     ),
                 ),
                 Panel(
@@ -196,7 +197,11 @@ PIPELINE_DASHBOARD = Dashboard(
                     unit="ops",
                     queries=(
                         Query(expr=_of("stage_refusals_per_second", "stage"), legend="refused by {{stage}}"),
-                        Query(expr=f"sum(rate({CUT_SESSIONS}{{{_HERE}}}[$__rate_interval]))", legend="cut"),
+                        Query(
+                            expr=f"sum(rate({CUT_SESSIONS}{{{_HERE}}}[$__rate_interval]))",
+                            legend="cut",
+                            empty_because="no ingress counts cut sessions, so that their number is unknown",
+                        ),
                     ),
                 ),
             ),
@@ -222,6 +227,18 @@ PIPELINE_DASHBOARD = Dashboard(
                     stacked=True,
                     queries=(
                         Query(expr=f"sum by (pool) ({_of('stage_replicas_ready', 'stage, pool')})", legend="{{pool}}"),
+                    ),
+                ),
+                Panel(
+                    title="Time until replicas are ready",
+                    question="When are the replicas that start on each pool expected to be ready?",
+                    unit="s",
+                    queries=(
+                        Query(
+                            expr=_of("pipeline_ready_in_seconds", "pool"),
+                            legend="{{pool}}",
+                            empty_because="no replica is starting, or one has no node yet",
+                        ),
                     ),
                 ),
                 Panel(

@@ -15,6 +15,7 @@ from controller.core.messages.phrases import (
     number,
     share_words,
 )
+from controller.core.messages.reasons import ConditionType
 from controller.core.messages.summary import READY
 from controller.core.state.learned import LearnedPlacement
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, PlacementSpec
@@ -308,12 +309,18 @@ def _live(subject: Subject) -> Section:
     health = (live.status.get("summary") or {}).get("health")
     if health is None:
         points.append(blocks("no decision yet: check that the operator is running"))
-    elif health in {each.value for each in READY}:
+    elif health in {each.value for each in READY} and not _is_unready(live.status):
         points.append(ok(f"health {health}"))
     else:
         points.append(blocks(f"health {health}: docs/troubleshooting.md has the remedy"))
     points += [note(line.strip()) for line in live.explanation]
     return Section(title=title, points=tuple(points))
+
+
+def _is_unready(status: Mapping[str, Any]) -> bool:
+    """Whether the condition Ready is False: a missed SLA may hide another problem in the health."""
+    ready = ConditionType.READY.value
+    return any(each["type"] == ready and each["status"] == "False" for each in status.get("conditions") or ())
 
 
 def _checked(checks: Sequence[Check]) -> Iterator[Point]:

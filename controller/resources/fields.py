@@ -100,7 +100,8 @@ def moment_s(text: str) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
-def _exists(text: str) -> bool:
+def is_day(text: str) -> bool:
+    """Return whether `text`, which has the pattern of a time, names a day that the calendar has."""
     try:
         datetime.fromisoformat(text)
     except ValueError:
@@ -119,7 +120,7 @@ _LONGER_THAN_0 = Check(
 _ABOVE_0 = Check(holds=lambda text: Decimal(text) > 0, cel="double(self) > 0.0", rule="must be above 0")
 
 _EXISTS = Check(
-    holds=_exists, cel="timestamp(self) >= timestamp('1999-12-31T00:00:00Z')", rule="must be a day of the calendar"
+    holds=is_day, cel="timestamp(self) >= timestamp('1999-12-31T00:00:00Z')", rule="must be a day of the calendar"
 )
 
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT]

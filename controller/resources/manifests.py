@@ -5,6 +5,7 @@ the resource kinds, only `List` matters here: it is replaced by its items.
 """
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ import yaml
 FieldPath = tuple[str | int, ...]
 """The path of a field: keys and list indexes from the root of its document."""
 
+STANDARD_INPUT = Path("-")
+"""The path that stands for standard input."""
 MAX_BYTES = 16 * 2**20
 MAX_VALUES = 1_000_000
 MAX_DEPTH = 64
@@ -26,6 +29,7 @@ _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"], True),
     **dict.fromkeys(["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"], False),
 }
+_TEMPLATE = re.compile(r"\{\{-?\s*[^\s{}]")
 _INTEGER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|0[bB][01]+|0[oO]?[0-7]+|0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
@@ -61,12 +65,17 @@ class Document:
 def load_documents(path: Path) -> list[Document]:
     """Return the non-empty documents of the YAML or JSON file at `path`, items of a List as documents of their own.
 
+    The path `STANDARD_INPUT` reads standard input.
+
     Raises:
         ManifestError: the file cannot be read, is too large, or is not valid.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        if path == STANDARD_INPUT:
+            content = sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ManifestError(path, 1, f"cannot be read: {error.strerror}") from error
     if len(content) > MAX_BYTES:
@@ -88,6 +97,17 @@ def parse_documents(text: str, path: Path) -> list[Document]:
     if path.suffix == ".json":
         # JSON allows tabs between tokens, but YAML does not. JSON strings cannot contain tabs.
         text = text.replace("\t", " ")
+    try:
+        return _parsed(text, path)
+    except ManifestError as error:
+        template = _TEMPLATE.search(text)
+        if template is None:
+            raise
+        rule = "is a template of Helm, not a manifest; render it first: helm template CHART | sluice validate -"
+        raise ManifestError(path, text.count("\n", 0, template.start()) + 1, rule) from error
+
+
+def _parsed(text: str, path: Path) -> list[Document]:
     try:
         return [document for parsed in _Reader(text, path).documents() for document in _items(parsed)]
     except yaml.MarkedYAMLError as error:

@@ -3,7 +3,9 @@
 The operator ignores unknown fields, which may come from a newer version; `sluice validate` reports them.
 """
 
+import copy
 import difflib
+import json
 from collections.abc import Iterable
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -86,12 +88,43 @@ def inspect(model: type[Resource], data: dict[str, Any]) -> tuple[Resource | Unu
         found = []
     except ValidationError as error:
         resource = model.model_validate(data, context=LENIENT)
+        details = error.errors(include_url=False)
+        quoted = _as_quoted(model, data, details)
         found = [
-            Breach(path=tuple(detail["loc"]), rule=rule_text(detail)) for detail in error.errors(include_url=False)
+            Breach(path=tuple(detail["loc"]), rule=quoted.get(tuple(detail["loc"])) or rule_text(detail))
+            for detail in details
         ]
     if isinstance(resource, Part):
         found += breaches(resource)
     return resource, found
+
+
+def _as_quoted(model: type[Part], data: dict[str, Any], details: list[ErrorDetails]) -> dict[FieldPath, str]:
+    """Return the rules that scalars which must be strings would still break in quotes, by path.
+
+    The advice to put such a value in quotes would lead from one error to the next.
+    """
+    changed: dict[str, Any] = copy.deepcopy(data)
+    paths = set()
+    for detail in details:
+        if detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float):
+            *parents, last = detail["loc"]
+            place: Any = changed
+            try:
+                for part in parents:
+                    place = place[part]
+                place[last] = json.dumps(detail["input"])
+            except (KeyError, IndexError, TypeError):
+                continue
+            paths.add(tuple(detail["loc"]))
+    if not paths:
+        return {}
+    try:
+        model.model_validate(changed)
+    except ValidationError as error:
+        again = error.errors(include_url=False)
+        return {tuple(detail["loc"]): rule_text(detail) for detail in again if tuple(detail["loc"]) in paths}
+    return {}
 
 
 def _without_status(data: dict[str, Any]) -> dict[str, Any]:

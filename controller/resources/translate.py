@@ -30,6 +30,7 @@ from controller.core.state.spec import (
     Target,
 )
 from controller.resources import cron
+from controller.resources.annotations import overrides
 from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
@@ -83,6 +84,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
         sheds=spec.demand.admission == "Shed",
         declared_basis=None if spec.budget.basis is None else model.Basis(spec.budget.basis),
+        overrides=overrides(resource),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from controller.resources.annotations import overrides
 from controller.resources.base import Breach, Part, Unusable, UnusableError
 from controller.resources.budget import ComputeBudget
 from controller.resources.manifests import Document, FieldPath, ManifestError, format_path, load_documents
@@ -121,6 +122,7 @@ def validate_documents(documents: Sequence[Document], *, presets: LoadedPresets 
     _find_overlapping(pools)
     _find_shared_targets(pipelines)
     _find_unshared(pipelines)
+    _find_ignored_annotations(pipelines)
     if pools:
         _find_missing_pools(pipelines, {entry.name for entry in pools})
     if presets is not None:
@@ -266,6 +268,15 @@ def _acts(entry: _Entry) -> bool:
         return bool(entry.resource.spec.mode == "Auto")
     except UnusableError:
         return True
+
+
+def _find_ignored_annotations(pipelines: list[_Entry]) -> None:
+    """Add a breach for each part of an annotation that the operator would ignore; only in otherwise valid pipelines."""
+    for entry in pipelines:
+        if not entry.breaches:
+            for problem in overrides(entry.resource).problems:
+                name, _, rule = problem.partition(": ")
+                entry.breaches.append(Breach(path=("metadata", "annotations", name), rule=rule))
 
 
 def _find_missing_pools(pipelines: list[_Entry], names: set[str]) -> None:

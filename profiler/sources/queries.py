@@ -15,6 +15,7 @@ from typing import Any, cast
 from optimizer.model import PipelineKey
 from profiler.samples import (
     DEFAULT_LABELS,
+    TOO_NEW,
     UNKNOWN_SCRAPES,
     Absence,
     AbsenceReason,
@@ -333,12 +334,7 @@ def _without_query(reason: AbsenceReason, detail: str) -> PlannedReading:
     return PlannedReading(queries={}, conclude=lambda _: absence)
 
 
-_NO_POD = PlannedPlacement(
-    readings={
-        quantity: _without_query(AbsenceReason.MISSING, "no pod has been ready for long enough to have samples")
-        for quantity in Quantity
-    }
-)
+_NO_POD = PlannedPlacement(readings={quantity: _without_query(TOO_NEW.reason, TOO_NEW.detail) for quantity in Quantity})
 
 
 def _by_formula(queries: PodQueries, kind: QueryKind, formula: Formula) -> PlannedReading:

@@ -23,7 +23,12 @@ from profiler.samples import (
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
 
 _STEADY = 2
-_LOST = frozenset({AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.MISSING, AbsenceReason.PARTIAL})
+_LOST = frozenset(
+    {
+        *(AbsenceReason.UNAVAILABLE, AbsenceReason.STALE, AbsenceReason.MISSING, AbsenceReason.PARTIAL),
+        AbsenceReason.TOO_NEW,
+    }
+)
 """Reasons for which another source may have the number. A quantity that the server does not export is in no source."""
 
 

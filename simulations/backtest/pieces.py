@@ -21,6 +21,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec
 from optimizer.model import PipelineKey, PoolName, Routing
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.record import PipelineRecord, runs_of
+from simulations.cluster.replacements import runnable
 from simulations.policies.recorded import RecordedSettings
 
 WARMUP_S = 600
@@ -191,43 +192,26 @@ def _head(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pipeline(written: Mapping[str, Any], spec: PipelineSpec) -> dict[str, Any]:
-    labels = f'namespace="{spec.namespace}", pipeline="{spec.name}"'
-    if spec.unit is DemandUnit.STREAMS:
-        query = f"sum(sluice_ingress_active_streams{{{labels}}})"
-    else:
-        query = f"sum(rate(sluice_ingress_requests_total{{{labels}}}[1m]))"
-    demand = {
-        **{name: value for name, value in written["demand"].items() if name not in {"atLeast", "expected"}},
-        "query": query,
-    }
-    sla = {name: value for name, value in written["sla"].items() if name != "query"}
-    if spec.queries.latency is not None:
-        buckets = f"sum by (le) (rate(sluice_ingress_latency_seconds_bucket{{{labels}}}[1m]))"
-        sla["query"] = f"histogram_quantile({spec.sla.percentile / 100:g}, {buckets})"
-    stages = []
-    for stage, own in zip(written["stages"], spec.stages, strict=True):
-        changed = dict(stage)
-        if "metrics" in stage:
-            changed["metrics"] = {name: value for name, value in stage["metrics"].items() if name != "overrides"}
-        if stage.get("rules"):
-            changed["rules"] = [rule for rule in stage["rules"] if not rule.get("query")]
-        if stage.get("placements"):
-            changed["placements"] = [
+    changed = runnable(written, spec, ())  # no query is answered: those of the record are of other pods
+    demand = {name: value for name, value in changed["demand"].items() if name not in {"atLeast", "expected"}}
+    stages = [
+        {
+            **stage,
+            "placements": [
                 _placement(placement, known)
                 for placement, known in zip(stage["placements"], own.placements, strict=True)
-            ]
-        stages.append(changed)
-    return {**written, "mode": "Auto", "demand": demand, "sla": sla, "stages": stages}
+            ],
+        }
+        if stage.get("placements")
+        else stage
+        for stage, own in zip(changed["stages"], spec.stages, strict=True)
+    ]
+    return {**changed, "demand": demand, "stages": stages}
 
 
 def _placement(written: Mapping[str, Any], known: PlacementSpec) -> dict[str, Any]:
-    law, target = known.prior.service, known.target
-    name = target.name if target.kind == "Deployment" else f"{target.name}-{target.kind.lower()}"
-    found = {
-        **written,
-        "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-        "startup": f"{round(known.startup_s * 1e6)}us",
-    }
+    law = known.prior.service
+    found = {**written, "startup": f"{round(known.startup_s * 1e6)}us"}
     if not (written.get("serviceTime") or {}).get("cv"):
         found["serviceTime"] = {
             "fixed": f"{round(law.fixed_s * 1e6)}us",

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from optimizer.model import PipelineKey
 
@@ -75,6 +76,23 @@ def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
             share=float(found["share"]),
         )
     raise UnansweredQuery(f"must be one that the simulated ingress supports: {'; '.join(KNOWN)}")
+
+
+def demand_query(pipeline: PipelineSpec) -> str:
+    """Return the query with which the ingress answers for the load of a pipeline, in the pipeline's unit."""
+    if pipeline.unit is DemandUnit.STREAMS:
+        return f"sum(sluice_ingress_active_streams{_own(pipeline)})"
+    return f"sum(rate(sluice_ingress_requests_total{_own(pipeline)}[1m]))"
+
+
+def latency_query(pipeline: PipelineSpec) -> str:
+    """Return the query with which the ingress answers for the latency of a pipeline, at the percentile of its SLA."""
+    buckets = f"sum by (le) (rate(sluice_ingress_latency_seconds_bucket{_own(pipeline)}[1m]))"
+    return f"histogram_quantile({pipeline.sla.percentile / 100:g}, {buckets})"
+
+
+def _own(pipeline: PipelineSpec) -> str:
+    return f'{{namespace="{pipeline.namespace}", pipeline="{pipeline.name}"}}'
 
 
 def _pipeline(labels: str, pipelines: Collection[PipelineKey]) -> PipelineKey:

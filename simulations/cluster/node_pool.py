@@ -3,16 +3,21 @@
 A pool has as many nodes as its capacity allows, as in the lab; replicas are packed by `MostAllocated`. While a pool is
 unavailable, a new replica waits as for a node provisioner: after a refusal, no node is requested for three minutes,
 even if capacity is back (Karpenter caches insufficient capacity for that time).
+
+The nodes of a pool with `capacity.nodePool` are launched for replicas that find no other, up to its capacity. A node is
+removed as soon as it is empty, as by Karpenter's consolidation with `consolidateAfter: 0s`.
 """
 
 import math
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 
+from controller.core.state.snapshot import ExpectedNode, NodePoolState
 from controller.core.state.spec import PoolSpec
 from optimizer.model import PoolName
 
@@ -20,7 +25,7 @@ REFUSAL_S = 180.0
 """The time for which a provider's refusal is cached."""
 _PROVISIONING_S = (60.0, 180.0)
 """The least and the longest time until a reclaimed node is replaced; it is uniformly distributed between them."""
-_RECLAIM = 21  # its own random stream
+_RECLAIM, _LAUNCH = 21, 22  # a random stream for each purpose
 
 
 def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> dict[int, float]:
@@ -34,12 +39,23 @@ def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> d
     return {node: float(rng.uniform(*_PROVISIONING_S)) for node in chosen}
 
 
+def launch_times(pool: PoolName, least_s: float, longest_s: float, *, seed: int) -> Callable[[], float]:
+    """Return a function whose calls return how long the next node of a pool takes, uniform between the two times."""
+    rng = np.random.default_rng([seed, _LAUNCH, zlib.crc32(pool.encode())])
+    return lambda: float(rng.uniform(least_s, longest_s))
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
-    """A node; `free` is the share (0–1) of the node that no replica uses."""
+    """A node; `free` is the share (0–1) of the node that no replica uses.
+
+    A node that is launched was asked for at `asked_s` and is up from `up_s` on.
+    """
 
     index: int
     free: Fraction = Fraction(1)
+    asked_s: float = -math.inf
+    up_s: float = -math.inf
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -48,7 +64,8 @@ class NodePool:
 
     `absences` is the number of active faults that remove all nodes, `outages` of those that give new replicas no node.
     By node, `reclaimed` is the number of reclaims that have taken it, and `leaving` also counts announced ones.
-    `start_factor` multiplies the start-up time of new replicas.
+    `start_factor` multiplies the start-up time of new replicas. `launch` returns how long the next node takes until it
+    is up, in seconds; None: all nodes are there from the start.
     """
 
     name: PoolName
@@ -59,14 +76,16 @@ class NodePool:
     refused_until_s: float = -math.inf
     reclaimed: Counter[int] = field(default_factory=Counter)
     leaving: Counter[int] = field(default_factory=Counter)
+    launch: Callable[[], float] | None = None
 
     @classmethod
-    def of(cls, spec: PoolSpec) -> "NodePool":
-        """Return the pool with as many nodes as its capacity allows."""
-        return cls(name=spec.name, nodes=[Node(index=index) for index in range(spec.instances or 0)])
+    def of(cls, spec: PoolSpec, launch: Callable[[], float] | None = None) -> "NodePool":
+        """Return the pool with as many nodes as its capacity allows; `launch` is for pools with `capacity.nodePool`."""
+        nodes = [Node(index=index) for index in range(spec.instances or 0)]
+        return cls(name=spec.name, nodes=nodes, launch=None if spec.node_pool is None else launch)
 
     def present(self) -> Sequence[Node]:
-        """Return the nodes that are ready."""
+        """Return the nodes that no fault has taken; those of a launched pool may be launched or not."""
         if self.absences:
             return []
         return [node for node in self.nodes if not self.reclaimed[node.index]] if self.reclaimed else self.nodes
@@ -75,10 +94,34 @@ class NodePool:
         """Return the indexes of the nodes whose reclaim is announced."""
         return {index for index, count in self.leaving.items() if count > 0}
 
-    def going(self) -> int:
+    def ready(self, now_s: float) -> Sequence[Node]:
+        """Return the nodes that are up."""
+        if self.launch is None:
+            return self.present()
+        return [node for node in self.present() if node.free < 1 and node.up_s <= now_s]
+
+    def going(self, now_s: float) -> int:
         """Return the number of ready nodes whose reclaim is announced."""
         announced = self.announced()
-        return sum(node.index in announced for node in self.present()) if announced else 0
+        return sum(node.index in announced for node in self.ready(now_s)) if announced else 0
+
+    def expected(self, node: Node) -> ExpectedNode:
+        """Return a node that is launched as the pods that wait for it and the NodeClaim show it."""
+        return ExpectedNode(name=f"{self.name}-{node.index}-{node.asked_s:.3f}", since_s=math.floor(node.asked_s))
+
+    def state(self, now_s: float) -> NodePoolState | None:
+        """Return the Karpenter NodePool that makes the nodes, None if all are there from the start."""
+        if self.launch is None:
+            return None
+        launched = [node for node in self.present() if node.free < 1 and node.asked_s > -math.inf]
+        up = [node for node in launched if node.up_s <= now_s]
+        return NodePoolState(
+            instances=len(self.nodes),
+            claims=tuple(self.expected(node) for node in launched if node.up_s > now_s),
+            created_at_s=max((math.floor(node.asked_s) for node in launched), default=None),
+            registered_at_s=max((math.floor(node.up_s) for node in up), default=None),
+            launch_s=max((node.up_s - node.asked_s for node in up), default=None),
+        )
 
     def refuses(self, now_s: float) -> bool:
         """Return whether the provider refuses a node for a new replica now; a new refusal is cached for `REFUSAL_S`."""
@@ -89,19 +132,24 @@ class NodePool:
             return True
         return False
 
-    def place(self, share: Fraction) -> Node | None:
-        """Take `share` of the fullest node that has so much free, and return the node; None if no node has."""
+    def place(self, share: Fraction, now_s: float = 0.0) -> Node | None:
+        """Take `share` of the fullest node that has so much free, and return the node; None if no node has.
+
+        An empty node of a launched pool is launched now.
+        """
         announced = self.announced()
         fits = [node for node in self.present() if node.index not in announced and node.free >= share]
         if not fits:
             return None
         node = min(fits, key=lambda node: node.free)
+        if self.launch is not None and node.free == 1:
+            node.asked_s, node.up_s = now_s, now_s + self.launch()
         node.free -= share
         return node
 
-    def words(self, others: int, *, refused: bool) -> str:
+    def words(self, others: int, *, refused: bool, now_s: float = math.inf) -> str:
         """Return the scheduler's message for a pending replica; `others` is the number of nodes of other pools."""
-        here = len(self.present())
+        here = len(self.ready(now_s))
         reasons: Iterable[tuple[int, str]] = (
             (here, "node(s) were unschedulable" if refused else "Insufficient cpu"),
             (others, "node(s) didn't match Pod's node affinity/selector"),

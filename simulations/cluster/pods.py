@@ -14,7 +14,7 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica, Targe
 from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.node_pool import Node, NodePool
+from simulations.cluster.node_pool import Node, NodePool, launch_times
 from simulations.results.spending import Replicas
 
 BINDING_S = 0.03
@@ -83,10 +83,10 @@ class Workload:
         """Return the number of pods on each node, by its name."""
         return Counter(f"{self.key[1]}-{pod.node.index}" for pod in self.pods if pod.node is not None)
 
-    def target_state(self, pool: NodePool, *, billed: bool = False) -> TargetState:
+    def target_state(self, pool: NodePool, *, now_s: float = math.inf, billed: bool = False) -> TargetState:
         """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds.
 
-        `billed` says whether to count the pods on each node.
+        A pod whose node is still launched at `now_s` is pending. `billed` says whether to count the pods on each node.
         """
         staying, announced = self.staying(), pool.announced()
         pending, starting, serving = [], [], []
@@ -95,11 +95,13 @@ class Workload:
                 leaving = pod.node is not None and pod.node.index in announced
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
                 serving.append(_serving(pod.name, leaving, pod.deletion_cost, startup_s))
-            elif pod.bound_s is not None:
+            elif pod.bound_s is not None and pod.node is not None and pod.node.up_s <= now_s:
                 since_s = math.floor(pod.bound_s)
                 starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
             else:
-                pending.append(PendingReplica(name=pod.name, since_s=math.floor(pod.created_s), reason=pod.reason))
+                coming = () if pod.node is None else (pool.expected(pod.node),)
+                since_s = math.floor(pod.created_s)
+                pending.append(PendingReplica(name=pod.name, since_s=since_s, reason=pod.reason, expected=coming))
         return TargetState(
             desired=self.desired,
             existing=len(staying),
@@ -149,11 +151,17 @@ class Workloads:
         agenda: Agenda,
         servers: Servers,
         seed: int,
+        node_startup_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """Set up all Deployments, without replicas until `scale` is called."""
+        """Set up all Deployments, without replicas until `scale` is called.
+
+        `node_startup_s` are the least and the longest time until a node is up, on pools with `capacity.nodePool`.
+        """
         self.changes = 0
         """The number of changes of Deployments and pods so far."""
-        self.pools = {pool.name: NodePool.of(pool) for pool in pools}
+        self.pools = {
+            pool.name: NodePool.of(pool, launch_times(pool.name, *node_startup_s, seed=seed)) for pool in pools
+        }
         self.workloads: dict[PlacementName, Workload] = {}
         self._agenda = agenda
         self._servers = servers
@@ -187,6 +195,8 @@ class Workloads:
         self.scale(name, replicas, now_s)
         for pod in self.workloads[name].pods:
             if pod.node is not None and pod.ready_s is None:
+                pod.node.asked_s, pod.node.up_s = -math.inf, now_s
+                pod.bound_s = now_s
                 self._ready(pod, now_s)
 
     def ended(self, pod: Pod, now_s: float) -> None:
@@ -298,11 +308,10 @@ class Workloads:
             self._agenda.at(pool.refused_until_s, lambda: self._fill(pool, pool.refused_until_s))
         others = sum(len(other.present()) for other in self.pools.values() if other is not pool)
         for pod in waiting:
-            pod.node = None if refused else pool.place(pod.workload.share)
-            if pod.node is None:
-                pod.reason = pool.words(others, refused=refused)
-            else:
-                self._start(pod, max(now_s, pod.created_s), pool.start_factor)
+            pod.node = None if refused else pool.place(pod.workload.share, now_s)
+            pod.reason = pool.words(others, refused=refused, now_s=now_s)
+            if pod.node is not None:
+                self._start(pod, max(now_s, pod.created_s, pod.node.up_s), pool.start_factor)
 
     def _start(self, pod: Pod, at_s: float, factor: float) -> None:
         self.changes += 1

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from controller.core.state.spec import PlacementSpec, StageSpec
-from profiler.samples import Absence, AbsenceReason, Answer, Quantity, Reading
+from profiler.samples import TOO_NEW, Absence, AbsenceReason, Answer, Quantity, Reading
 from profiler.sources.combine import (
     Buckets,
     Pod,
@@ -69,8 +69,7 @@ def placement_readings(
     `hidden` are missing.
     """
     if not names:
-        nothing = Absence(reason=AbsenceReason.MISSING, detail="no pod is ready for long enough to have samples")
-        return dict.fromkeys(Quantity, nothing)
+        return dict.fromkeys(Quantity, TOO_NEW)
     preset = presets()[stage.preset]
     window_s = stage.metrics_window_s
     ages_s = {

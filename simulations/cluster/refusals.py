@@ -51,7 +51,7 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
                 resource=resource_name(pool),
                 path=("spec", "capacity", "instances"),
                 value=None,
-                rule="must be given: it is the number of simulated nodes",
+                rule=f"a pool without spec.capacity.instances needs it (--instances {pool.metadata.name}=N)",
             )
     for budget in scenario.budgets:
         if budget.spec.periods and scenario.file.begins is None:

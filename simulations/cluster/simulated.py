@@ -69,6 +69,8 @@ class SimulatedCluster:
     ) -> None:
         """Set up the cluster with the minimum of replicas of every stage, at least one, all ready.
 
+        With `coldStart` it has none, and the first decision falls into the first second of the load.
+
         Args:
             scenario: the scenario, with the what-if applied (`scenario.with_what_if`).
             seed: the seed of all random numbers.
@@ -131,16 +133,22 @@ class SimulatedCluster:
             for index, pipeline in enumerate(self.pipelines)
         }
         startups_s = [p.startup_s for pipeline in self.pipelines for stage in pipeline.stages for p in stage.placements]
-        self.now_s = -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
+        cold = scenario.file.cold_start
+        self.now_s = 0.0 if cold else -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
         self._agenda = Agenda()
         self._workloads = Workloads(
-            self.pipelines, self._resources.pools.values(), agenda=self._agenda, servers=self, seed=seed
+            self.pipelines,
+            self._resources.pools.values(),
+            agenda=self._agenda,
+            servers=self,
+            seed=seed,
+            node_startup_s=self._file.node_startup.range_s,
         )
         self._targets = {
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
         }
         self._observed = (-1, 0)
-        for pipeline in self.pipelines:
+        for pipeline in () if cold else self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
         self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)
@@ -168,8 +176,9 @@ class SimulatedCluster:
             pools={
                 name: PoolState(
                     spec=spec,
-                    ready_instances=len(self._workloads.pools[name].present()),
-                    leaving_instances=self._workloads.pools[name].going(),
+                    ready_instances=len(self._workloads.pools[name].ready(self.now_s)),
+                    leaving_instances=self._workloads.pools[name].going(self.now_s),
+                    node_pool=self._workloads.pools[name].state(self.now_s),
                     zones=1,
                     memory=self._resources.pool_memories.get(name, PoolMemory()),
                     nodes=dict.fromkeys(self._workloads.occupied(name), "") if billed else {},
@@ -381,6 +390,7 @@ class SimulatedCluster:
                     workloads[stage.name, placement.pool],
                     self._workloads.pools.get(placement.pool),
                     str(placement.target),
+                    now_s=self.now_s,
                     billed=billed,
                 )
                 for stage in spec.stages
@@ -438,8 +448,8 @@ class SimulatedCluster:
 
 
 def _target(
-    workload: Workload | None, pool: NodePool | None, name: str, *, billed: bool
+    workload: Workload | None, pool: NodePool | None, name: str, *, now_s: float, billed: bool
 ) -> TargetState | TargetMissing:
     if workload is None or pool is None:
         return TargetMissing(reason=f"{name}: not found")
-    return workload.target_state(pool, billed=billed)
+    return workload.target_state(pool, now_s=now_s, billed=billed)

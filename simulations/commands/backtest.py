@@ -15,13 +15,14 @@ import click
 
 from controller.commands.connections import Prometheus, cluster_options
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 from simulations.commands.simulate import REPORT, check_writable, experiment_of, progress_bar, write_report
 
 if TYPE_CHECKING:
     from controller.core.state.spec import PipelineSpec, PoolSpec
     from optimizer.model import PipelineKey, PoolName
     from profiler.sources.prometheus_api import Period
-    from simulations.backtest.comparison import Comparison
+    from simulations.backtest.comparison import Comparison, Served
     from simulations.backtest.pieces import Piece
     from simulations.backtest.record import PipelineRecord
     from simulations.results.results import RunResult
@@ -52,7 +53,10 @@ def _seconds(_: click.Context, option: click.Parameter, text: str | None) -> int
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9]+)([smhdw])", text))
 
 
-@click.command()
+@click.command(
+    short_help="Replay recorded load",
+    epilog=examples("sluice backtest --cluster --prometheus-url http://localhost:9090 --since 3d"),
+)
 @click.argument("files", nargs=-1, metavar="[FILE]...", type=_FILE)
 @click.option("--cluster", is_flag=True, help="Take the SpeechPipelines and ComputePools of the cluster.")
 @click.option(
@@ -243,7 +247,7 @@ class _Replay:
         """Replay all pieces of the record, print the comparison, and write the reports into `folder` if `kept`."""
         import numpy as np
 
-        from simulations.backtest.comparison import comparison, document
+        from simulations.backtest.comparison import comparison, document, served
         from simulations.backtest.notes import notes_of
         from simulations.backtest.page import index
         from simulations.backtest.pieces import SHORTEST_S, documents_of, pieces, requests_per_s, write_scenario
@@ -266,14 +270,15 @@ class _Replay:
                 step()
         compared = [comparison(record, subjects.pools, found, results, period) for record in records]
         steps = sum(piece.end - piece.scored for piece in found)
+        users = served(results, len(found))
         answer = document(compared, notes.all(), period, steps)
         if output == "json":
             click.echo(json.dumps(answer, indent=2, allow_nan=False))
         else:
-            _print(compared, notes.all(), period, steps)
+            _print(compared, users, notes.all(), period, steps)
         if kept:
             (folder / RESULTS).write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n")
-            (folder / REPORT).write_text(index(compared, notes.all(), found, period))
+            (folder / REPORT).write_text(index(compared, users, notes.all(), found, period))
             click.echo(f"report: {(folder / REPORT).resolve()}", err=output == "json")
 
 
@@ -304,11 +309,16 @@ def _run(
     return results
 
 
-def _print(compared: Sequence["Comparison"], notes: Sequence[str], period: "Period", steps: int) -> None:
+def _print(
+    compared: Sequence["Comparison"], users: Sequence["Served"], notes: Sequence[str], period: "Period", steps: int
+) -> None:
     from controller.commands.terminal import Page
     from simulations.backtest.comparison import COLUMNS, head, rows, sentences
 
     page = Page()
+    for each in users:
+        page.say(each.sentence(), style="bold")
+    page.say()
     for one in compared:
         page.say(head(one, period, steps), style="bold")
         page.table(COLUMNS, rows(one))

@@ -19,6 +19,8 @@ import click
 from rich.console import Console
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
+from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.cluster.cluster import LabCluster
@@ -29,7 +31,7 @@ from simulations.lab.host.processes import LOOPBACK, ProcessError
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_page
 from simulations.lab.session.report import LabResult, LiveRun, lab_result
-from simulations.lab.session.run import MAX_LAG_S, Options, check, run
+from simulations.lab.session.run import LAB_INTERVAL_S, MAX_LAG_S, Options, check, run
 from simulations.lab.session.view import LineView, LiveView, RunView
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
@@ -38,7 +40,6 @@ _UP_S = 1200.0
 _DOWN_S = 30.0
 _POLL_S = 0.1
 _TAIL_LINES = 15
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +57,13 @@ def prepare_environment() -> None:
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), LOOPBACK]))
 
 
-def finite(_: click.Context, __: click.Parameter, value: float) -> float:
+def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     """Return `value`, the value of an option; refuse nan and infinity, which `click.FloatRange` accepts.
 
     Raises:
         click.BadParameter: `value` is not finite.
     """
-    if not math.isfinite(value):
+    if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.")
     return value
 
@@ -70,14 +71,15 @@ def finite(_: click.Context, __: click.Parameter, value: float) -> float:
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return `command` with the options that every command with a run has."""
     options = (
-        click.option("--seed", type=click.IntRange(0), help="Seed of the load. Default: the scenario's first."),
+        click.option(
+            "--seed", type=click.IntRange(0), metavar="N", help="Seed of the load. Default: the scenario's first."
+        ),
         click.option(
             "--interval",
             type=click.FloatRange(0.5),
-            default=2.0,
-            show_default=True,
+            metavar="SECONDS",
             callback=finite,
-            help="Seconds between cycles of the operator.",
+            help="Seconds between cycles of the operator. Default: the scenario's, or 2.",
         ),
         click.option(
             "--operator/--no-operator",
@@ -108,6 +110,14 @@ def report_path(asked: Path | None, run: str) -> Path:
     return path
 
 
+def cycle_interval_s(asked: float | None, scenario: Scenario) -> float:
+    """Return the time between the operator's cycles: `asked`, or else the scenario's, or else that of the lab."""
+    if asked is not None:
+        return asked
+    own = scenario.file.interval
+    return LAB_INTERVAL_S if own is None else duration_s(own)
+
+
 def read_scenario(path: Path) -> Scenario:
     """Return the scenario in `path`; if it is invalid, print one line per error and exit with status 1."""
     try:
@@ -120,11 +130,9 @@ def read_scenario(path: Path) -> Scenario:
 def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
     """Run `scenario` with its progress on the terminal, then yield the finished run and its lab.
 
-    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails, and with 130
-    on Ctrl-C or SIGTERM.
+    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails.
     """
     prepare_environment()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a SIGTERM, as from a CI, cleans up like Ctrl-C
     console = Console()
     try:
         check(scenario, seed=options.seed)
@@ -140,9 +148,6 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, L
         raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
@@ -175,12 +180,12 @@ def write_report(finished: Finished, path: Path) -> None:
     click.echo(f"report: {path.resolve()}")
 
 
-@click.group()
+@click.group(short_help="Run Sluice on a real control plane on this machine")
 def lab() -> None:
     """Run Sluice on a real Kubernetes control plane on this machine, without root or a container engine."""
 
 
-@lab.command()
+@lab.command(epilog=examples("sluice lab build"))
 @click.option("--helm", is_flag=True, help="Build Helm too, which tests of the chart need.")
 def build(*, helm: bool) -> None:
     """Build the lab's programs into the user's cache (once; about seven minutes on two cores)."""
@@ -194,18 +199,19 @@ def build(*, helm: bool) -> None:
     click.echo(f"the lab's programs are in {', '.join(map(str, folders))}")
 
 
-@lab.command("run")
+@lab.command("run", epilog=examples("sluice lab run scenario.yaml --scale 0.5"))
 @click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--scale",
     type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
     default=1.0,
     callback=finite,
     help="Share of the sessions to keep.",
 )
 @run_options
 def run_(
-    scenario: Path, *, scale: float, seed: int | None, interval: float, operator: bool, report: Path | None
+    scenario: Path, *, scale: float, seed: int | None, interval: float | None, operator: bool, report: Path | None
 ) -> None:
     """Run SCENARIO live and write a JSON report.
 
@@ -213,7 +219,10 @@ def run_(
     """
     loaded = read_scenario(scenario)
     options = Options(
-        seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
+        seed=loaded.file.seeds[0] if seed is None else seed,
+        scale=scale,
+        operator=operator,
+        interval_s=cycle_interval_s(interval, loaded),
     )
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
     with executed(loaded, options) as (finished, _):
@@ -228,7 +237,7 @@ def run_(
         raise click.exceptions.Exit(1)
 
 
-@lab.command()
+@lab.command(epilog=examples("sluice lab up pools.yaml speech.yaml"))
 @click.argument("manifests", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def up(manifests: tuple[Path, ...]) -> None:
     """Start a lab that stays up, apply MANIFESTS, and print its addresses."""
@@ -273,7 +282,7 @@ def up(manifests: tuple[Path, ...]) -> None:
     click.echo(f"operator:   {state.operator_url}/metrics")
 
 
-@lab.command()
+@lab.command(epilog=examples("sluice lab down"))
 def down() -> None:
     """Stop the lab that `sluice lab up` started."""
     folder = _standing_folder()

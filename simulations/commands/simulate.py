@@ -3,19 +3,22 @@
 import contextlib
 import json
 import os
-import signal
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from controller.commands.findings import refused
+from controller.commands.help_page import examples
 
 if TYPE_CHECKING:
-    from simulations.experiment.experiment import RunRequest
+    from simulations.experiment.experiment import Executor, RunRequest
     from simulations.experiment.hindsight import BoundRequest
     from simulations.experiment.parts import Split
     from simulations.results.results import BoundResult, Experiment, RunResult
@@ -25,8 +28,6 @@ if find_spec("scipy") is None:  # solves the bound; the operator's image lacks i
     raise ModuleNotFoundError("scipy", name="scipy")
 
 REPORT, RESULTS = "report.html", "results.json"
-
-_INTERRUPTED = 128 + signal.SIGINT
 
 
 def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...] | None:
@@ -41,8 +42,62 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     return seeds
 
 
-@click.command()
-@click.argument("scenario", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def _session(_: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    from controller.resources.fields import DURATION_PATTERN, duration_s
+
+    if text is not None and not (re.fullmatch(DURATION_PATTERN, text) and duration_s(text) > 0):
+        raise click.BadParameter(f"{text!r}: must be a time above 0, such as 8m.", param=option)
+    return text
+
+
+@click.command(
+    short_help="Simulate a scenario, or manifests with recorded load",
+    epilog=examples(
+        "sluice simulate scenario.yaml --policy sluice --policy hpa --out report",
+        "sluice simulate pools.yaml captions.yaml --trace grafana.csv",
+    ),
+)
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="SCENARIO | MANIFEST...",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="[NAMESPACE/NAME=]FILE",
+    help="Recorded load of a pipeline in MANIFESTs: a CSV export of Grafana, or the answer of a range query. Repeat it "
+    "for every pipeline; the name is optional where there is one.",
+)
+@click.option(
+    "--series",
+    multiple=True,
+    metavar="[NAMESPACE/NAME=]NAME",
+    help="Series of --trace, if the file has several: a column, or the value of a label.",
+)
+@click.option(
+    "--demand",
+    "demands",
+    multiple=True,
+    metavar="[NAMESPACE/NAME=]N",
+    help="Constant load of a pipeline in MANIFESTs, instead of --trace, in its own unit: streams, or requests/s.",
+)
+@click.option(
+    "--session",
+    callback=_session,
+    metavar="TIME",
+    help="Mean length of a stream, such as 8m. Default: 5m where streams stay on a replica.",
+)
+@click.option(
+    "--scenario",
+    "scenario",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File to write the scenario of MANIFESTs to. Default: scenario.yaml.",
+)
 @click.option(
     "--policy",
     "policies",
@@ -62,19 +117,40 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     "--seeds", metavar="N,N,…", callback=_seeds, help="Seeds of the random loads to run. Default: the scenario's."
 )
 @click.option(
+    "--instances",
+    "limits",
+    multiple=True,
+    metavar="POOL=N",
+    help="Number of instances of a pool, instead of its spec.capacity.instances.",
+)
+@click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
     help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="Processes to run in parallel. Default: one per processor.")
+@click.option(
+    "--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in parallel. Default: one per processor."
+)
+@click.option(
+    "--executor",
+    "where",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where to run: in processes of this machine, or on the Ray cluster of $RAY_ADDRESS (default: that of this "
+    "machine). ray needs the extra `ray`.",
+)
 @click.option(
     "--parts",
     type=click.IntRange(1),
+    metavar="N",
     help="Split the runs into this many parts, for several machines; make only one of them, a file in --out.",
 )
 @click.option(
     "--part",
     type=click.IntRange(0),
+    metavar="N",
     envvar="JOB_COMPLETION_INDEX",
     help="The part to make, counted from 0. Default: $JOB_COMPLETION_INDEX, which an Indexed Job of Kubernetes sets.",
 )
@@ -88,7 +164,7 @@ def _seeds(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     help="Format of the output.",
 )
 def simulate(
-    scenario: Path,
+    files: tuple[Path, ...],
     *,
     policies: tuple[str, ...],
     what_ifs: tuple[str, ...],
@@ -99,22 +175,26 @@ def simulate(
     part: int | None,
     join: bool,
     output: str,
+    **others: Any,
 ) -> None:
     """Simulate SCENARIO: what Sluice and baseline policies would cost, and how often they would meet the SLA.
+
+    MANIFESTs with --trace or --demand need no SCENARIO: one is written, to run and to edit.
 
     Exit status: 0 done; 1 the scenario is invalid or cannot be simulated; 2 wrong usage.
     """
     from simulations.policies.catalogue import POLICIES
-    from simulations.scenario.scenario import InvalidScenario, load_scenario
 
-    try:
-        loaded = load_scenario(scenario, policies=POLICIES)
-    except InvalidScenario as error:
-        raise refused(error.findings) from None
-    _check_names(policies, POLICIES, "policy", "'--policy'")
-    _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
+    executor = _executor(others.pop("where"), jobs)
     if out is not None:
         check_writable(out)
+    limits: tuple[str, ...] = others["limits"]
+    path, about = _scenario_file(files, **others)
+    loaded = _loaded(path, limits)
+    _check_names(policies, POLICIES, "policy", "'--policy'")
+    _check_names(what_ifs, [what_if.name for what_if in loaded.file.what_if], "what-if", "'--what-if'")
+    for note in (*about, *loaded.notes):
+        click.echo(f"note: {note}", err=True)
     runs, bounds = _planned(
         loaded,
         policies=tuple(dict.fromkeys(policies)) or None,
@@ -122,23 +202,72 @@ def simulate(
         seeds=seeds,
     )
     processes = jobs or len(os.sched_getaffinity(0))
-    command = ("sluice", *sys.argv[1:])
+    command = _of_one_process(("sluice", *sys.argv[1:]))
     if parts is None and not join:
-        results, found = _made(loaded, runs, bounds, jobs=processes)
+        results, found = _made(loaded, runs, bounds, jobs=processes, executor=executor)
     else:
-        split, folder = _split(loaded, runs, bounds, parts=parts, out=out)
+        split, folder = _split(loaded, runs, bounds, parts=parts, out=out, options=limits)
         if not join:
             chosen = _chosen(part, split.parts)
-            path = split.write(folder, chosen, *_made(loaded, *split.part(chosen), jobs=processes))
+            path = split.write(folder, chosen, *_made(loaded, *split.part(chosen), jobs=processes, executor=executor))
             click.echo(f"part: {path}", err=output == "json")
             return
         results, found = _joined(split, folder)
-        command = _of_one_process(command)
     experiment = experiment_of(loaded, results, found, command=command, seeds=tuple(seeds or loaded.file.seeds))
-    _print(experiment, output)
+    _print(experiment, loaded, output)
     if out is not None:
         page = write_report(experiment, loaded, out)
         click.echo(f"report: {page}", err=output == "json")
+
+
+def _scenario_file(
+    files: Sequence[Path], *, scenario: Path | None, limits: tuple[str, ...], **of_manifests: Any
+) -> tuple[Path, list[str]]:
+    """Return the scenario file among `files`, or the one that is written for manifests, and notes on what it has."""
+    from controller.resources.manifests import ManifestError, load_documents
+    from simulations.commands.simulate_manifests import Wanted, write_scenario
+
+    given = [
+        f"--{name.removesuffix('s') if name != 'series' else name}" for name, value in of_manifests.items() if value
+    ]
+    try:
+        of_kinds = {document.data.get("kind") is not None for file in files for document in load_documents(file)}
+    except ManifestError:  # reported where the file is read
+        of_kinds = {len(files) > 1 or bool(given)}
+    if of_kinds == {True}:
+        if not of_manifests["traces"] and not of_manifests["demands"]:
+            raise click.UsageError(
+                f"{files[0]}: has resources and no load; give --trace FILE with recorded load, or --demand N"
+            )
+        path = scenario or Path("scenario.yaml")
+        return path, write_scenario(files, Wanted(limits=limits, **of_manifests), path)
+    if len(files) > 1:
+        raise click.UsageError("name one SCENARIO, or MANIFESTs with --trace or --demand, and not both")
+    if scenario is not None:
+        given.append("--scenario")
+    if given:
+        raise click.UsageError(f"{given[0]}: is for MANIFESTs; {files[0]} is a scenario, which has it in its fields")
+    return files[0], []
+
+
+def _loaded(path: Path, limits: Sequence[str]) -> "Scenario":
+    """Return the scenario in `path` as the simulated cluster runs it, with the pools' sizes in `limits`."""
+    from controller.commands.plan_request import instances_of
+    from controller.resources.translate import pipeline_spec, pool_spec
+    from simulations.cluster.replacements import replaced
+    from simulations.policies.catalogue import POLICIES
+    from simulations.scenario.load import load_notes
+    from simulations.scenario.scenario import InvalidScenario, load_scenario, with_instances
+
+    try:
+        loaded = load_scenario(path, policies=POLICIES, own_servers=True)
+    except InvalidScenario as error:
+        raise refused(error.findings) from None
+    specs = {spec.key: spec for spec in map(pipeline_spec, loaded.pipelines)}
+    pools = {spec.name: spec for spec in map(pool_spec, loaded.pools)}
+    instances = {str(name): count for name, count in instances_of(specs, pools, limits).items()}
+    found = replaced(with_instances(loaded, instances))
+    return replace(found, notes=(*load_notes(found), *found.notes))
 
 
 def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: str) -> None:
@@ -159,6 +288,12 @@ def check_writable(folder: Path) -> None:
         raise click.BadParameter(
             f"{folder}: cannot be written: {existing} must be a folder with write permission.", param_hint="'--out'"
         )
+    try:  # the permissions do not say everything, such as a disk that is full
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b" ")
+    except OSError as error:
+        raise click.BadParameter(f"{folder}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
 
 
 def _planned(
@@ -186,17 +321,36 @@ def _planned(
     return runs, tuple(BoundRequest(what_if=what_if, seed=seed) for what_if, seed in bounds)
 
 
+def _executor(where: str, jobs: int | None) -> "Executor | None":
+    """Return the executor of --executor; None: processes of this machine."""
+    if where == "local":
+        return None
+    if jobs is not None:
+        raise click.UsageError("--jobs: is for --executor local; Ray runs as many at once as it has processors")
+    from simulations.experiment.ray_cluster import RayFailed, ray_cluster
+
+    try:
+        return ray_cluster()
+    except RayFailed as error:
+        raise click.UsageError(f"--executor: {error}") from None
+
+
 def _made(
-    scenario: "Scenario", runs: "Sequence[RunRequest]", bounds: "Sequence[BoundRequest]", *, jobs: int
+    scenario: "Scenario",
+    runs: "Sequence[RunRequest]",
+    bounds: "Sequence[BoundRequest]",
+    *,
+    jobs: int,
+    executor: "Executor | None",
 ) -> "tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]":
     from simulations.experiment.experiment import run_and_bound
+    from simulations.experiment.ray_cluster import RayFailed
 
     try:
         with progress_bar(len(runs) + len(bounds)) as step:
-            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step)
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(_INTERRUPTED) from None
+            return run_and_bound(scenario, runs, bounds, jobs=jobs, progress=step, executor=executor)
+    except RayFailed as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _split(
@@ -206,6 +360,7 @@ def _split(
     *,
     parts: int | None,
     out: Path | None,
+    options: tuple[str, ...],
 ) -> "tuple[Split, Path]":
     """Return the experiment as it is split, and the folder of its parts."""
     from simulations.experiment.parts import Split
@@ -215,7 +370,8 @@ def _split(
         raise click.UsageError("--join: needs --parts, the number of parts to join.")
     if out is None:
         raise click.UsageError("--parts: needs --out, the folder of the parts.")
-    return Split(runs=runs, bounds=bounds, parts=parts, inputs=provenance(scenario, (), runs)), out
+    inputs = provenance(scenario, (), runs)
+    return Split(runs=runs, bounds=bounds, parts=parts, inputs=inputs, options=options), out
 
 
 def _chosen(part: int | None, parts: int) -> int:
@@ -238,13 +394,13 @@ def _joined(split: "Split", folder: Path) -> "tuple[tuple[RunResult, ...], tuple
 
 
 def _of_one_process(command: Sequence[str]) -> tuple[str, ...]:
-    """Return `command` without the options that split it: what repeats the joined result."""
+    """Return `command` without the options that say where it ran: what repeats the result in one process."""
     kept: list[str] = []
     words = iter(command)
     for word in words:
-        if word in {"--parts", "--part"}:
+        if word in {"--parts", "--part", "--executor"}:
             next(words, None)
-        elif word != "--join" and not word.startswith(("--parts=", "--part=")):
+        elif word != "--join" and not word.startswith(("--parts=", "--part=", "--executor=")):
             kept.append(word)
     return tuple(kept)
 
@@ -273,6 +429,7 @@ def experiment_of(
         bounds=bounds,
         self_checks=tuple(checks),
         provenance=provenance(scenario, command, results),
+        notes=scenario.notes,
     )
 
 
@@ -286,19 +443,23 @@ def progress_bar(steps: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.update(1)
 
 
-def _print(experiment: "Experiment", output: str) -> None:
+def _print(experiment: "Experiment", scenario: "Scenario", output: str) -> None:
     from simulations.commands.simulate_output import print_experiment
+    from simulations.report.changes import peak_of
+    from simulations.report.conclusions import subject
     from simulations.report.fidelity import measured_fidelity
     from simulations.results.results import to_json
 
     if output == "json":
         click.echo(json.dumps(to_json(experiment), indent=2, allow_nan=False))
     else:
-        print_experiment(experiment, measured_fidelity())
+        print_experiment(experiment, measured_fidelity(), peak_of(scenario, subject(experiment)))
 
 
 def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -> Path:
     """Write report and results to `folder`, which is created if needed; return the path of the report."""
+    from simulations.report.changes import peak_of
+    from simulations.report.conclusions import subject
     from simulations.report.fidelity import measured_fidelity
     from simulations.report.page import render
     from simulations.results.results import to_json
@@ -306,5 +467,6 @@ def write_report(experiment: "Experiment", scenario: "Scenario", folder: Path) -
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).write_text(json.dumps(to_json(experiment), indent=1, allow_nan=False) + "\n")
     page = (folder / REPORT).resolve()
-    page.write_text(render(experiment, scenario, error_bar=measured_fidelity()))
+    peak = peak_of(scenario, subject(experiment))
+    page.write_text(render(experiment, scenario, error_bar=measured_fidelity(), peak=peak))
     return page

@@ -4,16 +4,24 @@ from collections.abc import Iterator
 
 from controller.commands.terminal import Page
 from simulations.report import fidelity, formats
-from simulations.report.conclusions import label, sentences
+from simulations.report.changes import Peak, sensitivity_of
+from simulations.report.conclusions import label, sentences, subject, users_of_all
 from simulations.report.fidelity import Fidelity
 from simulations.results.results import Experiment, Run, dominated_by
+from simulations.results.users import promise_kept
 
-_COUNTS = ("late", "lost", "refused", "shed", "replica_changes", "cap_violations")
 
+def print_experiment(experiment: Experiment, error_bar: Fidelity | None, peak: Peak | None = None) -> None:
+    """Print how many users were served as promised, a table of runs for each what-if, and the results in sentences.
 
-def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None:
-    """Print a table of runs for each what-if, the scenario itself included, then the results in sentences."""
+    The first what-if is the scenario itself. `peak` is the plan for the highest load, which says how much hangs on the
+    service times.
+    """
     page = Page()
+    first, *rest = sentences(experiment)
+    kept = promise_kept(subject(experiment).users)
+    page.say(first, style={True: "bold green", False: "bold red", None: "bold"}[kept])
+    page.say()
     for what_if in experiment.what_ifs:
         runs = [run for run in experiment.runs() if run.what_if == what_if]
         bound = experiment.bound_cost(what_if)
@@ -24,14 +32,14 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None
                 ">cost",
                 ">seeds",
                 ">x bound",
-                ">windows in SLA",
-                ">calm",
-                ">items in SLA",
-                ">p95",
+                ">users as promised",
+                ">refused",
+                ">cut",
                 ">late",
                 ">lost",
-                ">refused",
-                ">shed",
+                ">windows in SLA",
+                ">calm",
+                ">p95",
                 ">changes",
                 ">over cap",
                 "dominated by",
@@ -39,8 +47,10 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None) -> None
             (_row(run, runs) for run in runs),
         )
         page.say()
-    for sentence in (*sentences(experiment), *_trust(experiment, error_bar)):
+    for sentence in (*rest, *_trust(experiment, error_bar)):
         page.say(sentence)
+    for line in sensitivity_of(peak):
+        page.say(line.strip() if line.startswith(" ") else f"At the peak, {line}", indent=int(line.startswith(" ")))
 
 
 def _title(experiment: Experiment, what_if: str | None, bound: float | None) -> str:
@@ -61,11 +71,16 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
         formats.money(run.mean("cost")),
         formats.spread(run.range("cost"), formats.money) or formats.MISSING,
         formats.MISSING if run.cost_over_bound is None else f"{run.cost_over_bound:.2f}",
+        formats.share(run.served_as_promised),
+        users_of_all(run, "refused"),
+        formats.count(run.mean("sessions_cut")),
+        users_of_all(run, "late"),
+        users_of_all(run, "lost"),
         formats.share(run.mean("sla_windows_met")),
         formats.share(run.mean("sla_windows_met_calm")),
-        formats.share(run.mean("within_sla_share")),
         formats.MISSING if p95 is None and not run.mean("lost") else formats.latency(p95),
-        *(formats.count(run.mean(name)) for name in _COUNTS),
+        formats.count(run.mean("replica_changes")),
+        formats.count(run.mean("cap_violations")),
         _verdict(run, better),
     )
 

@@ -7,13 +7,15 @@ for `cluster.simulated.SETTLING_S` plus the slowest start-up before the load beg
 import contextlib
 import math
 import multiprocessing
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from multiprocessing import resource_tracker
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -33,10 +35,12 @@ from simulations.experiment.hindsight import BoundRequest, bound_one
 from simulations.policies.autoscaler import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
 from simulations.policies.catalogue import POLICIES
 from simulations.policies.recorded import RecordedReplicas, RecordedSettings
+from simulations.policies.sluice import SluiceSettings
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.scoring import ItemScore, Tally, totals
+from simulations.results.users import users_of
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, resource_changes, with_what_if
 from simulations.scenario.schedule import Schedule
@@ -54,6 +58,19 @@ class RunRequest:
     tuning: Tuning = Tuning.DEFAULT
     what_if: str | None = None
     settings: Any = None
+
+
+Request = RunRequest | BoundRequest
+Answer = RunResult | BoundResult
+
+
+class Executor(Protocol):
+    """Where the runs and bounds of an experiment are made. Their results do not depend on it."""
+
+    def answers(
+        self, scenario: Scenario, requests: Sequence[Request], report: Callable[[Answer], object]
+    ) -> Sequence[Answer]:
+        """Return the answers in the order of `requests`; call `report` in this process with each as it is made."""
 
 
 def planned_runs(
@@ -103,7 +120,7 @@ def run_one(
     began_s = time.perf_counter()
     scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
     loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
-    chosen = _settings(policy, tuning) if settings is None else settings
+    chosen = _settings(scenario, policy, tuning) if settings is None else settings
     if isinstance(chosen, OneWorkloadSettings) and chosen.hardware is Hardware.CHEAPEST:
         scenario = cheapest_first(scenario)
     autoscaler = _autoscaler(scenario, policy, chosen, loads)
@@ -147,11 +164,11 @@ def run_all(
     `progress` is called in this process with each result. The results do not depend on the number of processes.
     """
 
-    def report(result: RunResult | BoundResult) -> None:
+    def report(result: Answer) -> None:
         if progress is not None and isinstance(result, RunResult):
             progress(result)
 
-    return _runs(_answers(scenario, requests, jobs=jobs, report=report))
+    return _runs(LocalProcesses(jobs=jobs).answers(scenario, requests, report))
 
 
 def run_and_bound(
@@ -161,60 +178,65 @@ def run_and_bound(
     *,
     jobs: int = 1,
     progress: Callable[[], None] | None = None,
+    executor: Executor | None = None,
 ) -> tuple[tuple[RunResult, ...], tuple[BoundResult, ...]]:
-    """Make runs and find bounds in `jobs` processes; return both in the order of the requests.
+    """Make runs and find bounds with `executor`, by default in `jobs` processes; return both in the requests' order.
 
     The results do not depend on the number of processes. `progress` is called in this process each time that a run
     or a bound is done. An interrupt ends the processes before it is raised.
     """
-    found = _answers(scenario, [*runs, *bounds], jobs=jobs, report=lambda _: progress and progress())
+    chosen = executor or LocalProcesses(jobs=jobs)
+    found = chosen.answers(scenario, [*runs, *bounds], lambda _: progress and progress())
     return _runs(found), tuple(answer for answer in found if isinstance(answer, BoundResult))
 
 
-def _runs(answers: Sequence[RunResult | BoundResult]) -> tuple[RunResult, ...]:
+def _runs(answers: Sequence[Answer]) -> tuple[RunResult, ...]:
     return tuple(answer for answer in answers if isinstance(answer, RunResult))
 
 
-def _answers(
-    scenario: Scenario,
-    requests: Sequence[RunRequest | BoundRequest],
-    *,
-    jobs: int,
-    report: Callable[[RunResult | BoundResult], object],
-) -> Sequence[RunResult | BoundResult]:
-    if jobs == 1 or len(requests) <= 1:
-        results = []
-        for request in requests:
-            results.append(_answer(scenario, request))
-            report(results[-1])
-        return results
-    found: dict[int, RunResult | BoundResult] = {}
-    pool = ProcessPoolExecutor(
-        min(jobs, len(requests)),
-        mp_context=multiprocessing.get_context("spawn"),  # compiled code has threads, which do not survive a fork
-        initializer=_begin_process,
-        initargs=(scenario,),
-    )
-    try:
-        with _uninterruptible():
-            waiting: dict[Future[RunResult | BoundResult], int] = {
-                pool.submit(_in_process, requests[index]): index for index in longest_first(requests)
-            }
-        while waiting:
-            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
-                found[waiting.pop(done)] = done.result()
-                report(done.result())
-    except BaseException:
-        processes = tuple((pool._processes or {}).values())  # noqa: SLF001 - a run has no way to be stopped
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
-        raise
-    pool.shutdown()
-    return [found[index] for index in range(len(requests))]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalProcesses:
+    """The executor on this machine, in `jobs` processes; in this process if that is 1."""
+
+    jobs: int
+
+    def answers(
+        self, scenario: Scenario, requests: Sequence[Request], report: Callable[[Answer], object]
+    ) -> Sequence[Answer]:
+        """Return the answers in the order of `requests`; call `report` in this process with each as it is made."""
+        if self.jobs == 1 or len(requests) <= 1:
+            results = []
+            for request in requests:
+                results.append(answer(scenario, request, schedules_of(scenario, request)))
+                report(results[-1])
+            return results
+        found: dict[int, Answer] = {}
+        pool = ProcessPoolExecutor(
+            min(self.jobs, len(requests)),
+            mp_context=multiprocessing.get_context("spawn"),  # compiled code has threads, which do not survive a fork
+            initializer=_begin_process,
+            initargs=(scenario,),
+        )
+        try:
+            with _uninterruptible():
+                waiting: dict[Future[Answer], int] = {
+                    pool.submit(_in_process, requests[index]): index for index in longest_first(requests)
+                }
+            while waiting:
+                for done in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    found[waiting.pop(done)] = done.result()
+                    report(done.result())
+        except BaseException:
+            processes = tuple((pool._processes or {}).values())  # noqa: SLF001 - a run has no way to be stopped
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            raise
+        pool.shutdown()
+        return [found[index] for index in range(len(requests))]
 
 
-def longest_first(requests: Sequence[RunRequest | BoundRequest]) -> list[int]:
+def longest_first(requests: Sequence[Request]) -> list[int]:
     """Return the indexes of the requests, the longest first, so that all processes are busy until the end.
 
     Runs of Sluice take longest because it plans, then bounds; in all other runs most of the work is the queues.
@@ -233,37 +255,55 @@ _scenario_of_process: Scenario | None = None
 
 
 def _begin_process(scenario: Scenario) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     global _scenario_of_process  # noqa: PLW0603 - sent once, not with every run
     _scenario_of_process = scenario
 
 
 @contextlib.contextmanager
 def _uninterruptible() -> Iterator[None]:
-    """Let processes that are started in the `with` block ignore Ctrl-C; a terminal sends it to them too.
+    """Let processes that are started in the `with` block not get Ctrl-C, which a terminal sends to them too.
 
-    The parent process ends them instead.
+    The parent process ends them instead. One that it gets in the block is delivered after it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread may set signal handlers, and only it is interrupted
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource_tracker.ensure_running()  # a start of it in the block would let the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _in_process(request: RunRequest | BoundRequest) -> RunResult | BoundResult:
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)  # it was killed, and nothing takes the result of the run
+
+
+def _in_process(request: Request) -> Answer:
     assert _scenario_of_process is not None
-    return _answer(_scenario_of_process, request)
+    return answer(_scenario_of_process, request, schedules_of(_scenario_of_process, request))
 
 
-def _answer(scenario: Scenario, request: RunRequest | BoundRequest) -> RunResult | BoundResult:
-    schedules = _loads.get(scenario, request.what_if, request.seed)
+def answer(scenario: Scenario, request: Request, schedules: Mapping[str, Schedule]) -> Answer:
+    """Return the run or the bound that `request` asks for; `schedules` are those of `schedules_of`."""
     if isinstance(request, BoundRequest):
         return bound_one(scenario, request, schedules=schedules)
     chosen = {field.name: getattr(request, field.name) for field in fields(request)}
     return run_one(scenario, **chosen, schedules=schedules)
+
+
+def load_key(scenario: Scenario, request: Request) -> tuple[str | None, int]:
+    """Return the what-if and the seed that the load of a request depends on; requests with equal ones share it."""
+    # A what-if that does not change the load has the scenario's load.
+    changes_load = request.what_if is not None and scenario.what_if(request.what_if).load is not None
+    return (request.what_if if changes_load else None, request.seed)
+
+
+def schedules_of(scenario: Scenario, request: Request) -> Mapping[str, Schedule]:
+    """Return the load of each pipeline under the what-if and the seed of a request."""
+    return _loads.get(scenario, load_key(scenario, request))
 
 
 class _Loads:
@@ -273,29 +313,28 @@ class _Loads:
         self._scenario: Scenario | None = None
         self._made: dict[tuple[str | None, int], Mapping[str, Schedule]] = {}
 
-    def get(self, scenario: Scenario, what_if: str | None, seed: int) -> Mapping[str, Schedule]:
+    def get(self, scenario: Scenario, key: tuple[str | None, int]) -> Mapping[str, Schedule]:
         """Return the schedule of each pipeline under a what-if and a seed."""
         if scenario is not self._scenario:
             self._scenario, self._made = scenario, {}
-        # A what-if that does not change the load has the scenario's load.
-        changes_load = what_if is not None and scenario.what_if(what_if).load is not None
-        key = (what_if if changes_load else None, seed)
         if key not in self._made:
             while len(self._made) >= _SCHEDULES_KEPT:
                 del self._made[next(iter(self._made))]
             other = with_what_if(scenario, None if key[0] is None else scenario.what_if(key[0]))
-            self._made[key] = pipeline_schedules(other, seed=seed)
+            self._made[key] = pipeline_schedules(other, seed=key[1])
         return self._made[key]
 
 
 _loads = _Loads()
 
 
-def _settings(policy: str, tuning: Tuning) -> Any:
+def _settings(scenario: Scenario, policy: str, tuning: Tuning) -> Any:
     family = POLICIES[policy]
     settings = family.default if tuning is Tuning.DEFAULT else family.trained
     if settings is None:
         raise ValueError(f"policy: {policy}: has no trained settings")
+    if isinstance(settings, SluiceSettings) and scenario.file.interval is not None:
+        return replace(settings, interval_s=duration_s(scenario.file.interval))
     return settings
 
 
@@ -389,6 +428,9 @@ def _result(
         ),
         simulated_s=clock.duration_s,
         wall_s=wall_s,
+        users=tuple(
+            users_of(pipeline, score, clock) for pipeline, score in zip(cluster.pipelines, scores, strict=True)
+        ),
         series=run_series(
             cluster.pipelines,
             {pipeline.key: score for pipeline, score in zip(cluster.pipelines, scores, strict=True)},

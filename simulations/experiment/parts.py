@@ -22,12 +22,16 @@ class InvalidPart(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """An experiment that is made in `parts` parts: its runs, its bounds and the provenance of its inputs."""
+    """An experiment that is made in `parts` parts: its runs, its bounds and the provenance of its inputs.
+
+    `options` are those of the command that change the scenario.
+    """
 
     runs: tuple[RunRequest, ...]
     bounds: tuple[BoundRequest, ...]
     parts: int
     inputs: Provenance
+    options: tuple[str, ...] = ()
 
     def part(self, number: int) -> tuple[tuple[RunRequest, ...], tuple[BoundRequest, ...]]:
         """Return the runs and the bounds of the part `number`, counted from 0; every part has some that take long."""
@@ -91,7 +95,7 @@ class Split:
         """Return what a part must have been made with, as JSON; the names appear in messages."""
         runs, bounds = self.part(number)
         return {
-            "arguments": [encode(runs), encode(bounds)],
+            "arguments": [encode(runs), encode(bounds), *self.options],
             "files": encode(self.inputs.sha256),
             "versions": encode(self.inputs.versions),
         }

@@ -15,20 +15,25 @@ _DISTRIBUTIONS = {"sluice": "sluice-operator", "numpy": "numpy", "numba": "numba
 
 def provenance(scenario: Scenario, command: Sequence[str], runs: Iterable[RunResult | RunRequest] = ()) -> Provenance:
     """Return the provenance of `runs`, made or to be made of `scenario` by `command` on this machine."""
-    versions = {"python": platform.python_version()}
-    for name, distribution in _DISTRIBUTIONS.items():
-        try:
-            versions[name] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue  # not every command needs every library
     files = dict(_files(scenario))
     if any(run.tuning is Tuning.TRAINED for run in runs):
         files[f"simulations/policies/{TRAINED}"] = (resources.files("simulations.policies") / TRAINED).read_bytes()
     return Provenance(
         command=tuple(command),
-        versions=dict(sorted(versions.items())),
+        versions=versions(),
         sha256={name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what results depend on, as they are installed here."""
+    found = {"python": platform.python_version()}
+    for name, distribution in _DISTRIBUTIONS.items():
+        try:
+            found[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue  # not every command needs every library
+    return dict(sorted(found.items()))
 
 
 def _files(scenario: Scenario) -> Iterator[tuple[str, bytes]]:

@@ -1,15 +1,15 @@
-"""Tables and a chart that compare policies, and a table that compares what-ifs."""
+"""Tables and a chart that compare policies by users served and by cost, and a table that compares what-ifs."""
 
 from collections.abc import Callable, Sequence
 
 from controller.html import Markup, element
 from simulations.report import formats
 from simulations.report.chart import swatch
-from simulations.report.conclusions import label
+from simulations.report.conclusions import label, users_of_all
 from simulations.report.scatter import Point, cost_against_sla
 from simulations.report.table import table
 from simulations.results.results import Run, dominated_by
-from simulations.results.scoring import REQUIRED_SHARE
+from simulations.results.users import promise_kept
 
 
 def anchor(run: Run) -> str:
@@ -18,8 +18,11 @@ def anchor(run: Run) -> str:
     return "run-" + "".join(char if char.isalnum() else "-" for char in name)
 
 
-def policies(runs: Sequence[Run]) -> Markup:
-    """Return a chart and a table of the runs of one what-if, with a verdict on each run against the others."""
+def policies(runs: Sequence[Run], own: Run | None) -> Markup:
+    """Return a chart and two tables of the runs of one what-if, with a verdict on each run against the others.
+
+    `own` is the run whose saving against each other run is stated; None: no saving is.
+    """
     ordered = sorted(runs, key=lambda run: (run.mean("cost") or 0.0, run.policy, run.tuning))
     return Markup.of(
         _scatter(runs),
@@ -28,24 +31,37 @@ def policies(runs: Sequence[Run]) -> Markup:
                 "#policy",
                 "settings",
                 "verdict",
-                ">cost",
-                ">× bound",
-                ">windows within the SLA",
-                ">away from faults",
-                ">items within the SLA",
-                ">p50",
-                ">p95",
-                ">p99",
+                ">users as promised",
+                ">refused",
+                ">cut",
                 ">late",
                 ">lost",
-                ">refused",
-                ">shed",
-                ">sessions cut",
-                ">replica changes",
-                ">above the cap",
+                ">per hour",
+                ">per month",
+                f">{label(own) if own else 'saving'} saves per month",
+                ">× bound",
             ),
-            (_row(run, _verdict(run, runs)) for run in ordered),
+            (_row(run, _verdict(run, runs), own) for run in ordered),
             label="Policies compared",
+        ),
+        element(
+            "details",
+            element("summary", "Windows, latencies and replica changes"),
+            table(
+                (
+                    "#policy",
+                    "settings",
+                    ">windows within the SLA",
+                    ">away from faults",
+                    ">p50",
+                    ">p95",
+                    ">p99",
+                    ">replica changes",
+                    ">above the cap",
+                ),
+                (_further_row(run) for run in ordered),
+                label="Policies compared: windows and latencies",
+            ),
         ),
     )
 
@@ -60,12 +76,11 @@ def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
             Markup.of("cost ", element("small", "(whisker: seeds; mark: bound)")),
             ">against the scenario",
             ">× bound",
-            ">windows within the SLA",
-            ">items within the SLA",
-            ">p95",
-            ">shed",
+            ">users as promised",
             ">refused",
+            ">late",
             ">lost",
+            ">p95",
             ">above the cap",
         ),
         (_what_if_row(run, baseline, words(run.what_if), top) for run in runs),
@@ -76,8 +91,8 @@ def what_ifs(runs: Sequence[Run], words: Callable[[str | None], str]) -> Markup:
 def _scatter(runs: Sequence[Run]) -> Markup:
     points = []
     for run in runs:
-        cost, met = run.mean("cost"), run.mean("sla_windows_met")
-        costs, mets = run.range("cost"), run.range("sla_windows_met")
+        cost, met = run.mean("cost"), run.served_as_promised
+        costs, mets = run.range("cost"), run.served_range
         if cost is None or met is None or costs is None or mets is None:
             continue
         points.append(
@@ -89,12 +104,13 @@ def _scatter(runs: Sequence[Run]) -> Markup:
                 mets=mets,
                 style=_style(run, runs),
                 trained=run.tuning.value == "trained",
-                words=f"{label(run)}: {formats.money(cost)}, {formats.share(met)} of the windows",
+                words=f"{label(run)}: {formats.money(cost)}, {formats.share(met)} of the users",
             )
         )
     if len(points) < 2:
         return Markup()
     points.sort(key=lambda point: (_IMPORTANCE.index(point.style), point.cost, point.name, point.trained))
+    promised = max(users.promised_share for users in runs[0].users)
     keys = [
         ("best", "on the frontier: no other policy is as cheap and as good"),
         ("dominated", "dominated: another policy is as cheap and as good, and better in one of these"),
@@ -104,11 +120,11 @@ def _scatter(runs: Sequence[Run]) -> Markup:
         "figure",
         element(
             "figcaption",
-            element("strong", "Cost against SLA"),
+            element("strong", "Cost against users served as promised"),
             " ",
-            element("span", "share of windows within the SLA; up and to the left is better", class_="unit"),
+            element("span", "up and to the left is better", class_="unit"),
         ),
-        cost_against_sla(points, runs[0].bound, REQUIRED_SHARE),
+        cost_against_sla(points, runs[0].bound, promised),
         element(
             "ul",
             [element("li", _key(style), words) for style, words in keys if any(p.style == style for p in points)],
@@ -117,9 +133,11 @@ def _scatter(runs: Sequence[Run]) -> Markup:
                 element("li", _key("best"), "default settings"),
                 element("li", _key("best", _DIAMOND), "trained settings"),
             ],
-            element("li", swatch("line sla"), f"{formats.share(REQUIRED_SHARE)} of the windows"),
+            element("li", swatch("line sla"), f"{formats.share(promised)} of the users, as the SLA asks"),
             runs[0].bound is not None
-            and element("li", swatch("line bound"), "bound: the least cost that can meet that"),
+            and element(
+                "li", swatch("line bound"), "bound: the least cost that meets the SLA in 99.5 % of the windows"
+            ),
             element("li", "bars through a point: lowest to highest over the seeds"),
             class_="legend",
         ),
@@ -142,30 +160,50 @@ def _verdict(run: Run, runs: Sequence[Run]) -> Markup:
     if style == "broke":
         return element("span", "✕ spent above the cap", class_="verdict bad")
     if style == "best":
-        if (run.mean("sla_windows_met") or 0.0) < REQUIRED_SHARE:
-            return element("span", "● on the frontier, but misses the SLA too often", class_="verdict")
+        if not promise_kept(run.users):
+            return element("span", "● on the frontier, but serves fewer users than promised", class_="verdict bad")
         return element("span", "● on the frontier", class_="verdict good")
     names = [label(other) for other in dominated_by(run, runs)]
     shown = names if len(names) <= 2 else [names[0], f"{len(names) - 1} more"]
     return element("span", f"○ dominated by {formats.listed(shown)}", class_="verdict", title=formats.listed(names))
 
 
-def _row(run: Run, verdict: Markup) -> tuple[object, ...]:
+def _row(run: Run, verdict: Markup, own: Run | None) -> tuple[object, ...]:
+    per_hour = run.cost_per_hour
+    ours = None if own is None else own.cost_per_hour
+    saved = None if own is None or run == own or per_hour is None or ours is None else per_hour - ours
     return (
         element("a", run.policy, href=f"#{anchor(run)}"),
         run.tuning.value,
         verdict,
-        _cell(run, "cost", formats.money),
+        _served(run),
+        users_of_all(run, "refused"),
+        formats.count(run.mean("sessions_cut")),
+        users_of_all(run, "late"),
+        users_of_all(run, "lost"),
+        formats.money(per_hour),
+        formats.money_month(per_hour),
+        formats.money_month(saved),
         Markup.of(formats.ratio(run.cost_over_bound), _seeds(run.cost_over_bound_range, formats.ratio)),
+    )
+
+
+def _further_row(run: Run) -> tuple[object, ...]:
+    return (
+        element("a", run.policy, href=f"#{anchor(run)}"),
+        run.tuning.value,
         _cell(run, "sla_windows_met", formats.share),
         _cell(run, "sla_windows_met_calm", formats.share),
-        _cell(run, "within_sla_share", formats.share),
         *(_latency(run, name) for name in ("p50_s", "p95_s", "p99_s")),
-        *(
-            formats.count(run.mean(name))
-            for name in ("late", "lost", "refused", "shed", "sessions_cut", "replica_changes", "cap_violations")
-        ),
+        *(formats.count(run.mean(name)) for name in ("replica_changes", "cap_violations")),
     )
+
+
+def _served(run: Run) -> Markup:
+    kept = promise_kept(run.users)
+    tone = None if kept is None else "good" if kept else "bad"
+    share = element("span", formats.share(run.served_as_promised), class_=tone)
+    return Markup.of(share, _seeds(run.served_range, formats.share))
 
 
 def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tuple[object, ...]:
@@ -177,10 +215,10 @@ def _what_if_row(run: Run, baseline: Run | None, words: str, top: float) -> tupl
         Markup.of(_cell(run, "cost", formats.money), _bar(cost, costs, run.bound, top)),
         change,
         formats.ratio(run.cost_over_bound),
-        _cell(run, "sla_windows_met", formats.share),
-        _cell(run, "within_sla_share", formats.share),
+        _served(run),
+        *(users_of_all(run, fate) for fate in ("refused", "late", "lost")),
         _latency(run, "p95_s"),
-        *(formats.count(run.mean(name)) for name in ("shed", "refused", "lost", "cap_violations")),
+        formats.count(run.mean("cap_violations")),
     )
 
 

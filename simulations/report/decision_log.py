@@ -38,23 +38,25 @@ def log(entries: Sequence[DecisionEntry], *, name: str, limit: int | None = None
         ),
         element("p", summary, class_="note"),
         table(
-            ("time", *(["pipeline"] if several else []), "replicas", "reason"),
+            ("time", *(["pipeline"] if several else []), "decision and its reason"),
             (_row(entry, several=several) for entry in shown),
             label=f"Decisions of {name}",
             tall=True,
+            stacked=False,
         ),
         class_="log",
     )
 
 
 def _row(entry: DecisionEntry, *, several: bool) -> Row:
-    changes = [element("div", f"{c.stage} {c.before} → {c.after} on {c.pool}") for c in entry.changes]
     return Row(
-        cells=(
-            formats.clock(entry.t_s),
-            *([entry.pipeline] if several else []),
-            changes or formats.MISSING,
-            entry.reason,
-        ),
-        style="changed" if changes else None,
+        cells=(formats.clock(entry.t_s), *([entry.pipeline] if several else []), _words(entry)),
+        style="changed" if entry.changes else None,
     )
+
+
+def _words(entry: DecisionEntry) -> str:
+    """Return the decision once: its reason, after those changes of replicas that the reason does not name itself."""
+    changes = [f"{c.stage} {c.before}→{c.after} on {c.pool}" for c in entry.changes]
+    unnamed = ", ".join(change for change in changes if change not in entry.reason)
+    return f"{unnamed}: {entry.reason}" if unnamed else entry.reason

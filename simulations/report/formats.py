@@ -8,6 +8,7 @@ from controller.core.messages.phrases import duration
 Words = Callable[[float], str]
 
 MISSING = "–"
+HOURS_PER_MONTH = 730
 
 
 def money(usd: float | None) -> str:
@@ -16,6 +17,37 @@ def money(usd: float | None) -> str:
         return MISSING
     whole_cents = abs(usd * 100 - round(usd * 100)) < 1e-6
     return f"${usd:,.2f}" if abs(usd) >= 1 or whole_cents else f"${usd:.3f}"
+
+
+def per_month(usd_per_hour: float | None) -> str:
+    """Return what an hourly cost in USD is in a month of 730 h, as text, such as `$4,526/month`; `–` for None."""
+    if usd_per_hour is None:
+        return MISSING
+    usd = abs(usd_per_hour) * HOURS_PER_MONTH
+    sign = "−" if usd_per_hour < 0 else ""
+    return f"{sign}{f'${usd:,.0f}' if usd >= 10 else money(usd)}/month"
+
+
+def money_month(usd_per_hour: float | None) -> str:
+    """Return what an hourly cost in USD is in a month of 730 h, as an amount such as `$4,526`; `–` for None."""
+    return per_month(usd_per_hour).removesuffix("/month")
+
+
+def money_precise(usd: float) -> str:
+    """Return a small amount in USD with three significant digits, such as `$0.0123`."""
+    return money(usd) if usd >= 1 or usd < 0.0001 else f"${usd:#.3g}"
+
+
+def per_hour_and_month(usd_per_hour: float | None) -> str:
+    """Return an hourly cost in USD as text, such as `$6.20/h ($4,526/month)`; `–` for None."""
+    return MISSING if usd_per_hour is None else f"{money(usd_per_hour)}/h ({per_month(usd_per_hour)})"
+
+
+def users(number_of: float) -> str:
+    """Return a number of users, which may be a mean, as text: `405`, `3.5`, or `under 0.1`, which is not 0."""
+    if 0 < number_of < 0.05:
+        return "under 0.1"
+    return count(number_of)
 
 
 def share(value: float | None) -> str:

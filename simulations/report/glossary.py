@@ -3,6 +3,9 @@
 from controller.html import Markup, element
 
 _WORDS = {
+    "user": "An open stream or a request, as the demand of the pipeline has it. Streams are their mean number; ten "
+    "streams of which one chunk in ten is late count as one late stream.",
+    "served as promised": "Answered within the latency of the SLA. Green if the share reaches the SLA's percentile.",
     "item": "The unit of work of a pipeline: a chunk of audio of an open stream, or a request.",
     "SLA": "Service level: the given percentage of the items is answered within the given latency.",
     "window": "A stretch of time for which the SLA is checked. It is met when the SLA's percentage of the items "
@@ -12,8 +15,10 @@ _WORDS = {
     "filtered": "Ended on purpose: voice activity detection found silence.",
     "late": "Answered after the SLA's latency.",
     "shed": "Not admitted by the ingress, because the load exceeds what can be served within the SLA.",
-    "refused": "Not sent, because its stream found no slot. The stream tries again, after 1 to 30 s.",
+    "refused": "Not sent, because its stream found no slot. The stream tries again, after 1 to 30 s. Where users are "
+    "counted, those that were shed are among the refused.",
     "lost": "Accepted, then refused by a full queue or not answered within ten times the SLA, retries included.",
+    "month": "730 hours of the same load.",
     "session cut": "A stream whose replica was removed. It continued on another replica, with empty state.",
     "cost": "Price of the scheduled replicas, those that start or drain included. A replica costs its share of an "
     "instance.",

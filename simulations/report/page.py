@@ -1,40 +1,56 @@
-"""The report as one HTML page: scenario, results, charts over time, other policies, what-ifs, accuracy."""
+"""The report as one HTML page: verdict, what to change, how it went, money, other policies, and what was asked last.
+
+A live run has the same page as a simulation.
+"""
 
 from collections.abc import Sequence
 from importlib.resources import files
 
 from controller.html import Markup, element, page
-from simulations.report import comparison, conclusions, decision_log, formats, scenario_words, timeline
+from simulations.report import changes, comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
 from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
+from simulations.report.money import money
 from simulations.report.scenario_summary import fault_list, scenario_summary
 from simulations.report.trust import Live, again, trust
 from simulations.results.results import BoundResult, Experiment, Run, RunResult
-from simulations.results.scoring import REQUIRED_SHARE
+from simulations.results.users import promise_kept
 from simulations.scenario.scenario import Scenario
 
 
-def render(experiment: Experiment, scenario: Scenario, *, error_bar: Fidelity | None, live: Live | None = None) -> str:
+def render(
+    experiment: Experiment,
+    scenario: Scenario,
+    *,
+    error_bar: Fidelity | None,
+    live: Live | None = None,
+    peak: changes.Peak | None = None,
+) -> str:
     """Return the report of `experiment`, which ran `scenario`; the same arguments give the same bytes.
 
     `error_bar` is the measured difference between simulated and live numbers, None where it was not measured. `live`
-    has the facts about a live run, and is None for a simulation.
+    has the facts about a live run, and is None for a simulation. `peak` is the plan for the highest load
+    (`changes.peak_of`); None: the report has no shadow prices.
     """
     title = f"{experiment.scenario} · Sluice {'live run' if live else 'simulation'}"
+    run = conclusions.subject(experiment)
+    today = conclusions.today_of(experiment, run, live.static_peak_cost if live else None)
     sections = [
-        ("asked", "Scenario", scenario_summary(scenario, experiment.seeds)),
-        ("found", "Results", _results(experiment, live)),
-        ("time", "Over time", _over_time(experiment, scenario)),
+        ("found", "Verdict", _verdict(experiment, today)),
+        ("changes", "What to change, and what it is worth", _changes(experiment, scenario, today, peak)),
+        ("time", "How it went", _over_time(experiment, scenario)),
+        ("money", "Where the money went", money(run)),
         ("policies", "Policies compared", _policies(experiment)),
         ("what-ifs", "What if", _what_ifs(experiment, scenario)),
-        ("trust", "Accuracy", trust(experiment, error_bar, live)),
+        ("trust", "Accuracy", Markup.of(trust(experiment, error_bar, live), changes.sensitivity_list(peak))),
+        ("asked", "What was asked", scenario_summary(scenario, experiment.seeds, experiment.notes)),
         ("again", "How to repeat it", again(experiment)),
         ("words", "Glossary", glossary()),
     ]
     filled = [section for section in sections if section[2]]
     body = Markup.of(
-        element("a", "Skip to the results", href="#found", class_="skip"),
+        element("a", "Skip to the verdict", href="#found", class_="skip"),
         element(
             "header",
             element("p", "Sluice · compute for speech pipelines", class_="brand"),
@@ -84,8 +100,9 @@ def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> 
     )
 
 
-def _results(experiment: Experiment, live: Live | None) -> Markup:
-    run = conclusions.subject(experiment)
+def _verdict(experiment: Experiment, today: conclusions.Today | None) -> Markup:
+    first, *rest = conclusions.sentences(experiment, today)
+    kept = promise_kept(conclusions.subject(experiment).users)
     cards = [
         element(
             "div",
@@ -93,18 +110,26 @@ def _results(experiment: Experiment, live: Live | None) -> Markup:
             element("dd", figure.words, class_={True: "good", False: "bad", None: None}[figure.good]),
             element("dd", figure.note, class_="note"),
         )
-        for figure in conclusions.figures(run, REQUIRED_SHARE)
+        for figure in conclusions.figures(experiment, today)
     ]
-    peak = live and live.static_peak_cost
     return Markup.of(
-        element("ul", [element("li", sentence) for sentence in conclusions.sentences(experiment)], class_="findings"),
-        peak
-        and element(
-            "p",
-            f"A static allocation for the peak of the same load would have cost {formats.money(peak)}.",
-        ),
+        element("p", first.replace(" %", "\N{NO-BREAK SPACE}%"), class_=f"first {_TONES[kept]}".strip()),
         element("dl", cards, class_="cards"),
+        element("ul", [element("li", sentence) for sentence in rest], class_="findings"),
     )
+
+
+_TONES = {True: "good", False: "bad", None: ""}
+
+
+def _changes(
+    experiment: Experiment, scenario: Scenario, today: conclusions.Today | None, peak: changes.Peak | None
+) -> Markup | None:
+    named = {what_if.name: scenario_words.what_if_words(what_if) for what_if in scenario.file.what_if}
+    found = changes.changes(
+        conclusions.subject(experiment), experiment.runs(), today=today, peak=peak, words=lambda name: named[name]
+    )
+    return changes.changes_section(list(found))
 
 
 def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
@@ -150,7 +175,7 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
 
 def _summary(run: Run) -> Markup:
     under = f" · what if: {run.what_if}" if run.what_if else ""
-    numbers = f"{formats.money(run.mean('cost'))}, {formats.share(run.mean('sla_windows_met'))} of the windows"
+    numbers = f"{formats.money(run.cost_per_hour)} per hour, {formats.share(run.served_as_promised)} of the users"
     return Markup.of(element("b", conclusions.label(run)), under, " ", element("span", numbers, class_="unit"))
 
 
@@ -168,8 +193,9 @@ def _policies(experiment: Experiment) -> Markup | None:
     for what_if in experiment.what_ifs:
         runs = [run for run in experiment.runs() if run.what_if == what_if]
         if len({run.policy for run in runs}) > 1:
+            own = next((run for run in runs if run.policy == conclusions.SUBJECT), None)
             blocks.append(
-                Markup.of(what_if is not None and element("h3", f"What if: {what_if}"), comparison.policies(runs))
+                Markup.of(what_if is not None and element("h3", f"What if: {what_if}"), comparison.policies(runs, own))
             )
     return Markup.of(blocks) if blocks else None
 

@@ -1,5 +1,6 @@
 "use strict";
-// Reads charts out under the pointer or the arrow keys, searches decision logs, and opens what a link points into.
+// Reads charts out under the pointer or the arrow keys, sorts tables, searches decision logs, and opens what a link points
+// into.
 // Everything is on the page without it.
 
 for (const figure of document.querySelectorAll("figure.chart:has(.read-out)")) {
@@ -52,6 +53,55 @@ for (const figure of document.querySelectorAll("figure.chart:has(.read-out)")) {
     if (!(event.key in moves)) return;
     event.preventDefault();
     show(moves[event.key]);
+  });
+}
+
+const UNITS = { us: 1e-6, "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 };
+// The number that a cell begins with, for sorting: money, shares, counts, times and latencies. Text without one is null.
+const numberOf = (text) => {
+  if (/^no answer/.test(text)) return Infinity;
+  const time = text.match(/^(\d+):(\d\d)(?::(\d\d))?/);
+  if (time) return time[3] === undefined ? time[1] * 60 + +time[2] : time[1] * 3600 + time[2] * 60 + +time[3];
+  const found = text.replaceAll(",", "").replace("−", "-").match(/^(under |over )?([+-])?\$?(-?\d+(?:\.\d+)?)\s*([µa-z]+)?/);
+  if (!found) return null;
+  const value = found[3] * (UNITS[found[4]] ?? 1) * (found[2] === "-" ? -1 : 1);
+  return found[1] === "under " ? value / 2 : found[1] === "over " ? value * 1.000001 : value;
+};
+// What is sorted by: the first text of a cell, without the range over the seeds.
+const keyOf = (row, column) => {
+  const cell = row.cells[column].cloneNode(true);
+  cell.querySelectorAll("small").forEach((part) => part.remove());
+  return cell.textContent.trim();
+};
+for (const table of document.querySelectorAll("table")) {
+  const body = table.tBodies[0];
+  if (body.rows.length < 2) continue;
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    if (!head.textContent.trim()) return;
+    head.classList.add("sorts");
+    head.tabIndex = 0;
+    head.title = "Sort by this column";
+    const sort = () => {
+      const descending = head.getAttribute("aria-sort") === "ascending";
+      for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+      const numeric = head.classList.contains("n") || [...body.rows].every((row) => numberOf(keyOf(row, column)) !== null);
+      const rows = [...body.rows].map((row) => ({ row, text: keyOf(row, column) }));
+      const known = ({ text }) => (numeric ? numberOf(text) !== null : text !== "–");
+      rows.sort((a, b) => {
+        if (known(a) !== known(b)) return known(a) ? -1 : 1; // what has no value stays last
+        if (!known(a)) return 0;
+        const order = numeric ? numberOf(a.text) - numberOf(b.text) || 0 : a.text.localeCompare(b.text);
+        return descending ? -order : order;
+      });
+      body.append(...rows.map(({ row }) => row));
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      sort();
+    });
   });
 }
 

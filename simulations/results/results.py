@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
+from simulations.results.users import Users, mean_users, share_as_promised
+
 
 class Tuning(StrEnum):
     """The origin of a policy's settings."""
@@ -20,12 +22,13 @@ class Tuning(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSeries:
-    """The replicas of one stage on one pool at the end of each window."""
+    """The replicas of one stage on one pool at the end of each window, and their mean cost over it in USD per hour."""
 
     stage: str
     pool: str
     desired: tuple[int, ...]
     ready: tuple[int, ...]
+    cost_per_hour: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,7 @@ class RunResult:
     cap_violations: int
     simulated_s: float
     wall_s: float
+    users: tuple[Users, ...]
     series: RunSeries
     decisions: tuple[DecisionEntry, ...]
 
@@ -137,7 +141,7 @@ class RunResult:
 MEASURES = tuple(
     field.name
     for field in fields(RunResult)
-    if field.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "series", "decisions"}
+    if field.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions"}
 )
 """The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
@@ -204,6 +208,34 @@ class Run:
         return None if self.bound is None or not self.bound or cost is None else cost / self.bound
 
     @property
+    def users(self) -> tuple[Users, ...]:
+        """Return the users of each pipeline, as means over the seeds."""
+        return mean_users([result.users for result in self.results])
+
+    @property
+    def served_as_promised(self) -> float | None:
+        """Return the share (0–1) of the users that were served as promised; None without users."""
+        return share_as_promised(self.users)
+
+    @property
+    def served_range(self) -> tuple[float, float] | None:
+        """Return the lowest and the highest share of users served as promised of a seed; None if a seed has none."""
+        shares = [share_as_promised(result.users) for result in self.results]
+        known = [share for share in shares if share is not None]
+        return (min(known), max(known)) if len(known) == len(shares) else None
+
+    @property
+    def scored_h(self) -> float:
+        """Return the length of the scored time in hours, as the mean over the seeds."""
+        return math.fsum(math.fsum(result.series.length_s) for result in self.results) / len(self.results) / 3600
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Return the mean cost in USD per hour of scored time; None where none was scored."""
+        cost = self.mean("cost")
+        return None if cost is None or not self.scored_h else cost / self.scored_h
+
+    @property
     def breaks_caps(self) -> bool:
         """Return whether spend exceeded a cap without an excuse with any seed."""
         return any(result.cap_violations for result in self.results)
@@ -233,7 +265,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """All runs of a scenario, its bounds and the self-checks."""
+    """All runs of a scenario, its bounds and the self-checks.
+
+    `notes` say what was simulated otherwise than it is written, one sentence each.
+    """
 
     scenario: str
     seeds: tuple[int, ...]
@@ -241,6 +276,7 @@ class Experiment:
     bounds: tuple[BoundResult, ...]
     self_checks: tuple[SelfCheck, ...]
     provenance: Provenance
+    notes: tuple[str, ...] = ()
 
     def runs(self) -> tuple[Run, ...]:
         """Return one `Run` for each policy, tuning and what-if, in the order of their first result."""
@@ -327,6 +363,7 @@ def to_json(experiment: Experiment) -> dict[str, Any]:
         ],
         "runs": [_run_document(run, runs) for run in runs],
         "self_checks": [asdict(check) for check in experiment.self_checks],
+        "notes": list(experiment.notes),
         "provenance": {
             "command": list(experiment.provenance.command),
             "versions": dict(experiment.provenance.versions),
@@ -344,12 +381,18 @@ def _run_document(run: Run, runs: Sequence[Run]) -> dict[str, Any]:
         if measure == "cost":
             document["cost_over_bound"] = run.cost_over_bound
             spread["cost_over_bound"] = _pair(run.cost_over_bound_range)
+    document["users"] = [user_document(users) for users in run.users]
     document["wall_s"] = mean_or_none([result.wall_s for result in run.results])
     document["spread"] = spread
     document["dominated_by"] = [
         {"policy": other.policy, "tuning": other.tuning.value} for other in dominated_by(run, runs)
     ]
     return document
+
+
+def user_document(users: Users) -> dict[str, Any]:
+    """Return the users of a pipeline as they are in JSON; `share` is that of the users served as promised."""
+    return {**asdict(users), "unit": users.unit.value, "share": users.share, "kept": users.kept}
 
 
 def _whole(value: float | None) -> float | int | None:
@@ -376,3 +419,4 @@ def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
             place = f"{pipeline.pipeline} {placement.stage} on {placement.pool}"
             yield f"desired of {place}", placement.desired
             yield f"ready of {place}", placement.ready
+            yield f"cost_per_hour of {place}", placement.cost_per_hour

@@ -1,7 +1,7 @@
 """The series of a run, made from item scores and observations, for the simulator and the lab."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from optimizer.model import PipelineKey
 from simulations.results import spending
 from simulations.results.results import PipelineSeries, PlacementSeries, RunSeries
 from simulations.results.scoring import ItemScore, Steps, Window
-from simulations.results.spending import Observation
+from simulations.results.spending import Observation, PlacementKey
 
 
 def run_series(
@@ -53,11 +53,12 @@ def means(steps: Steps, begun_s: NDArray[np.float64], ended_s: NDArray[np.float6
 def _pipeline(
     spec: PipelineSpec, windows: Sequence[Window], observations: Sequence[Observation], ends_s: NDArray[np.float64]
 ) -> PipelineSeries:
-    def cost_per_hour(seen: Observation) -> float:
-        if spec.key in seen.whole_per_hour:
-            return seen.whole_per_hour[spec.key]
-        prices = spending.replica_prices(spec, seen.price_per_hour)
-        return sum(price * seen.placements[place].scheduled for place, price in prices.items())
+    costs = [spending.placement_costs(seen, spec) for seen in observations]
+    times_s = [seen.t_s for seen in observations]
+
+    def cost_per_hour(places: Collection[PlacementKey]) -> tuple[float, ...]:
+        values = [sum(own.get(place, 0.0) for place in places) for own in costs]
+        return means(Steps(times_s=times_s, values=values), begun_s, ends_s)
 
     begun_s = np.array([window.t_s for window in windows])
     budgets = _at(observations, ends_s, lambda seen: seen.budget_per_hour.get(spec.key, math.inf))
@@ -74,21 +75,30 @@ def _pipeline(
         p95_s=tuple(window.p95_s for window in windows),
         met=tuple(window.met for window in windows),
         spend_per_hour=_at(observations, ends_s, lambda seen: seen.spend_per_hour[spec.key]),
-        cost_per_hour=means(spending.steps(observations, cost_per_hour), begun_s, ends_s),
+        cost_per_hour=cost_per_hour([(spec.key, *place) for place in spec.placement_keys()]),
         budget_per_hour=tuple(budget if math.isfinite(budget) else None for budget in budgets),
-        placements=tuple(_placement(spec, index, observations, ends_s) for index in range(len(spec.placement_keys()))),
+        placements=tuple(
+            _placement((spec.key, *place), observations, ends_s, cost_per_hour([(spec.key, *place)]))
+            for place in spec.placement_keys()
+        ),
     )
 
 
 def _placement(
-    spec: PipelineSpec, index: int, observations: Sequence[Observation], ends_s: NDArray[np.float64]
+    key: PlacementKey,
+    observations: Sequence[Observation],
+    ends_s: NDArray[np.float64],
+    cost_per_hour: tuple[float, ...],
 ) -> PlacementSeries:
-    stage, pool = spec.placement_keys()[index]
-    key = (spec.key, stage, pool)
+    _, stage, pool = key
     desired = _at(observations, ends_s, lambda seen: seen.placements[key].desired)
     ready = _at(observations, ends_s, lambda seen: seen.placements[key].ready)
     return PlacementSeries(
-        stage=str(stage), pool=str(pool), desired=tuple(map(int, desired)), ready=tuple(map(int, ready))
+        stage=str(stage),
+        pool=str(pool),
+        desired=tuple(map(int, desired)),
+        ready=tuple(map(int, ready)),
+        cost_per_hour=cost_per_hour,
     )
 
 

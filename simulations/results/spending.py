@@ -53,7 +53,7 @@ class Observation:
     `spend_per_hour` is max(desired, existing) × price of each pipeline: the cap limits it. `cost_per_hour` is the price
     of all scheduled replicas: it is paid. `budget_per_hour` and `price_per_hour` (of an instance) are the resources'
     current values. Spend and cost are on the basis of each pipeline's budget. `whole_per_hour` has the part of the cost
-    of each pipeline that pays for whole instances.
+    of each placement of the pipelines that pay for whole instances.
     """
 
     t_s: float
@@ -62,7 +62,7 @@ class Observation:
     cost_per_hour: float
     budget_per_hour: Mapping[PipelineKey, float]
     price_per_hour: Mapping[PoolName, float]
-    whole_per_hour: Mapping[PipelineKey, float] = field(default_factory=dict)
+    whole_per_hour: Mapping[PlacementKey, float] = field(default_factory=dict)
 
 
 NO_PRICES: Mapping[PoolName, NodePrices] = MappingProxyType({})
@@ -88,9 +88,9 @@ def observation(
     spent = _whole_per_hour(pipelines, placements, prices, lambda replicas: max(replicas.desired, replicas.existing))
     whole = _whole_per_hour(pipelines, placements, prices, lambda replicas: replicas.scheduled)
     for pipeline in pipelines:
-        spend[pipeline.key] = spent.get(pipeline.key, 0.0)
-        if pipeline.key in whole:
-            cost_per_hour += whole[pipeline.key]
+        spend[pipeline.key] = sum(cost for key, cost in spent.items() if key[0] == pipeline.key)
+        if pipeline.basis is Basis.INSTANCES:
+            cost_per_hour += sum(cost for key, cost in whole.items() if key[0] == pipeline.key)
             continue
         for key, price in replica_prices(pipeline, price_per_hour).items():
             replicas = placements[key]
@@ -112,8 +112,8 @@ def _whole_per_hour(
     placements: Mapping[PlacementKey, Replicas],
     prices: Mapping[PoolName, NodePrices],
     count: Callable[[Replicas], int],
-) -> Mapping[PipelineKey, float]:
-    """Return what `count` of the replicas cost each pipeline that pays for whole instances, in USD per hour."""
+) -> Mapping[PlacementKey, float]:
+    """Return what `count` of the replicas cost each placement that pays for whole instances, in USD per hour."""
     paying = {pipeline.key for pipeline in pipelines if pipeline.basis is Basis.INSTANCES}
     if not paying:
         return {}
@@ -132,7 +132,7 @@ def _whole_per_hour(
     ]
     pools = {name: Pool(name=name, price_per_hour=own.price_per_hour, instances=0) for name, own in prices.items()}
     costs = instance_costs_per_hour(placed, pools, prices)
-    return {key: sum(cost for name, cost in costs.items() if name[0] == key) for key in sorted(paying)}
+    return {name: cost for name, cost in costs.items() if name[0] in paying}
 
 
 def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, float]) -> dict[PlacementKey, float]:
@@ -143,6 +143,13 @@ def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, flo
         for stage in pipeline.stages
         for placement in stage.placements
     }
+
+
+def placement_costs(seen: Observation, pipeline: PipelineSpec) -> dict[PlacementKey, float]:
+    """Return what each placement of `pipeline` cost in USD per hour when it was `seen`."""
+    whole = {key: cost for key, cost in seen.whole_per_hour.items() if key[0] == pipeline.key}
+    prices = replica_prices(pipeline, seen.price_per_hour)
+    return {key: whole.get(key, 0.0) if whole else p * seen.placements[key].scheduled for key, p in prices.items()}
 
 
 def at(observations: Sequence[Observation], t_s: float) -> Observation | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.core.messages.phrases import duration
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
@@ -92,12 +93,32 @@ def item_seed(seed: int, index: int) -> int:
 def _replay(load: Load, folder: Path) -> Replay:
     session = load.session
     return Replay(
-        trace=read_trace(load.trace, Column(load.column), folder=folder),
+        trace=read_trace(load.trace, Column(load.column), folder=folder, series=load.series),
         copies=1 if load.copies is None else load.copies,
         speed=1.0 if load.speed is None else load.speed,
         offset_s=0.0 if load.offset is None else duration_s(load.offset),
         session=None if session is None else SessionLength(mean_s=duration_s(session.mean), cv=session.cv),
+        ends=load.at_end == "end",
     )
+
+
+def load_notes(scenario: Scenario) -> tuple[str, ...]:
+    """Return what was made of the traces, and which are shorter than the run, one sentence each.
+
+    Raises:
+        InvalidTrace: a trace cannot be read.
+    """
+    notes: list[str] = []
+    run_s = scenario.file.clock.duration_s
+    for load in scenario.file.load:
+        replay = _replay(load, scenario.path.parent)
+        notes += [f"{load.pipeline}: {load.trace}: {note}" for note in replay.trace.notes]
+        if (lasts_s := replay.lasts_s()) < run_s * (1 - 1e-9):
+            what = "it ends then (atEnd: end)" if replay.ends else "it is repeated (atEnd: repeat)"
+            notes.append(
+                f"{load.pipeline}: {load.trace}: lasts {duration(lasts_s)} of the run's {duration(run_s)}: {what}"
+            )
+    return tuple(dict.fromkeys(notes))
 
 
 def peak_demand(load: Schedule, pipeline: PipelineSpec, until_s: float) -> float:

@@ -23,6 +23,7 @@ from controller.resources.translate import pipeline_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
 from optimizer.model import Sla
 from simulations.results.scoring import Clock, Interval
+from simulations.scenario.own_servers import with_own_servers
 from simulations.scenario.patches import merged, undo
 from simulations.scenario.traces import Column, InvalidTrace, read_trace
 
@@ -31,6 +32,8 @@ Value = TypeVar("Value")
 AnyResource = SpeechPipeline | ComputePool | ComputeBudget
 MAX_NUMBER = 1_000_000
 MAX_WINDOWS = 100_000
+MAX_INSTANCES = 100_000
+"""The most instances of a pool, as in a ComputePool."""
 
 
 def _number(value: Any) -> float:
@@ -116,6 +119,15 @@ def _models(value: Any) -> dict[str, tuple[str, ...]]:
     return {str(name): tuple(models) for name, models in value.items()}
 
 
+def _instances(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must map ComputePools to numbers of instances, such as {gpu: 8}")
+    for name, count in value.items():
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_INSTANCES:
+            raise ValueError(f"{name}: must be a whole number from 0 to {MAX_INSTANCES}")
+    return {str(name): count for name, count in value.items()}
+
+
 # What these accept, for the reference of scenario files: a validator of plain Python has no schema of its own.
 _PIPELINE_NAME = {"type": "string", "format": "namespace/name of a pipeline"}
 _PIPELINE_NAMES = {"type": "string", "format": 'namespace/name of a pipeline, or "*" for all'}
@@ -153,6 +165,11 @@ Models = Annotated[
     PlainValidator(_models),
     _map_schema({"type": "array", "items": {"type": "string"}}),
 ]
+Instances = Annotated[
+    dict[str, int],
+    PlainValidator(_instances),
+    _map_schema({"type": "integer", "minimum": 0, "maximum": MAX_INSTANCES}),
+]
 PipelineName = Annotated[str, PlainValidator(_pipeline), WithJsonSchema(_PIPELINE_NAME)]
 PipelineNames = Annotated[str, PlainValidator(_pipelines), WithJsonSchema(_PIPELINE_NAMES)]
 Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches), WithJsonSchema(_PATCHES)]
@@ -175,7 +192,12 @@ class LoadFields(Part):
     trace: str | None = None
     """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"] | None = None
-    """The column of the trace, which says what its numbers are."""
+    """What the numbers of the trace are."""
+    series: Annotated[str, Field(min_length=1)] | None = None
+    """The series of the file, where it has several: the name of a column, a series of Prometheus such as
+    `open{job="asr"}`, or the value of one of its labels. Default: the series named as `column`, or the only one."""
+    at_end: Literal["repeat", "end"] | None = None
+    """What follows where the run is longer than the trace: the trace again, or no load. Default: repeat."""
     copies: Annotated[int, Field(ge=1, le=10_000)] | None = None
     """Superposed copies of the trace, each but the first shifted cyclically at random."""
     session: Session | None = None
@@ -194,7 +216,7 @@ class Load(LoadFields):
     trace: str
     """A file, or the name of a bundled trace."""
     column: Literal["arrivals", "streams", "rate_per_s"]
-    """The column of the trace, which says what its numbers are."""
+    """What the numbers of the trace are."""
 
 
 class MetricsShare(Part):
@@ -251,6 +273,29 @@ class SpotReclaim(Part):
     """Share of the pool's nodes."""
     notice: Duration = "0s"
     """The time between the announcement, from which the nodes take no new replica, and the reclaim."""
+
+
+class NodeStartup(Part):
+    """How long a node takes from its launch until it is ready, uniformly distributed."""
+
+    min: Duration = "60s"
+    """The least time."""
+    max: Duration = "180s"
+    """The longest time."""
+
+    constraints = (
+        constraint(
+            holds=lambda self: duration_s(self.min) <= duration_s(self.max),
+            cel=None,
+            rule="must be at least min ({min})",
+            field="max",
+        ),
+    )
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """Return the least and the longest time in seconds."""
+        return duration_s(self.min), duration_s(self.max)
 
 
 FaultKind = Literal[
@@ -396,12 +441,18 @@ class ScenarioFile(Part):
     begins: Moment | None = None
     """When the load begins, as an RFC 3339 time such as 2026-12-24T18:00:00Z. Needed where a pipeline has
     `demand.atLeast` or `demand.expected`. On the lab they follow the machine's clock instead."""
+    cold_start: bool = False
+    """Whether the run begins with no replica of any stage and with the policies' first cycle, under the load of that
+    moment. Otherwise the least replicas are ready by then, and the policies have settled. The lab does not have it."""
     warmup: Duration = "0s"
     """Time at the begin of the run that is not scored."""
     window: PositiveDuration = "10s"
     """Length of a window, for which the SLA is scored."""
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], ListSet()] = Field(default=[1], min_length=1)
     """Seeds of the random loads: one run each."""
+    instances: Instances | None = None
+    """By ComputePool: its number of instances, instead of its `spec.capacity.instances`. Needed for a pool that is
+    bounded otherwise."""
     load: Annotated[list[Load], Field(min_length=1)]
     """The load of the pipelines."""
     faults: list[Fault] = Field(default=[])
@@ -414,6 +465,11 @@ class ScenarioFile(Part):
     """Time of every item outside the stages, such as in a gateway."""
     speed_spread: Number = 0.0
     """The service times of replicas differ by a factor of mean 1 and this coefficient of variation."""
+    node_startup: NodeStartup = NodeStartup()
+    """Launch of a node, on pools with `capacity.nodePool`, in the simulator."""
+    interval: PositiveDuration | None = None
+    """The time between two cycles of Sluice. Default: 15s, as of the operator, and 2s on the lab. A load that is played
+    faster than it was recorded needs shorter cycles in proportion. The other policies keep their own."""
     scrape_interval: PositiveDuration = "1s"
     """The time between two scrapes of the metrics."""
     sheds: bool = True
@@ -481,7 +537,7 @@ class Scenario:
     """A valid scenario with the resources its manifests declare.
 
     `documents` are these resources as written in the manifests, by KIND/[NAMESPACE/]NAME. `namespace_labels` has the
-    labels of the Namespaces in the manifests.
+    labels of the Namespaces in the manifests. `notes` say what differs from the manifests, one sentence each.
     """
 
     path: Path
@@ -491,6 +547,7 @@ class Scenario:
     budgets: tuple[ComputeBudget, ...]
     namespace_labels: Mapping[str, Mapping[str, str]]
     documents: Mapping[str, Mapping[str, Any]]
+    notes: tuple[str, ...] = ()
 
     @property
     def manifests(self) -> tuple[Path, ...]:
@@ -570,6 +627,17 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
     )
 
 
+def with_instances(scenario: Scenario, instances: Mapping[str, int]) -> Scenario:
+    """Return the scenario with these numbers of instances, by ComputePool; a pool that is not named keeps its own."""
+    patch = {
+        name: merged(scenario.documents[name], {"spec": {"capacity": {"instances": instances[pool.metadata.name]}}})
+        for pool in scenario.pools
+        if instances.get(pool.metadata.name, pool.spec.capacity.instances) != pool.spec.capacity.instances
+        for name in [resource_name(pool)]
+    }
+    return with_documents(scenario, patch)
+
+
 def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
     """Return the changes that `set` faults make to resources, sorted by time; the end of a fault is a change too.
 
@@ -618,17 +686,18 @@ def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = Non
     return resource
 
 
-def _not_simulated(pipeline: SpeechPipeline) -> Iterator[Breach]:
+def _not_simulated(pipeline: SpeechPipeline, *, shared: bool = False) -> Iterator[Breach]:
     """Yield the fields of a valid pipeline with which no run is possible, neither in the simulator nor on the lab.
 
-    Both need the true service times. A `cv` or `startup` that is not declared is taken as its placeholder.
+    `shared` says whether stages may be shared. Both need the true service times. A `cv` or `startup` that is not
+    declared is taken as its placeholder.
     """
     for i, stage in enumerate(pipeline.spec.stages):
         at = ("spec", "stages", i)
         if float(stage.pass_ratio) > 1:
             rule = "must be at most 1 in a scenario: fan-out is planned for, but not simulated"
             yield Breach(path=(*at, "passRatio"), rule=rule)
-        if stage.shared_from is not None:
+        if stage.shared_from is not None and not shared:
             rule = "not possible in a scenario: a stage that several pipelines share is planned for, but not simulated"
             yield Breach(path=(*at, "sharedFrom"), rule=rule)
         for j, placement in enumerate(stage.placements or []):
@@ -652,10 +721,11 @@ def resource_name(resource: AnyResource) -> str:
     return f"{resource.kind}/{resource.metadata.name}"
 
 
-def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Scenario:
+def load_scenario(path: Path, *, policies: Collection[str] | None = None, own_servers: bool = False) -> Scenario:
     """Return the scenario in a file, with the manifests that it names.
 
-    `policies` are the names that the file may have in its `policies`; None allows any name.
+    `policies` are the names that the file may have in its `policies`; None allows any name. With `own_servers`, a stage
+    with `sharedFrom` gets servers of its own, with a note; without, it is a mistake.
 
     Raises:
         InvalidScenario: the scenario or one of its manifests is invalid; `findings` has every error.
@@ -679,11 +749,12 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
     unknown = [
         finding_of(document, breach)
         for pipeline, document in zip(resources.pipelines, resources.pipeline_documents, strict=True)
-        for breach in _not_simulated(pipeline)
+        for breach in _not_simulated(pipeline, shared=own_servers)
     ]
     if unknown:
         raise InvalidScenario(tuple(unknown))
     written = {name: manifest.data for name, manifest in _manifest_documents(manifests).items()}
+    separate, notes = with_own_servers(written)
     scenario = Scenario(
         path=path,
         file=file,
@@ -692,7 +763,9 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None) -> Sce
         documents=written,
         budgets=resources.budgets,
         namespace_labels=resources.namespace_labels,
+        notes=notes,
     )
+    scenario = with_instances(with_documents(scenario, separate), file.instances or {})
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:
@@ -784,6 +857,9 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
             yield _unknown((*at, "pipeline"), load.pipeline, pipelines, "pipeline in the manifests")
             continue
         yield from _load_breaches(at, load, scenario)
+    for pool in scenario.file.instances or ():
+        if pool not in pools:
+            yield _unknown(("instances", pool), pool, pools, "pool in the manifests")
     for index, fault in enumerate(scenario.file.faults):
         where = ("faults", index, fault.kind)
         if fault.pool is not None and fault.pool not in pools:
@@ -837,7 +913,7 @@ def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) ->
     pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
     yield from _unit_breaches(at, load, pipeline)
     try:
-        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent)
+        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent, series=load.series)
     except InvalidTrace as error:
         yield Breach(path=(*at, "trace"), rule=str(error))
         return

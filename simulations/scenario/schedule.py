@@ -19,6 +19,7 @@ from simulations.scenario.traces import Column, Trace
 MAX_SESSIONS = 5_000_000
 """The most sessions or bins in a schedule: more are surely a mistake, and would not fit into memory."""
 
+_FIRST_S = 10.0
 _SPIKE_JITTER_S = 1.0
 _PHASES, _SPIKE, _THINNING = 1, 2, 3  # a random stream for each purpose
 
@@ -55,7 +56,7 @@ class Replay:
 
     The first copy plays the recording as it is, so that `offset_s` names a segment; every further copy is shifted
     cyclically by an independent random number of bins. Counts are never multiplied: that would inflate their
-    dispersion. A recording that is shorter than the run is repeated.
+    dispersion. A recording that is shorter than the run is repeated, or followed by nothing if `ends`.
     """
 
     trace: Trace
@@ -63,6 +64,7 @@ class Replay:
     speed: float = 1.0
     offset_s: float = 0.0
     session: SessionLength | None = None
+    ends: bool = False
 
     def __post_init__(self) -> None:
         if self.copies < 1:
@@ -84,9 +86,16 @@ class Replay:
         _bound(duration_s * self.speed / self.trace.bin_s, "bins of the trace")
         count = math.ceil(duration_s / self.bin_s - 1e-9)
         shifts = [0, *rng.integers(0, len(recorded), self.copies - 1)]
-        return sum(
+        found = sum(
             (recorded[(np.arange(count) + first + shift) % len(recorded)] for shift in shifts), start=np.zeros(count)
         )
+        if self.ends:
+            found[len(recorded) - first :] = 0
+        return found
+
+    def lasts_s(self) -> float:
+        """Return the time (s) of the run after which the recording is repeated, or ends."""
+        return (self.trace.span_s - self.offset_s) / self.speed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -235,7 +244,8 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
     """Return sessions whose number follows the level.
 
     A session that ends while the level holds is replaced at once. When the level falls, the sessions that would have
-    ended first end then. Without a session length, sessions last until the level falls.
+    ended first end then. Without a session length, sessions last until the level falls. When it rises, sessions start
+    throughout the bin; those of the first level start within `_FIRST_S`, however long the bin is.
     """
 
     def end_of(start_s: float) -> float:
@@ -252,7 +262,8 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
         while len(active) > wanted:
             _, start_s = heappop(active)
             done.append((start_s, begin_s))
-        starts_s = begin_s + np.sort(rng.random(wanted - len(active))) * (until_s - begin_s)
+        rises_s = until_s - begin_s if index else min(until_s, _FIRST_S)
+        starts_s = begin_s + np.sort(rng.random(wanted - len(active))) * rises_s
         active.extend((end_of(start_s), float(start_s)) for start_s in starts_s)
         heapify(active)
         while active and active[0][0] < until_s:

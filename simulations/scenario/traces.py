@@ -1,15 +1,11 @@
-"""Recorded load: a level or a count per time bin, read from CSV.
+"""Recorded load: a level or a count per time bin, read from a file (`recordings.py`) and put on an even grid.
 
-A trace is a CSV file (gzip if its name ends in `.gz`) with a header. Its first column is `t_s`, the start of the bin in
-seconds, evenly spaced. The column name says what its numbers are (`Column`).
+`Column` says what its numbers are. A level may have gaps and uneven times; notes say what was made of them.
 """
 
-import csv
 import gzip
 import io
-import math
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from importlib import resources
@@ -18,36 +14,44 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from controller.core.messages.phrases import duration
+from simulations.scenario.recordings import InvalidTrace, Recording, parse_recording
+
+__all__ = ["Column", "InvalidTrace", "Trace", "bundled_names", "parse_trace", "read_trace"]
+
 MAX_BYTES = 256 * 2**20
 """The largest trace file, unpacked."""
+MAX_BINS = 5_000_000
+"""The most bins of a trace."""
+_OFF_GRID = 1e-3
+"""Times within this share of a bin of an even grid are even: clocks and exports round them."""
 
 
 class Column(Enum):
     """The quantity in a column of a trace."""
 
     ARRIVALS = "arrivals"
-    """Sessions (or requests) that start in the bin: whole numbers."""
+    """Sessions (or requests) that start in the bin: whole numbers, at even times, without gaps."""
     STREAMS = "streams"
     """Level: concurrent streams during the bin."""
     RATE_PER_S = "rate_per_s"
     """Level: mean rate of starts during the bin, per second of the recording."""
 
 
-class InvalidTrace(ValueError):
-    """A trace cannot be read. The message names the file, and line, column, value and rule where there are any."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
     """A recorded load: `values[i]` is its value in the seconds [i·bin_s, (i + 1)·bin_s), in the unit of `column`.
 
-    `name` is the file that it was read from.
+    `name` is the file that it was read from. `begins_s` is when it begins, since the epoch, None if that is unknown.
+    `notes` say what differs from the file, one sentence each.
     """
 
     name: str
     column: Column
     bin_s: float
     values: NDArray[np.float64]
+    begins_s: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def span_s(self) -> float:
@@ -61,8 +65,11 @@ def bundled_names() -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.name.endswith((".csv", ".csv.gz")))
 
 
-def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
-    """Return column `column` of the trace `source`: a path relative to `folder`, or else the name of a bundled trace.
+def read_trace(source: str, column: Column, *, folder: Path, series: str | None = None) -> Trace:
+    """Return the trace `source`: a path relative to `folder`, or else the name of a bundled trace.
+
+    `column` says what the numbers are. `series` names one of several series of the file; None: the one named as
+    `column`, or the only one.
 
     Raises:
         InvalidTrace: there is no such trace, or it cannot be read.
@@ -88,65 +95,88 @@ def read_trace(source: str, column: Column, *, folder: Path) -> Trace:
         text = content.decode("utf-8-sig")  # as spreadsheets write it
     except UnicodeDecodeError as error:
         raise InvalidTrace(f"{path}: not UTF-8 text: {error}") from error
-    return parse_trace(text, column, name=str(path) if path.is_file() else source)
+    return parse_trace(text, column, name=str(path) if path.is_file() else source, series=series)
 
 
-def parse_trace(text: str, column: Column, *, name: str) -> Trace:
-    """Return column `column` of the trace in CSV `text`; `name` is the file's name in error messages.
+def parse_trace(text: str, column: Column, *, name: str, series: str | None = None) -> Trace:
+    """Return the trace in `text`; `name` is the file's name in error messages. `series` is as in `read_trace`.
 
     Raises:
         InvalidTrace: the text is no valid trace.
     """
-    rows = _rows(text, name)
-    header = [field.strip() for field in next(rows, (1, []))[1]]
-    if not header or header[0] != "t_s":
-        raise InvalidTrace(f"{name}:1: {','.join(header)!r}: the first column must be 't_s'")
-    if column.value not in header:
-        raise InvalidTrace(f"{name}:1: {','.join(header)!r}: has no column {column.value!r}")
-    position = header.index(column.value)
-    times: list[float] = []
-    values: list[float] = []
-    for line, row in rows:
-        if len(row) != len(header):
-            raise InvalidTrace(f"{name}:{line}: {len(row)} fields; the header has {len(header)}")
-        times.append(_number(row[0], f"{name}:{line}: t_s"))
-        value = _number(row[position], f"{name}:{line}: {column.value}")
-        if column is Column.ARRIVALS and not value.is_integer():
-            raise InvalidTrace(f"{name}:{line}: {column.value}: {row[position]}: must be a whole number")
-        values.append(value)
-        _check_spacing(times, f"{name}:{line}: t_s: {row[0]}")
-    if len(times) < 2:
-        raise InvalidTrace(f"{name}: {len(times)} rows; must be at least 2, to know the length of a bin")
-    return Trace(name=name, column=column, bin_s=times[1] - times[0], values=np.array(values))
+    recording = parse_recording(text, name=name, series=series, default=column.value)
+    others = {each.value for each in Column} - {column.value}
+    if series is None and recording.series in others:
+        raise InvalidTrace(f"{name}: has no column {column.value!r}, but {recording.series!r}")
+    if column is Column.ARRIVALS:
+        _check_counts(recording)
+    bin_s, values, notes = _even(recording, column, name)
+    return Trace(name=name, column=column, bin_s=bin_s, values=values, begins_s=recording.begins_s, notes=tuple(notes))
 
 
-def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not empty, each with its line number."""
-    rows = csv.reader(io.StringIO(text))
-    try:
-        for row in rows:
-            if row:
-                yield rows.line_num, row
-    except csv.Error as error:
-        raise InvalidTrace(f"{name}:{rows.line_num}: not CSV: {error}") from error
+def _check_counts(recording: Recording) -> None:
+    for value, place in zip(recording.values, recording.places, strict=True):
+        if not value.is_integer():  # a gap is not one either
+            raise InvalidTrace(f"{place}: must be a whole number, because arrivals are counts; a rate is rate_per_s")
 
 
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise InvalidTrace(f"{where}: {text}: must be a number of at least 0")
-    return value
+def _even(recording: Recording, column: Column, name: str) -> tuple[float, NDArray[np.float64], list[str]]:
+    """Return the length of a bin, the value of each bin, and notes.
+
+    The length is the middle one of the times between two values. On an even grid, a missing value is on the line
+    between its neighbours. Values at uneven times become the means of that line over each bin. Before the first and
+    after the last value of a series, its value is held.
+    """
+    times, values = np.array(recording.times_s), np.array(recording.values)
+    if not np.isfinite(values).any():
+        raise InvalidTrace(f"{name}: {recording.series}: has no number, only gaps")
+    steps = np.diff(times)
+    span = times[-1] - times[0]
+    middle = float(np.sort(steps)[(len(steps) - 1) // 2])
+    if span / middle >= MAX_BINS:
+        raise InvalidTrace(
+            f"{name}: {recording.series}: {duration(span)} at {middle:g} s: must be at most {MAX_BINS} bins; "
+            "is there a time that is far from the others?"
+        )
+    bin_s = float(span / round(span / middle))
+    index = np.rint((times - times[0]) / bin_s).astype(int)
+    even = bool((np.abs(times - times[0] - index * bin_s) <= _OFF_GRID * bin_s).all()) and bool(
+        (np.diff(index) > 0).all()
+    )
+    if column is Column.ARRIVALS and (not even or len(times) <= index[-1]):
+        odd = int(np.argmax(np.abs(steps - middle) > _OFF_GRID * middle)) + 1
+        raise InvalidTrace(
+            f"{recording.places[odd]}: arrivals must be evenly spaced, every {middle:g} s; a rate need not be"
+        )
+    known = np.isfinite(values)
+    if not even:
+        edges = times[0] + middle * np.arange(round(span / middle) + 2)
+        note = (
+            f"the times are uneven, {steps.min():g} s to {steps.max():g} s apart: read every {middle:g} s, as means of "
+            "the line between two values"
+        )
+        return middle, _means(times[known], values[known], edges), [note, *_gaps(times, known, len(times))]
+    grid = np.arange(index[-1] + 1)
+    found = np.full(len(grid), np.nan)
+    found[index] = values
+    there = np.isfinite(found)
+    return bin_s, np.interp(grid, grid[there], found[there]), _gaps(grid * bin_s, there, len(grid))
 
 
-def _check_spacing(times: list[float], where: str) -> None:
-    if len(times) < 2:
-        return
-    step = times[-1] - times[-2]
-    if step <= 0:
-        raise InvalidTrace(f"{where}: must be later than the row before ({times[-2]:g})")
-    expected = times[1] - times[0]
-    if abs(step - expected) > 1e-6 * expected:
-        raise InvalidTrace(f"{where}: rows must be evenly spaced; the first two are {expected:g} s apart")
+def _means(x: NDArray[np.float64], y: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean between each two `edges` of the line through the points (x, y), level outside of them."""
+    every = np.union1d(x, edges)
+    heights = np.interp(every, x, y)
+    area = np.concatenate([[0.0], np.cumsum(np.diff(every) * (heights[1:] + heights[:-1]) / 2)])
+    return np.diff(area[np.searchsorted(every, edges)]) / np.diff(edges)
+
+
+def _gaps(times: NDArray[np.float64], known: NDArray[np.bool_], count: int) -> list[str]:
+    """Return the note on missing values: how many, and the longest time between two that are there."""
+    missing = int((~known).sum())
+    if not missing:
+        return []
+    bounds = np.concatenate([times[:1], times[known], times[-1:]])
+    longest = float(np.diff(bounds).max())
+    note = f"{missing} of {count} values are missing, up to {duration(longest)} without one: interpolated"
+    return [f"{note} between their neighbours"]

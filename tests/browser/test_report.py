@@ -229,7 +229,7 @@ def test_the_decision_log_can_be_searched(browser: str, whole: Path) -> None:
         counts.append(await page.evaluate(shown))
         await page.evaluate(
             "const search = document.querySelector('.search');"
-            "search.value = '3 → 4'; search.dispatchEvent(new Event('input'))"
+            "search.value = '3→4'; search.dispatchEvent(new Event('input'))"
         )
         counts.append(await page.evaluate(shown))
         return counts
@@ -237,6 +237,43 @@ def test_the_decision_log_can_be_searched(browser: str, whole: Path) -> None:
     everything, changes, found = looked_at(browser, whole, look)
     assert (everything, changes) == (120, 80)
     assert 0 < found < changes
+
+
+def test_a_table_is_sorted_by_the_column_that_is_clicked(browser: str, whole: Path) -> None:
+    column = """[...document.querySelectorAll('#policies .stacked tbody tr')].slice(0, 22)
+      .map((row) => row.cells[INDEX].firstChild.textContent)"""
+    head = "[...document.querySelector('#policies thead').rows[0].cells].find((h) => h.textContent === NAME)"
+
+    async def look(page: Page) -> tuple[list[str], list[str], list[str]]:
+        per_month = head.replace("NAME", "'per month'")
+        await page.evaluate(f"{per_month}.click()")
+        cheapest_first = await page.evaluate(column.replace("INDEX", "9"))
+        await page.evaluate(f"{per_month}.focus()")
+        await page.press("Enter")
+        dearest_first = await page.evaluate(column.replace("INDEX", "9"))
+        assert await page.evaluate(f"{per_month}.ariaSort") == "descending"
+        await page.evaluate(f"{head.replace('NAME', repr('policy'))}.click()")
+        return cheapest_first, dearest_first, await page.evaluate(column.replace("INDEX", "0"))
+
+    cheapest_first, dearest_first, names = looked_at(browser, whole, look)
+    amounts = [float(text.strip("$").replace(",", "")) for text in cheapest_first]
+    assert len(set(amounts)) > 10
+    assert amounts == sorted(amounts)
+    assert dearest_first[0] == cheapest_first[-1]
+    assert names == sorted(names)
+
+
+def test_no_table_is_clipped_on_a_desktop_or_a_phone(browser: str, whole: Path) -> None:
+    clipped = """[...document.querySelectorAll(".scroll")]
+      .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).map((e) => e.ariaLabel)"""
+
+    async def look(page: Page) -> list[str]:
+        await page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+        found: list[str] = await page.evaluate(clipped)
+        return found
+
+    for width in (1400, 400):
+        assert looked_at(browser, whole, look, width=width) == []
 
 
 def test_a_link_opens_what_it_points_into(browser: str, whole: Path) -> None:
@@ -306,7 +343,8 @@ def test_hostile_names_are_shown_as_text(browser: str, tmp_path: Path) -> None:
         )
         return found
 
-    assert looked_at(browser, path, look) == {"heading": hostile, "images": 0, "scripts": 1, "reason": hostile}
+    reason = f"{hostile} 1→2 on {hostile}: {hostile}"
+    assert looked_at(browser, path, look) == {"heading": hostile, "images": 0, "scripts": 1, "reason": reason}
 
 
 def test_it_can_be_read_without_scripts(browser: str, whole: Path) -> None:

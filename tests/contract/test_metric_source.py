@@ -709,11 +709,11 @@ class TestWhatIsNotANumber:
         back_end.answer = lambda _: vector({"a": 1.0, "b": 2.0})
         assert reason(read(source, demand="x").scalars["demand"]) is AbsenceReason.NOT_A_NUMBER
 
-    def test_a_placement_without_reporting_pods_is_missing_and_asks_nothing(
+    def test_a_placement_without_pods_that_can_have_samples_is_too_new_and_asks_nothing(
         self, source: MetricSource, back_end: BackEnd
     ) -> None:
         answer = read(source, replace(TARGET, pods=frozenset()))
-        assert {reason(reading) for reading in answer.placements[KEY].readings.values()} == {AbsenceReason.MISSING}
+        assert {reason(reading) for reading in answer.placements[KEY].readings.values()} == {AbsenceReason.TOO_NEW}
         assert back_end.queries == []
 
     def test_an_unknown_preset_is_missing_and_named(self, source: MetricSource) -> None:

@@ -8,7 +8,7 @@ from live_runs import CAPTIONS, CPU, a_decision, a_run, items, report_of
 
 from simulations.results.scoring import Outcome
 
-NUMBER, TEXT, SHARE = object(), object(), object()
+NUMBER, TEXT, SHARE, YES_NO_OR_NULL = object(), object(), object(), object()
 
 
 class OrNull:
@@ -36,6 +36,20 @@ REPORT = {
             "pipeline": TEXT,
             "changes": [{"stage": TEXT, "pool": TEXT, "replicas": (NUMBER, NUMBER)}],
             "reason": TEXT,
+        }
+    ],
+    "users": [
+        {
+            "pipeline": TEXT,
+            "unit": TEXT,
+            "promised_share": SHARE,
+            "offered": NUMBER,
+            "as_promised": NUMBER,
+            "refused": NUMBER,
+            "late": NUMBER,
+            "lost": NUMBER,
+            "share": OrNull,
+            "kept": YES_NO_OR_NULL,
         }
     ],
     "summary": {
@@ -81,6 +95,7 @@ def differences(found: Any, promised: Any, path: str = "report") -> list[str]:
         OrNull: is_number or found is None,
         TEXT: isinstance(found, str),
         SHARE: is_number and 0 <= found <= 1,
+        YES_NO_OR_NULL: isinstance(found, bool) or found is None,
     }[promised]
     return [] if holds else [f"{path}: {found!r} is of another type"]
 

@@ -41,7 +41,7 @@ def test_the_status_says_what_limits_the_pipeline_and_how_much_it_can_serve(last
     assert last.status["limitedBy"] == "Budget"
     assert 10 < float(last.status["admissible"]) < 70
     assert 0 < float(last.status["servedFraction"]) < 1
-    assert last.status["summary"]["health"] == "Overloaded"
+    assert last.status["summary"]["health"] in {"Overloaded", "SLAMissed"}  # late items come first
     assert last.condition("Ready")["status"] == "False"
     assert last.condition("WithinBudget")["status"] == "True"
 

@@ -28,7 +28,8 @@ class Witness:
         if self.explained or seen.condition("PoolsAvailable").get("status") != "False":
             return
         command: list[str | Path] = [SLUICE, "explain", "speech/captions", "--kubeconfig", kubeconfig]
-        self.explained = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        explained = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        self.explained = " ".join(explained.split())  # lines are wrapped
         operator = next(line for line in processes_about(self._folder) if "controller operator" in line)
         port = re.search(r"--port (\d+)", operator)
         assert port is not None

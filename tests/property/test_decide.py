@@ -25,6 +25,8 @@ from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
 from controller.core.messages.events import events
 from controller.core.messages.explain import reason_sentence
+from controller.core.messages.phrases import MOST_CHARACTERS
+from controller.core.messages.sentences import missed
 from controller.core.messages.summary import summary
 from controller.core.plan.ledger import Ledger
 from controller.core.record import decision_record, recorded_inputs
@@ -223,6 +225,10 @@ def test_the_same_snapshot_gives_the_same_decision_and_words_for_it(snapshot: Sn
         assert explain(decision, pipeline.key)
         before = {condition.type: condition.status for condition in conditions(pipeline)}
         assert len(events(pipeline, before)) == bool(pipeline.changes)
+        assert missed(pipeline) == reason_sentence(pipeline).startswith("SLA missed") == (pipeline.miss is not None)
+        assert missed(pipeline) == (summary(pipeline)["health"] == "SLAMissed")
+        told = [each.message for each in conditions(pipeline)] + [each.message for each in events(pipeline, {})]
+        assert all(len(message) <= MOST_CHARACTERS for message in told)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -103,7 +103,8 @@ def test_people_are_told_which_entry_it_is_planned_for() -> None:
     _, decision = followed(noon, "2026-11-23T12:01:00+01:00")
     assert "demand 400 requests/s;" in reason_sentence(decision)
     lines = explain_pipeline(decision, noon.now_s)
-    assert "  planned for 400 requests/s: demand.atLeast business-hours" in lines
+    line = "  demand 400 requests/s (observed 40, forecast 40; known in advance: demand.atLeast business-hours)"
+    assert line in lines
     assert summary(decision)["demand"] == "400 requests/s (atLeast business-hours)"
 
 

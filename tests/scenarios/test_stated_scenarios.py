@@ -10,6 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from simulations.experiment.experiment import run_one
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import load_scenario
@@ -58,6 +59,24 @@ def test_the_day_has_a_night_and_a_noon() -> None:
     noon = max(range(len(found)), key=found.__getitem__)
     assert 18 < noon < 36  # of 54 minutes from minute 6 on
     assert max(found) > 4 * found[-1]
+
+
+def test_a_cold_start_begins_with_full_load_and_without_a_replica() -> None:
+    schedule, _ = load_of("cold-start")
+    assert float(schedule.active(np.array([1.5]))[0]) >= 390
+    scenario = load_scenario(FOLDER / "cold-start" / "scenario.yaml")
+    assert scenario.file.policies == list(POLICIES)
+    assert (scenario.file.cold_start, scenario.file.clock.warmup_s) == (True, 0.0)
+    result = run_one(scenario, policy="sluice", seed=1)
+    placements = result.series.pipelines[0].placements
+    assert not any(placement.ready[0] for placement in placements if placement.pool == "gpu")  # they take 30 s
+    assert all(
+        any(p.ready[-1] for p in placements if p.stage == stage) for stage in ("vad", "encoder", "decoder", "lm")
+    )
+    (users,) = result.users
+    assert users.refused > 0.02 * users.offered  # nobody can be served before the first replica of every stage is ready
+    met = [met for met in result.series.pipelines[0].met[-18:] if met is not None]
+    assert sum(met) > 0.9 * len(met)
 
 
 def recipe() -> ModuleType:

@@ -19,9 +19,15 @@ Answer = Json | list[Json] | int
 
 @contextmanager
 def api_server(
-    folder: Path, answers: Mapping[str, Answer], review: Callable[[str, Json], Answer] = lambda *_: 403
+    folder: Path,
+    answers: Mapping[str, Answer],
+    review: Callable[[str, Json], Answer] = lambda *_: 403,
+    patch: Callable[[str, Json], Answer] = lambda *_: 403,
 ) -> Iterator[Path]:
-    """Serve `answers` by path and return a kubeconfig; other paths do not exist. `review` answers access reviews."""
+    """Serve `answers` by path and return a kubeconfig; other paths do not exist.
+
+    `review` answers access reviews, and `patch` what changes an object.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -30,6 +36,10 @@ def api_server(
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._answer(review(urlsplit(self.path).path, body["spec"]))
+
+        def do_PATCH(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._answer(patch(urlsplit(self.path).path, body))
 
         def _answer(self, answer: Answer) -> None:
             status, body = 200, answer

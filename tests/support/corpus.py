@@ -239,7 +239,9 @@ BAD: tuple[Bad, ...] = (
     _bad("an event of no length", {f"{_EVENT}.end": "2026-12-24T19:00:00+01:00"}, f"{_EVENT}.end", "after start"),
     _bad("a time of day without a zero", {f"{_HOURS}.from": "8:00"}, f"{_HOURS}.from", "must be a time of day"),
     _bad("hours that begin at 24:00", {f"{_HOURS}.from": "24:00"}, f"{_HOURS}.from", "must be a time of day"),
-    _bad("a time of day as a number", {f"{_HOURS}.until": 18}, f"{_HOURS}.until", "put it in quotes"),
+    _bad(
+        "a time of day as a number", {f"{_HOURS}.until": 18}, f"{_HOURS}.until", 'a time of day in quotes from "00:00"'
+    ),
     _bad("a weekday in short", {f"{_HOURS}.days[0]": "Mon"}, f"{_HOURS}.days[0]", "must be Monday"),
     _bad("no weekday", {f"{_HOURS}.days": []}, f"{_HOURS}.days", "must have at least 1 entries"),
     _bad("one weekday twice", {f"{_HOURS}.days[1]": "Monday"}, f"{_HOURS}.days[1]", "must be unique"),
@@ -348,7 +350,7 @@ BAD: tuple[Bad, ...] = (
     # Types
     _bad("money as a number", {"spec.budget.perHour": 20}, "spec.budget.perHour", "put it in quotes"),
     _bad("ratio as a float", {f"{_V}.passRatio": 0.45}, f"{_V}.passRatio", "put it in quotes"),
-    _bad("duration as a number", {"spec.sla.latency": 250}, "spec.sla.latency", "put it in quotes"),
+    _bad("duration as a number", {"spec.sla.latency": 250}, "spec.sla.latency", "must be a duration such as 160ms"),
     _bad("count as a string", {f"{_E}.replicas.max": "3"}, f"{_E}.replicas.max", "must be an integer"),
     _bad("count as a float", {f"{_E}.perInstance": 1.5}, f"{_E}.perInstance", "must be an integer"),
     _bad("count as a boolean", {f"{_E}.concurrency": True}, f"{_E}.concurrency", "must be an integer"),

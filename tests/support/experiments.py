@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from controller.core.state.spec import DemandUnit
 from simulations.results.results import (
     BoundResult,
     DecisionEntry,
@@ -17,6 +18,7 @@ from simulations.results.results import (
     SelfCheck,
     Tuning,
 )
+from simulations.results.users import Users
 from simulations.scenario.scenario import Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[1] / "contract"
@@ -74,7 +76,13 @@ def a_series(*, windows: int = 6, load_rps: float = 400.0, cost: float = 10.0, m
                 cost_per_hour=spend,
                 budget_per_hour=(20.0,) * windows,
                 placements=tuple(
-                    PlacementSeries(stage=stage, pool=pool, desired=counts, ready=late)
+                    PlacementSeries(
+                        stage=stage,
+                        pool=pool,
+                        desired=counts,
+                        ready=late,
+                        cost_per_hour=tuple(value / 6 for value in spend),
+                    )
                     for stage, pool in (
                         ("vad", "cpu"),
                         ("encoder", "inferentia"),
@@ -91,6 +99,20 @@ def a_series(*, windows: int = 6, load_rps: float = 400.0, cost: float = 10.0, m
             "inferentia": (0.76,) * windows,
             "gpu": tuple(1.2 if i < windows * 3 // 4 else 1.6 for i in range(windows)),
         },
+    )
+
+
+def some_users(*, share: float = 0.995, streams: float = 400.0, unit: DemandUnit = DemandUnit.STREAMS) -> Users:
+    """Users of whom `share` were served as promised, half of the others were late, and the rest lost."""
+    return Users(
+        pipeline="speech/live-captions",
+        unit=unit,
+        promised_share=0.95,
+        offered=streams,
+        as_promised=streams * share,
+        refused=0.0,
+        late=streams * (1 - share) / 2,
+        lost=streams * (1 - share) / 2,
     )
 
 
@@ -133,6 +155,7 @@ def a_result(
         cap_violations=violations,
         simulated_s=3000.0,
         wall_s=2.5,
+        users=(some_users(share=met - 0.001),),
         series=a_series(windows=windows, cost=cost, missed=1 - met),
         decisions=tuple(_decision(i) for i in range(decisions)),
     )

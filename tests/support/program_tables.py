@@ -10,7 +10,7 @@ from corpus import ROOT
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.settings import OperatorSettings
-from controller.telemetry import FAMILIES, PARTS, Telemetry
+from controller.telemetry import COUNTERS, FAMILIES, PARTS, Telemetry
 
 _SERIES = {"counter": "_total", "info": "_info"}
 EXIT_STATUS = "Exit status"
@@ -87,6 +87,10 @@ def metrics_table() -> str:
         for name, text, labels in FAMILIES
     ]
     rows += [
+        f"| `sluice_{name}_total` | counter | {', '.join(f'`{label}`' for label in labels)} | {_cell(text)} |"
+        for name, text, labels in COUNTERS
+    ]
+    rows += [
         f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in labels) or '–'} | {_cell(text)} |"
         for name, kind, labels, text in process_metrics()
     ]
@@ -108,7 +112,8 @@ def process_metrics() -> Iterator[tuple[str, str, list[str], str]]:
 
 def exported() -> set[str]:
     """Return the names of all metrics that the operator exports."""
-    return {f"sluice_{name}" for name, _, _ in FAMILIES} | {name for name, *_ in process_metrics()}
+    decisions = {f"sluice_{name}" for name, _, _ in FAMILIES} | {f"sluice_{name}_total" for name, _, _ in COUNTERS}
+    return decisions | {name for name, *_ in process_metrics()}
 
 
 def _option(option: click.Option, context: click.Context) -> str:

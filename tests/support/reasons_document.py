@@ -18,6 +18,8 @@ from controller.core.state.decision import ChangeReason, HoldReason
 DOCUMENT = ROOT / "docs" / "reasons.md"
 _MARKED = re.compile(r"(<!-- reasons of (?P<kind>\w+) -->\n)(?P<table>(?:.*\n)*?)(<!-- end -->)")
 _EVENT = "Event"
+RUNBOOK = ROOT / "docs" / "runbook.md"
+_FIRST_LOOK = re.compile(r"<!-- first look at (?P<kind>\w+) -->\n(?P<table>(?:.*\n)*?)<!-- end -->")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,16 @@ def listed_reasons() -> Iterator[ListedReason]:
                 reason, state, meaning, remedy = (cell.strip() for cell in row.strip("|").split(" | "))
                 kind = None if found["kind"] == _EVENT else found["kind"]
                 yield ListedReason(type=kind, reason=reason.strip("`"), state=state, meaning=meaning, remedy=remedy)
+
+
+def first_looks() -> Mapping[str, list[str]]:
+    """Return what the runbook has a first look for, by kind: `HEALTH`, `condition`, `Event`; each in its order."""
+    return {
+        found["kind"]: [
+            name for row in found["table"].splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split(" | ")[0])
+        ]
+        for found in _FIRST_LOOK.finditer(RUNBOOK.read_text())
+    }
 
 
 def tables() -> dict[str, str]:

@@ -5,7 +5,7 @@
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from corpus import ROOT
 from field_tables import mappings, part_in, types_table
@@ -13,6 +13,7 @@ from program_tables import command_section, commands, exit_table, leaves, metric
 
 from controller.resources.schema import CRDS, GROUP, VERSION, Crd, structural, structural_schema
 from simulations.policies.catalogue import POLICIES
+from simulations.scenario.recordings import GAPS, TIME_COLUMNS
 from simulations.scenario.scenario import ScenarioFile
 from simulations.scenario.traces import Column, bundled_names
 
@@ -72,8 +73,8 @@ def _commands() -> str:
     ]
     return _page(
         "# Commands\n",
-        "Every command has `--help`. Tables are for people; `-o json` prints JSON and nothing else on standard output."
-        "\n",
+        "Every command has `--help`; where that leaves out options, `--help-all` has them. Tables are for people; "
+        "`-o json` prints JSON and nothing else on standard output.\n",
         *sections,
         f"## Exit status\n\n{exit_table()}",
     )
@@ -98,13 +99,26 @@ def _scenario() -> str:
         'it. Write fractions in quotes, such as `"0.2"`. `[]` in a heading is a list.\n',
         "\n".join(sections).replace("## \n", "## Fields of the file\n"),
         "## Traces\n",
-        "A trace is a CSV file, or a gzip file whose name ends in `.gz`. Its first column is `t_s`, the start of a "
-        "bin in seconds, evenly spaced. The column that `load[].column` names has one of these quantities:\n",
-        f"| column | meaning |\n|---|---|\n{columns}",
-        f"Bundled traces: {', '.join(f'`{name}`' for name in bundled_names())}.\n",
+        "A trace is a CSV file, the JSON of a range query of Prometheus, or what `promtool query range` prints; or one "
+        "of them in a gzip file whose name ends in `.gz`. [Simulation](../simulation.md#traces) says how gaps and "
+        "uneven times are read.\n",
+        "| column of a CSV file | meaning |\n|---|---|\n"
+        "| the first, `t_s` | The begin of a bin, in seconds from that of the recording. |\n"
+        f"| the first, {_in_code(TIME_COLUMNS[1:])}, in any case | The time of the values: a date with or without a "
+        "zone (UTC), or seconds or milliseconds since 1970. |\n"
+        "| each other one | A series. `load[].series` names it; it is not needed where the file has one, or one named "
+        "as `load[].column`. Numbers of at least 0. |\n",
+        f"A value that is missing is empty, or {_in_code(filter(None, GAPS))}, in any case.\n",
+        "`load[].column` says what the numbers are:\n",
+        f"| quantity | meaning |\n|---|---|\n{columns}",
+        f"Bundled traces: {_in_code(bundled_names())}.\n",
         "## Policies\n",
         f"{', '.join(f'`{name}`' for name in POLICIES)}.\n",
     )
+
+
+def _in_code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _types() -> str:

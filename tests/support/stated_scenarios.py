@@ -6,6 +6,7 @@ from pathlib import Path
 from simulations.scenario.scenario import Scenario, load_scenario
 
 SCENARIOS = ("steady", "bursty", "daily")
+COLD_START = "cold-start"
 LEAST_WINDOWS = 0.995
 
 

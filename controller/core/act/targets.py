@@ -123,6 +123,7 @@ def _aim(
         final = kept
     stays = assessment.missing.demands | shared.kept
     final |= {key: max(count, kept[key]) for key, count in final.items() if key[0] in stays}
+    final |= _pinned(assessment)
     holds.extend(_shared_holds(assessment))
     holds.extend(_absences(assessment))
     if assessment.spend_unknown:
@@ -132,6 +133,7 @@ def _aim(
     for key in final:
         if key[0] in frozen or key[1] in assessment.missing.pools:
             final[key] = assessment.current[key]
+    holds.extend(_override_holds(assessment, final))
     target, limited = _stepped(assessment, final)
     wanted = _lifted(assessment, planned, ledger, _highest(rules, measured))
     replaced = (
@@ -163,6 +165,21 @@ def _planned(assessment: Assessment, plan: PipelinePlan) -> Mapping[PlacementKey
     """Return the planned replicas of every placement, 0 where the stage is idle."""
     idle = assessment.idle
     return {key: 0 if key[0] in idle else plan.replicas().get(key, 0) for key in assessment.current}
+
+
+def _pinned(assessment: Assessment) -> Mapping[PlacementKey, int]:
+    """Return the replicas of the placements that are pinned, as far as the budget and the pool can have them."""
+    placements = assessment.spec.placements()
+    return {key: most_allowed(assessment, key, placements[key].prior) for key in assessment.spec.overrides.pins}
+
+
+def _override_holds(assessment: Assessment, final: Mapping[PlacementKey, int]) -> Iterable[Hold]:
+    """Yield a hold for every pin, and for every part of an annotation that is not valid."""
+    for key, pin in assessment.spec.overrides.pins.items():
+        detail = details.pinned(pin, final[key])
+        yield Hold(reason=HoldReason.PINNED, stage=key[0], pool=key[1], until_s=pin.until_s, detail=detail)
+    for problem in assessment.spec.overrides.problems:
+        yield Hold(reason=HoldReason.INVALID_ANNOTATION, detail=problem)
 
 
 def _shared_holds(assessment: Assessment) -> Iterable[Hold]:
@@ -375,8 +392,10 @@ def _absences(assessment: Assessment) -> Iterable[Hold]:
     for stage, reading in assessment.missing.samples.items():
         detail = details.missing_reading(reading.pool, reading.quantity, reading.absence)
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
+    for stage in sorted(assessment.missing.too_new):
+        yield Hold(reason=HoldReason.TOO_NEW, stage=stage)
     for (stage, pool), reason in assessment.missing.targets.items():
-        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, detail=details.on_pool(pool, reason))
+        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, pool=pool, detail=reason)
     yield from assessment.outages
     for (stage, pool), target in assessment.state.found():
         if target.rolling and stage not in assessment.spec.borrowed:
@@ -391,7 +410,8 @@ def _stepped(
     """Return the replicas after one step towards `final`, and the stages for which the step limit was too small.
 
     The limits are per stage and direction. A fallback from a pool that does not deliver is not limited, because the
-    replicas that it replaces are gone. Nor is the part of a fallback that a cap postponed to a later cycle.
+    replicas that it replaces are gone. Nor is the part of a fallback that a cap postponed to a later cycle, and nor are
+    pinned placements.
     """
     target = dict(final)
     if assessment.idle:
@@ -408,6 +428,8 @@ def _stepped(
         if any(key in _out(assessment) for key in keys):
             ups = sum(final.values())
         for key in keys:
+            if key in assessment.spec.overrides.pins:
+                continue
             wanted = final[key] - assessment.current[key]
             change = max(-downs, min(ups, wanted))
             target[key] = assessment.current[key] + change
@@ -453,15 +475,17 @@ def _reasons(
     falls = before is not None and (assessment.demand.demand or 0.0) < before
     for stage in assessment.spec.stages:
         keys = {(stage.name, placement.pool) for placement in stage.placements}
-        outage = next((hold for hold in assessment.outages if (hold.stage, hold.pool) in keys), None)
+        outages = [hold for hold in assessment.outages if (hold.stage, hold.pool) in keys]
         for placement in stage.placements:
             key = (stage.name, placement.pool)
             now, then = assessment.current[key], target[key]
             if now == then:
                 continue
-            if then < now and stage.name in assessment.idle:
+            if key in assessment.spec.overrides.pins:
+                reasons[key] = ChangeReason.PINNED
+            elif then < now and stage.name in assessment.idle:
                 reasons[key] = ChangeReason.IDLE
-            elif outage is not None:
+            elif (outage := _outage_behind(assessment, key, target, planned, outages, rises=rises)) is not None:
                 pool = outage.reason is HoldReason.POOL_UNAVAILABLE
                 reasons[key] = ChangeReason.POOL if pool else ChangeReason.PLACEMENT
             elif then > now and key in assessment.on_trial:
@@ -480,6 +504,28 @@ def _reasons(
             else:
                 reasons[key] = ChangeReason.DEMAND if falls else ChangeReason.COST
     return reasons
+
+
+def _outage_behind(
+    assessment: Assessment,
+    key: PlacementKey,
+    target: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    outages: Sequence[Hold],
+    *,
+    rises: bool,
+) -> Hold | None:
+    """Return which of the `outages` of a stage leads to the change of the placement `key`, None: none does.
+
+    One does if replicas are removed where it is, or are added elsewhere in their place. Removals elsewhere have another
+    reason. If no replica is removed where the outage is, so have additions while the demand rises, or beyond the plan.
+    """
+    lost = [out for out in outages if target[(key[0], out.pool)] < assessment.current[(key[0], out.pool)]]  # type: ignore[index]
+    if target[key] < assessment.current[key]:
+        return next((out for out in lost if out.pool == key[1]), None)
+    if any(out.pool == key[1] for out in outages):
+        return None
+    return next(iter(lost if rises or target[key] > planned[key] else [*lost, *outages]), None)
 
 
 def find_aims(

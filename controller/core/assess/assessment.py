@@ -46,7 +46,8 @@ class Missing:
     """The parts of a pipeline that cannot be read or do not exist.
 
     `samples` has the stages whose ready replicas report no usable load, `targets` the placements whose workload cannot
-    be read, with the reason, and `pools` the pools that do not exist.
+    be read, with the reason, and `pools` the pools that do not exist. `too_new` has the stages whose load is not known
+    only because all ready replicas on a pool are too new to have samples.
 
     `uncreated_since_s` has since when desired replicas have not been created.
 
@@ -58,6 +59,7 @@ class Missing:
     targets: Mapping[PlacementKey, str]
     pools: frozenset[PoolName]
     uncreated_since_s: Mapping[PlacementKey, float]
+    too_new: frozenset[StageName] = frozenset()
     demands: frozenset[StageName] = frozenset()
     owners: frozenset[StageName] = frozenset()
 
@@ -142,7 +144,8 @@ class Assessment:
     @property
     def never_down(self) -> bool:
         """Whether no replica may be removed, because metrics or a workload are missing."""
-        return self.demand_missing or bool(self.missing.samples) or bool(self.missing.targets)
+        missing = self.missing
+        return self.demand_missing or bool(missing.samples or missing.too_new or missing.targets)
 
     @property
     def leaving(self) -> Mapping[PlacementKey, int]:
@@ -266,8 +269,10 @@ def assess(
         interval_s=policy.interval_s,
     )
     current = {key: state.desired(*key) for key in spec.placement_keys()}
+    silent = _stages_without_samples(state)
     missing = Missing(
-        samples=_stages_without_samples(state),
+        samples={name: own for name, own in silent.items() if own.absence.reason is not AbsenceReason.TOO_NEW},
+        too_new=frozenset(name for name, own in silent.items() if own.absence.reason is AbsenceReason.TOO_NEW),
         targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
         pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
         uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
@@ -276,6 +281,7 @@ def assess(
         **{key: count for key, count in current.items() if key[1] in missing.pools},
         **availability.at_most(state),
     }
+    at_most |= {key: min(pin.replicas, at_most.get(key, pin.replicas)) for key, pin in spec.overrides.pins.items()}
     leaving = _leaving(state)
     make_pipeline = partial(
         optimizer_pipeline,
@@ -416,15 +422,21 @@ def _startup_s(state: PipelineState, stage: StageName, pool: PoolName) -> float 
 
 
 def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingReading]:
-    """Return the stages whose ready replicas report no usable load, each with the first missing quantity."""
+    """Return the stages whose ready replicas report no usable load, each with the first missing quantity.
+
+    One that is missing because replicas are too new comes last.
+    """
     silent: dict[StageName, MissingReading] = {}
     for stage, pool in state.spec.placement_keys():
-        if stage in silent or state.ready(stage, pool) == 0:
+        known = silent.get(stage)
+        if state.ready(stage, pool) == 0 or (known is not None and known.absence.reason is not AbsenceReason.TOO_NEW):
             continue
         for quantity in THROUGHPUT:
             reading = state.samples_of(stage, pool).of(quantity)
             if isinstance(reading, Absence) and reading.reason not in SILENT_BY_NATURE:
-                silent[stage] = MissingReading(pool=pool, quantity=quantity, absence=reading)
+                found = MissingReading(pool=pool, quantity=quantity, absence=reading)
+                if known is None or reading.reason is not AbsenceReason.TOO_NEW:
+                    silent[stage] = known = found
                 break
     return silent
 

@@ -43,6 +43,14 @@ MOST_MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Horizon:
+    """How far ahead to forecast, in seconds; `launch_s` of this is for a new node."""
+
+    ahead_s: float
+    launch_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemandState:
     """The demand of a pipeline in its unit: observed, forecast, stabilized, and to plan for.
 
@@ -56,6 +64,8 @@ class DemandState:
 
     `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
     demand query does not report. It is empty otherwise.
+
+    `horizon` is how far ahead the forecast looks.
     """
 
     observed: Reading
@@ -68,6 +78,7 @@ class DemandState:
     idle_since_s: float | None = None
     idle: bool = False
     no_arrivals_at: tuple[StageName, ...] = ()
+    horizon: Horizon | None = None
 
     @property
     def demand(self) -> float | None:
@@ -135,7 +146,8 @@ def stabilised_demand(
             idle=idle,
         )
     recent = [*history, (now_s, observed)]
-    ahead_s = horizon_s(state.spec, interval_s, launches_s)
+    ahead = horizon(state.spec, interval_s, launches_s)
+    ahead_s = ahead.ahead_s
     newest = [sample for sample in recent if sample[0] >= now_s - FORECAST_S]
     expected = min(ABSURD, max(observed, forecast(newest, now_s, ahead_s)))
     # Until a new replica is ready, the load may rise as it did before.
@@ -162,6 +174,7 @@ def stabilised_demand(
         idle_since_s=idle_since_s,
         idle=idle,
         no_arrivals_at=no_arrivals_at,
+        horizon=ahead,
     )
 
 
@@ -252,16 +265,23 @@ def _chance(spec: PipelineSpec, load: float, ahead_s: float) -> float:
     return math.sqrt(load if spec.unit is DemandUnit.STREAMS else load / ahead_s)
 
 
-def horizon_s(spec: PipelineSpec, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES) -> float:
-    """Return how far ahead to forecast, in seconds.
+def horizon(spec: PipelineSpec, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES) -> Horizon:
+    """Return how far ahead to forecast.
 
     Replicas decided now are ready after one cycle, the launch of a node where the pool is elastic, and the start-up.
     """
-    return interval_s + max(
-        launches_s.get(placement.pool, 0.0) + placement.startup_s
+    slowest_s, launch_s = max(
+        (launch_s + placement.startup_s, launch_s)
         for stage in spec.stages
         for placement in stage.placements
+        for launch_s in (launches_s.get(placement.pool, 0.0),)
     )
+    return Horizon(ahead_s=interval_s + slowest_s, launch_s=launch_s)
+
+
+def horizon_s(spec: PipelineSpec, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES) -> float:
+    """Return how far ahead to forecast, in seconds."""
+    return horizon(spec, interval_s, launches_s).ahead_s
 
 
 def _past(samples: tuple[DemandSample, ...], now_s: float) -> tuple[DemandSample, ...]:

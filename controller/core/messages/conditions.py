@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 from controller.core.messages import details
 from controller.core.messages.explain import reason_sentence
-from controller.core.messages.phrases import count_of, money, reading_words, timestamp
+from controller.core.messages.missed import missed_briefly
+from controller.core.messages.phrases import brief, count_of, money, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
+    causes,
     hold_details,
     implausible_corrections,
     latency_of_sla,
@@ -19,7 +21,7 @@ from controller.core.messages.sentences import (
     silent_rule,
     spend_of_budget,
 )
-from controller.core.messages.summary import READY, health
+from controller.core.messages.summary import health, ready
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
@@ -146,12 +148,14 @@ def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: st
 
 
 def _condition(kind: ConditionType, status: str, reason: str, message: str = "") -> ConditionValue:
-    return ConditionValue(type=kind.value, status=status, reason=reason, message=message)
+    return ConditionValue(type=kind.value, status=status, reason=reason, message=brief([message]))
 
 
 def _ready(decision: PipelineDecision) -> ConditionValue:
-    verdict = health(decision)
-    return _condition(ConditionType.READY, str(verdict in READY), verdict.value, reason_sentence(decision))
+    # The sentence has no holds beside changes; what a person has set in vain is said in any case.
+    ignored = hold_details(decision, [HoldReason.INVALID_ANNOTATION] if decision.changes else [])
+    message = "; ".join([*ignored, reason_sentence(decision)])
+    return _condition(ConditionType.READY, str(ready(decision)), health(decision).value, message)
 
 
 def _sla_met(decision: PipelineDecision) -> ConditionValue:
@@ -160,19 +164,23 @@ def _sla_met(decision: PipelineDecision) -> ConditionValue:
         message = f"{latency_of_sla(decision)}: {reading_words(measured_s)}"
         return _condition(ConditionType.SLA_MET, "Unknown", measured_s.reason.value, message)
     met, source = measured_s <= sla.latency_s, decision.profile.latency_source.value
-    return _condition(ConditionType.SLA_MET, str(met), source, latency_of_sla(decision))
+    message = latency_of_sla(decision) if met else "; ".join(missed_briefly(decision))
+    return _condition(ConditionType.SLA_MET, str(met), source, message)
 
 
 def _metrics_available(decision: PipelineDecision) -> ConditionValue:
     """Return the condition that all needed metrics are available; its reason is their source, or what is wrong."""
     words = metrics_words(decision)
-    details = hold_details(decision, [HoldReason.METRICS_MISSING])
-    if not details:
+    holds = [hold for hold in decision.holds if hold.reason is HoldReason.METRICS_MISSING]
+    if not holds:
         return _condition(ConditionType.METRICS_AVAILABLE, "True", decision.metrics.tier.value, words)
     lost_for_s = decision.metrics.lost_for_s
     long = lost_for_s is not None and lost_for_s >= _LONG_S
     reason = ConditionReason.METRICS_LOST if long else HoldReason.METRICS_MISSING
-    message = "; ".join([*([words] if words else []), *details])
+    # That the demand is missing is said with since when, where that is known.
+    others = causes(hold for hold in holds if hold.stage is not None or lost_for_s is None or not words)
+    effect = "" if words and lost_for_s is not None else "no replica is removed"  # else it is among these words
+    message = "; ".join(filter(None, [words, f"missing: {others}" if others else "", effect]))
     return _condition(ConditionType.METRICS_AVAILABLE, "False", reason.value, message)
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from controller.core.messages.phrases import count_of, duration
+from controller.core.messages.phrases import count_of, duration, timestamp
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
+from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin
 from optimizer.model import PipelineKey, PoolName, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
@@ -27,6 +28,25 @@ def conflict(pool: PoolName, cause: str | Conflict) -> str:
 def followed(pool: PoolName, by: str) -> str:
     """Return the text about the autoscaler `by`, which sets the replicas on `pool` to those that are recommended."""
     return f"{pool}: {by} follows this decision"
+
+
+def paused(pause: Pause | None) -> str:
+    """Return what pauses a pipeline as text: an annotation and its end, or (None) the mode."""
+    return "spec.mode is Paused" if pause is None else f"annotation {PAUSE_ANNOTATION}{_until(pause.until_s)}"
+
+
+def pinned(pin: Pin, count: int) -> str:
+    """Return the text about a pin, of which `count` replicas are possible now."""
+    limited = ""
+    if pin.short_of:
+        limited = f"; {pin.short_of} has room for {pin.fits}"
+    elif count < pin.replicas:
+        limited = f"; only {count} are possible now"
+    return f"{pin.replicas} by annotation {PIN_ANNOTATION}{_until(pin.until_s)}{limited}"
+
+
+def _until(until_s: float | None) -> str:
+    return "" if until_s is None else f", until {timestamp(until_s)}"
 
 
 def on_pool(pool: PoolName, reason: str) -> str:

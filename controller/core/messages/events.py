@@ -6,6 +6,8 @@ from types import MappingProxyType
 
 from controller.core.messages.conditions import ConditionValue, conditions
 from controller.core.messages.explain import reason_sentence
+from controller.core.messages.phrases import brief
+from controller.core.messages.problems import recovered
 from controller.core.messages.reasons import TRANSITIONS, ConditionReason, ConditionType, EventReason
 from controller.core.state.decision import PipelineDecision
 from profiler.samples import MetricsTier
@@ -28,11 +30,13 @@ def events(
     """Return the Events of this cycle: replica changes, conditions that became bad or recovered, a new metrics source.
 
     `before` has the status of the last cycle's conditions by type, and `reasons` their reasons. A condition that is bad
-    from the start, or bad again after Unknown, gets an Event; one that is good from the start gets none.
+    from the start, or bad again after Unknown, gets an Event; one that is good from the start gets none. A missed SLA
+    comes first.
     """
     found: list[EventValue] = []
     if decision.changes:
-        found.append(EventValue(warning=False, reason=EventReason.SCALED.value, message=reason_sentence(decision)))
+        message = brief([reason_sentence(decision)])
+        found.append(EventValue(warning=False, reason=EventReason.SCALED.value, message=message))
     for condition in conditions(decision):
         transition = TRANSITIONS[ConditionType(condition.type)]
         is_bad = condition.status == transition.bad_status
@@ -43,9 +47,9 @@ def events(
         if is_bad == was_bad or (was_bad and condition.status == "Unknown"):
             continue
         reason = transition.bad if is_bad else transition.good
-        message = condition.message or f"condition {condition.type} is {condition.status} again"
+        message = condition.message or recovered(condition.type, condition.status)
         found.append(EventValue(warning=is_bad, reason=reason.value, message=message))
-    return tuple(found)
+    return tuple(sorted(found, key=lambda event: event.reason != EventReason.SLA_MISSED.value))
 
 
 def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[EventValue]:

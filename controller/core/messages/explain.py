@@ -1,8 +1,10 @@
 """Explains a decision: in one sentence, and in the sections of `sluice explain`."""
 
+import re
 from collections.abc import Iterable, Iterator
 
 from controller.core.messages.measured import measured_words
+from controller.core.messages.missed import missed_briefly, missed_words
 from controller.core.messages.phrases import (
     count_of,
     demand_words,
@@ -15,39 +17,55 @@ from controller.core.messages.phrases import (
     reading_words,
     step_words,
 )
+from controller.core.messages.relief import obstacles, relief_of_plan, slower_stages
 from controller.core.messages.sentences import (
-    brief_hold_words,
+    brief_holds,
     change_words,
     demand_change,
+    demand_reason,
+    held,
     hold_words,
     latency_of_sla,
     metrics_words,
+    missed,
     planned_words,
     replicas_words,
-    scheduled_words,
     shared_words,
     silent_rule,
     spend_of_budget,
 )
 from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.spec import Mode
-from optimizer.plan import LimitKind, PipelinePlan
 from profiler.samples import Absence
+
+_CHANGE = re.compile(r"\d→\d+ on ")
+"""A change of replicas, in the words of `change_words`."""
 
 
 def reason_sentence(decision: PipelineDecision) -> str:
-    """Return the decision in one line: changes with reasons, or why there are none, then demand, latency and spend."""
-    numbers = f"{demand_change(decision)}; {latency_of_sla(decision)}; {spend_of_budget(decision)}"
-    if changes := "; ".join(change_words(decision)):
-        return f"{changes}: {numbers}"
-    if holds := "; ".join(_unique(map(brief_hold_words, decision.holds))):
-        return f"no change: {holds}; {numbers}"
-    return f"no change: {numbers}"
+    """Return the decision in one line: changes with reasons, or why there are none, then demand, latency and spend.
+
+    While the latency exceeds the SLA, that comes first, with what is done about it.
+    """
+    late = missed(decision)
+    numbers = [demand_change(decision), *([] if late else [latency_of_sla(decision)]), spend_of_budget(decision)]
+    changes, holds = "; ".join(change_words(decision)), "; ".join(brief_holds(decision))
+    answer = changes or ("no change" + (f": {holds}" if holds else ""))
+    if late:
+        how_bad, *more = missed_briefly(decision)
+        return "; ".join([how_bad, *([answer, *more] if changes else [*more, answer]), *numbers])
+    return f"{answer}{'; ' if holds and not changes else ': '}{'; '.join(numbers)}"
+
+
+def causes_of(sentence: str) -> list[str]:
+    """Return the changes in a `reason_sentence`: one text for each cause, without the numbers behind them."""
+    return [clause for clause in re.split("; |: ", sentence) if _CHANGE.search(clause)] or [sentence]
 
 
 def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
     """Return the explanation of one pipeline's decision, made at `now_s`: section titles, each with indented lines."""
     return [
+        *(_section("SLA missed", missed_words(decision)) if missed(decision) else []),
         *_section("What", _what(decision)),
         *_section("Why", _why(decision)),
         *_section("Why not more", _why_not_more(decision)),
@@ -69,9 +87,8 @@ def _what(decision: PipelineDecision) -> Iterator[str]:
 def _why(decision: PipelineDecision) -> Iterator[str]:
     observed = reading_words(decision.demand.observed)
     forecast = "-" if decision.demand.forecast is None else number(decision.demand.forecast)
-    yield f"{demand_change(decision)} (observed {observed}, forecast {forecast})"
-    if (scheduled := scheduled_words(decision)) is not None:
-        yield scheduled
+    reason = f"; {words}" if (words := demand_reason(decision)) else ""
+    yield f"{demand_change(decision)} (observed {observed}, forecast {forecast}{reason})"
     if words := metrics_words(decision):
         yield words
     yield latency_of_sla(decision)
@@ -100,8 +117,9 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
     if plan is None:
         yield "there is no plan"
         return
-    if plan.feasible and _missed(decision):
-        yield "by the model the plan meets the SLA; measured, it is missed: steps add replicas while they lower it"
+    if plan.feasible and missed(decision):
+        steps = ": steps add replicas while they lower it" if spec.mode is Mode.AUTO else ""
+        yield f"by the model the plan meets the SLA; measured, it is missed{steps}"
     elif plan.feasible:
         yield "the plan meets the SLA; more replicas would only add cost"
     else:
@@ -119,7 +137,7 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
 
 
 def _why_not_now(decision: PipelineDecision, now_s: float) -> Iterator[str]:
-    for hold in decision.holds:
+    for hold in held(decision):
         left = "" if hold.until_s is None else f"; {max(0.0, hold.until_s - now_s):.0f} s left"
         yield f"{hold_words(hold)}{left}"
         if hold.reason is HoldReason.WITHIN_TOLERANCE:
@@ -138,62 +156,15 @@ def _saving_not_taken(decision: PipelineDecision) -> Iterator[str]:
 
 def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
     reasons = {hold.reason for hold in decision.holds}
-    if decision.spec.mode is not Mode.AUTO:
-        yield "mode: Auto"
-    for hold in decision.holds:
-        if hold.reason is HoldReason.POOL_NOT_FOUND:
-            yield f"a ComputePool named {hold.pool}"
-    if HoldReason.TARGET_MISSING in reasons:
-        yield "a workload that Sluice can read and scale"
-    if HoldReason.CONFLICT in reasons:
-        yield "no other controller that scales the workload"
+    yield from obstacles(decision)
     if HoldReason.METRICS_MISSING in reasons:
         yield "the missing metrics"
     if HoldReason.IDLE in reasons:
         yield "demand above 0"
+    if missed(decision):
+        yield from slower_stages(decision)
     if decision.plan is not None:
-        yield _relief(decision, decision.plan)
-
-
-def _missed(decision: PipelineDecision) -> bool:
-    """Whether the measured latency exceeds the SLA of a pipeline that Sluice scales."""
-    latency_s = decision.profile.latency_s
-    measured = not isinstance(latency_s, Absence) and latency_s > decision.spec.sla.latency_s
-    return measured and decision.spec.mode is Mode.AUTO
-
-
-def _relief_of_miss(decision: PipelineDecision) -> str:
-    """Return what would lower a measured latency that exceeds the SLA although the plan meets it."""
-    step, percentile = decision.memory.feedback.step, f"p{decision.spec.sla.percentile:g}"
-    for hold in decision.holds:
-        if hold.reason in {HoldReason.OVERHEAD, HoldReason.UNEXPLAINED}:
-            return "less time outside the stages, or a stage where more replicas lower the latency"
-        if hold.reason is HoldReason.SLA_MISSED and hold.detail:
-            return f"a larger budget, more capacity of the pools, or a higher replicas.max of stage {hold.stage}"
-    if step is not None:
-        return f"{percentile} after the step at stage {step.stage}: it is taken back, or another one follows"
-    return f"{percentile} above {duration(decision.spec.sla.latency_s)} in the next cycles too: replicas are then added"
-
-
-def _relief(decision: PipelineDecision, plan: PipelinePlan) -> str:
-    limit, spec = plan.limited_by, decision.spec
-    sla = duration(spec.sla.latency_s)
-    if plan.feasible and _missed(decision):
-        return _relief_of_miss(decision)
-    if plan.feasible or limit is None:
-        saving = f"a saving of at least {spec.scaling.tolerance:.0%} of the cost (scaling.tolerance)"
-        return f"a demand at which current replicas miss the SLA of {sla}, or {saving}"
-    match limit.kind:
-        case LimitKind.BUDGET:
-            if plan.advice.required_budget_per_hour is not None:
-                return f"a budget of {money_needed(plan.advice.required_budget_per_hour)}"
-            return f"a budget above {money(spec.budget_per_hour)}"
-        case LimitKind.POOL:
-            return f"more instances of pool {limit.name}, or a placement on another pool"
-        case LimitKind.BOUNDS:
-            return f"a higher replicas.max of stage {limit.name}"
-        case LimitKind.SLA:
-            return f"an SLA above {sla}, or faster placements"
+        yield from filter(None, [relief_of_plan(decision, decision.plan)])
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:

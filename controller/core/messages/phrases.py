@@ -1,13 +1,43 @@
 """Texts for single values: numbers, durations, money, readings, limits and the steps of a plan."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.plan import Limit, LimitKind, PlacementStep, Step
 from profiler.samples import Absence, Reading
+
+MOST_CHARACTERS = 250
+"""The longest message of a condition or an Event: more is cut off by what shows them."""
+
+
+_LEAST_PART = 40
+"""The fewest characters of a clause that are worth showing."""
+
+
+def brief(clauses: Iterable[str]) -> str:
+    """Return `clauses` as one text of at most `MOST_CHARACTERS`, each once.
+
+    The first clause that does not fit is cut at a word, and further ones are counted.
+    """
+    different = list(dict.fromkeys(part for clause in clauses for part in clause.split("; ") if part))
+    whole = "; ".join(different)
+    if len(whole) <= MOST_CHARACTERS:
+        return whole
+    for fitting, clause in enumerate(different):
+        left = len(different) - fitting - 1
+        more = f"; and {left} more" if left else ""
+        before = "".join(f"{kept}; " for kept in different[:fitting])
+        room = MOST_CHARACTERS - len(before) - len(more)
+        if len(clause) <= room:
+            continue
+        if room < _LEAST_PART:
+            return f"{before}and {left + 1} more"
+        start = clause[: room - 2]
+        return f"{before}{start.rpartition(' ')[0] or start} …{more}"
+    return whole  # not reached: of clauses that all fit, the whole fits
 
 
 def number(value: float) -> str:

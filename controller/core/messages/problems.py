@@ -52,6 +52,11 @@ def unreadable_target(target: Target, problem: str, *, unavailable: bool) -> str
     return f"{target}: the API server did not answer: {problem}" if unavailable else f"{target}: {problem}"
 
 
+def recovered(condition: str, status: str) -> str:
+    """Return the text about a condition that has become good again, where it has no message of its own."""
+    return f"condition {condition} is {status} again"
+
+
 def unwritten_status(problem: str, withheld: str | None) -> str:
     """Return the text about a status that the API server refused, and about what becomes of the pipeline.
 

@@ -1,7 +1,8 @@
 """Texts for the parts of a pipeline's decision: changes, holds, demand, latency, spend and replicas."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from controller.core.messages.phrases import (
     count_of,
@@ -14,6 +15,7 @@ from controller.core.messages.phrases import (
     number,
     reading_words,
     share_words,
+    timestamp,
 )
 from controller.core.state.decision import (
     BudgetDecision,
@@ -38,10 +40,13 @@ _NAMED = 5
 _AT_LIMIT = 0.01
 """A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
-    HoldReason.PAUSED: "mode is Paused; replicas left unchanged",
+    HoldReason.PAUSED: "paused; replicas left unchanged",
+    HoldReason.PINNED: "pinned; the plan does not change these replicas",
+    HoldReason.INVALID_ANNOTATION: "part of an annotation is ignored, because it is not valid",
     HoldReason.RECOMMEND_ONLY: "mode is Recommend; the plan is reported but not applied",
     HoldReason.FOLLOWED: "mode is Recommend; another autoscaler applies the decision",
     HoldReason.METRICS_MISSING: "metrics are missing; no replica is removed",
+    HoldReason.TOO_NEW: "ready replicas are too new to have samples; no replica is removed until they have",
     HoldReason.TARGET_MISSING: "cannot read or scale a workload; its stage is left unchanged and no replica is removed",
     HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.scaleDown.stabilization",
     HoldReason.WITHIN_TOLERANCE: "current replicas meet the SLA and the saving is below scaling.tolerance",
@@ -85,6 +90,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.TRIAL: "retry after a failure",
     ChangeReason.NODES_LEAVING: "nodes are being removed",
     ChangeReason.BOUNDS: "outside replicas.min and replicas.max",
+    ChangeReason.PINNED: "pinned by annotation",
     ChangeReason.IDLE: "no demand for scaling.idleAfter",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
 }
@@ -100,25 +106,80 @@ def change_words(decision: PipelineDecision) -> Iterator[str]:
         yield f"{moves} ({CHANGES[reason]})"
 
 
+def missed(decision: PipelineDecision) -> bool:
+    """Return whether the latency at the SLA's percentile exceeds the SLA."""
+    latency_s = decision.profile.latency_s
+    return not isinstance(latency_s, Absence) and latency_s > decision.spec.sla.latency_s
+
+
 def hold_words(hold: Hold) -> str:
     """Return a hold as text: its reason, and its stage, pool and detail where it has them."""
     return _located(hold) + (f" ({hold.detail})" if hold.detail else "")
 
 
-def brief_hold_words(hold: Hold) -> str:
-    """Return a hold as a short text, without the names of missing metrics and failed pods."""
-    if hold.reason is HoldReason.METRICS_MISSING:
-        return HOLDS[hold.reason]
-    return _located(hold) if hold.reason in OUTAGES else hold_words(hold)
+def brief_holds(decision: PipelineDecision) -> list[str]:
+    """Return the holds as short texts, one for each reason, without names of missing metrics and failed pods."""
+    return [
+        HOLDS[reason]
+        if reason is HoldReason.METRICS_MISSING
+        else together([replace(hold, detail="") for hold in holds] if reason in OUTAGES else holds)
+        for reason, holds in _by_reason(held(decision)).items()
+    ]
 
 
 def hold_details(decision: PipelineDecision, reasons: Iterable[HoldReason]) -> list[str]:
-    """Return the texts of the holds with one of `reasons`, in the order of `reasons`."""
-    return [hold_words(hold) for reason in reasons for hold in decision.holds if hold.reason is reason]
+    """Return the texts of the holds with one of `reasons`, one for each reason, in the order of `reasons`."""
+    by_reason = _by_reason(decision.holds)
+    return [together(by_reason[reason]) for reason in reasons if reason in by_reason]
+
+
+def held(decision: PipelineDecision) -> tuple[Hold, ...]:
+    """Return the holds that are true as they are worded.
+
+    While the latency exceeds the SLA, that replicas meet it is what the model says, and no reason.
+    """
+    holds = decision.holds
+    return tuple(hold for hold in holds if not missed(decision) or hold.reason is not HoldReason.WITHIN_TOLERANCE)
+
+
+def _by_reason(holds: Iterable[Hold]) -> Mapping[HoldReason, list[Hold]]:
+    found: dict[HoldReason, list[Hold]] = {}
+    for hold in holds:
+        found.setdefault(hold.reason, []).append(hold)
+    return found
+
+
+def together(holds: Sequence[Hold]) -> str:
+    """Return holds with the same reason as one text, which has each cause once, with the names of all that have it."""
+    if len(holds) == 1:
+        return hold_words(holds[0])
+    return f"{HOLDS[holds[0].reason]}: {causes(holds)}"
+
+
+def causes(holds: Iterable[Hold]) -> str:
+    """Return the causes of holds with the same reason, each once, with the names of all that have it."""
+    names: dict[str, list[str]] = {}
+    for hold in holds:
+        name, cause = _subject(hold)
+        names.setdefault(cause, []).append(name)
+    located = ((cause, ", ".join(filter(None, own))) for cause, own in names.items())
+    return "; ".join(f"{where} ({cause})" if where and cause else where or cause for cause, where in located)
+
+
+def _subject(hold: Hold) -> tuple[str, str]:
+    """Return what a hold is about, and the cause: a workload by its name, else a placement or a stage."""
+    target, colon, problem = hold.detail.partition(": ")
+    if hold.reason is HoldReason.TARGET_MISSING and colon and " " not in target:
+        return target.rpartition("/")[2], problem
+    return _where(hold), hold.detail
+
+
+def _where(hold: Hold) -> str:
+    return "" if hold.stage is None else hold.stage if hold.pool is None else f"{hold.stage} on {hold.pool}"
 
 
 def _located(hold: Hold) -> str:
-    where = "" if hold.stage is None else hold.stage if hold.pool is None else f"{hold.stage} on {hold.pool}"
+    where = _where(hold)
     return f"{where}: {HOLDS[hold.reason]}" if where else HOLDS[hold.reason]
 
 
@@ -231,6 +292,31 @@ def _at_limit(where: str, what: str, of: str, factor: float, bounds: tuple[float
     for bound, reached in ((low, factor <= low * (1 + _AT_LIMIT)), (high, factor >= high * (1 - _AT_LIMIT))):
         if reached:
             yield f"{where}: measured {what} is {factor:.3g} × {of} one, at the limit ({bound:g})"
+
+
+def demand_reason(decision: PipelineDecision) -> str:
+    """Return why the planned demand is not the observed one as text; empty where it is."""
+    demand, scaling = decision.demand, decision.spec.scaling
+    planned, forecast, observed = demand.planned, demand.forecast, demand.observed
+    if planned is None:
+        return ""
+    if demand.known is not None:
+        return f"known in advance: {declared_as(demand.known)}"
+    if isinstance(observed, Absence) or forecast is None:
+        margin = decision.metrics.margin
+        return f"last known demand plus {margin - 1:.0%} safety margin while metrics are missing"
+    if number(planned) == number(observed):
+        return ""
+    if number(planned) < number(forecast) and planned < forecast:
+        window = duration(scaling.up.stabilization_s)
+        return f"scale-up waits: lowest forecast within scaling.scaleUp.stabilization of {window}"
+    if number(planned) != number(forecast):
+        until = "" if demand.falls_at_s is None else f"; it may fall at {timestamp(demand.falls_at_s)}"
+        window = duration(scaling.down.stabilization_s)
+        return f"held: the forecast was higher within scaling.scaleDown.stabilization of {window}{until}"
+    launch = f", {duration(demand.launch_s)} of this for a new node" if demand.launch_s else ""
+    ahead = "" if demand.ahead_s is None else f", {duration(demand.ahead_s)} ahead{launch}"
+    return f"what the load may reach until a new replica is ready{ahead}"
 
 
 def demand_change(decision: PipelineDecision) -> str:

@@ -3,7 +3,7 @@
 from enum import Enum
 
 from controller.core.messages.phrases import demand_words, duration, money
-from controller.core.messages.sentences import observed_latency, replicas_words
+from controller.core.messages.sentences import missed, observed_latency, replicas_words
 from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.schedule import field_of
 
@@ -11,6 +11,7 @@ from controller.core.state.schedule import field_of
 class Health(Enum):
     """The most severe problem of a pipeline, the worst first; OK without one. The values are reasons of `Ready`."""
 
+    SLA_MISSED = HoldReason.SLA_MISSED.value
     POOL_NOT_FOUND = HoldReason.POOL_NOT_FOUND.value
     TARGET_MISSING = HoldReason.TARGET_MISSING.value
     CONFLICT = HoldReason.CONFLICT.value
@@ -19,18 +20,26 @@ class Health(Enum):
     PAUSED = HoldReason.PAUSED.value
     IDLE = HoldReason.IDLE.value
     OVERLOADED = "Overloaded"
-    SLA_MISSED = HoldReason.SLA_MISSED.value
+    POOL_UNAVAILABLE = HoldReason.POOL_UNAVAILABLE.value
+    NOT_CREATED = HoldReason.NOT_CREATED.value
+    FRAGMENTED = HoldReason.FRAGMENTED.value
+    CANNOT_START = HoldReason.CANNOT_START.value
+    ON_TRIAL = HoldReason.ON_TRIAL.value
+    INVALID_ANNOTATION = HoldReason.INVALID_ANNOTATION.value
+    PINNED = HoldReason.PINNED.value
     SCALING = "Scaling"
     OK = "OK"
 
 
-READY = frozenset({Health.OK, Health.SCALING, Health.SLA_MISSED, Health.PAUSED, Health.IDLE})
-"""With one of these, the condition Ready of the pipeline is True."""
-_BY_HOLD = (
-    *(HoldReason.POOL_NOT_FOUND, HoldReason.TARGET_MISSING, HoldReason.CONFLICT, HoldReason.SCALE_REFUSED),
-    *(HoldReason.METRICS_MISSING, HoldReason.PAUSED, HoldReason.IDLE),
+_NOT_READY = frozenset(
+    {
+        *(Health.POOL_NOT_FOUND, Health.TARGET_MISSING, Health.CONFLICT, Health.SCALE_REFUSED),
+        *(Health.METRICS_MISSING, Health.OVERLOADED),
+    }
 )
-"""The holds that determine the health, the most severe first."""
+"""With one of these problems, the condition Ready of the pipeline is False."""
+READY = frozenset(Health) - _NOT_READY
+"""A pipeline whose health is one of these is ready, unless it has a second problem that a missed SLA hides."""
 
 
 def summary(decision: PipelineDecision) -> dict[str, str]:
@@ -50,13 +59,21 @@ def summary(decision: PipelineDecision) -> dict[str, str]:
 
 def health(decision: PipelineDecision) -> Health:
     """Return the most severe problem of the pipeline, `OK` or `SCALING` where there is none."""
-    reasons = {hold.reason for hold in decision.holds}
-    for reason in _BY_HOLD:
-        if reason in reasons:
-            return Health(reason.value)
-    if decision.plan is not None and not decision.plan.feasible:
-        return Health.OVERLOADED
-    measured_s = decision.profile.latency_s
-    if isinstance(measured_s, float) and measured_s > decision.spec.sla.latency_s:
-        return Health.SLA_MISSED
-    return Health.SCALING if decision.changes else Health.OK
+    return _problems(decision)[0]
+
+
+def ready(decision: PipelineDecision) -> bool:
+    """Return whether Sluice can act for the pipeline and serve its whole demand. A missed SLA alone changes nothing."""
+    return _NOT_READY.isdisjoint(_problems(decision))
+
+
+def _problems(decision: PipelineDecision) -> list[Health]:
+    """Return the problems of the pipeline, the most severe first; `SCALING` and `OK` are the last."""
+    holds = {hold.reason.value for hold in decision.holds}
+    present = {
+        Health.SLA_MISSED: missed(decision),
+        Health.OVERLOADED: decision.plan is not None and not decision.plan.feasible,
+        Health.SCALING: bool(decision.changes or decision.starting),
+        Health.OK: True,
+    }
+    return [each for each in Health if present.get(each, each.value in holds)]

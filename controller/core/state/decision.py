@@ -11,7 +11,7 @@ from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import MetricsTier, Reading, Scrapes
+from profiler.samples import Absence, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
 
 
@@ -28,9 +28,13 @@ class HoldReason(Enum):
     """Why a change is held back; `messages.decisions.HOLDS` has the texts. The values are condition reasons."""
 
     PAUSED = "Paused"
+    PINNED = "Pinned"
+    INVALID_ANNOTATION = "InvalidAnnotation"
     RECOMMEND_ONLY = "RecommendOnly"
     FOLLOWED = "Followed"
     METRICS_MISSING = "MetricsMissing"
+    TOO_NEW = "TooNew"
+    """Ready replicas that are so new that they cannot have samples yet."""
     TARGET_MISSING = "TargetMissing"
     STABILIZING = "Stabilizing"
     WITHIN_TOLERANCE = "WithinTolerance"
@@ -72,6 +76,7 @@ class ChangeReason(Enum):
     TRIAL = "Trial"
     NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
+    PINNED = "Pinned"
     IDLE = "Idle"
     METRICS_LOST = "MetricsLost"
     """The safety margin while metrics are missing."""
@@ -156,6 +161,9 @@ class DemandUse:
     is missing. `planned` and `before` are None until a demand is known. `known` is the demand known in advance that
     determines `planned`, None where the load does. `no_arrivals_at` has the entry stages that show a demand of 0 where
     the demand query returns no series.
+
+    `ahead_s` is how far ahead the forecast looks: until a replica that is decided now is ready. Of this, `launch_s` is
+    for a new node. `falls_at_s` is when a demand that is held above the forecast may fall, None where it is not held.
     """
 
     observed: Reading
@@ -164,6 +172,33 @@ class DemandUse:
     before: float | None
     known: DemandFloor | None = None
     no_arrivals_at: tuple[StageName, ...] = ()
+    ahead_s: float | None = None
+    launch_s: float = 0.0
+    falls_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """The measured latency exceeds the SLA: since `since_s`, which is `for_s` seconds ago."""
+
+    since_s: float
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartingReplicas:
+    """Replicas of one placement that are desired and not ready after this cycle: `count` of them.
+
+    The last of them is expected to be ready in `ready_in_s` seconds, None where that is not known: one has no node, or
+    is overdue. `startup_s` is the start-up time that this follows from, the measured one if `measured`.
+    """
+
+    stage: StageName
+    pool: PoolName
+    count: int
+    ready_in_s: float | None
+    startup_s: float
+    measured: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +226,8 @@ class PipelineDecision:
     cycle. `floors` has the least replicas of stages whose plan is below what the measured latency has shown to be
     needed. `shared` has the stages that serve other pipelines too. `mismatches` are placements whose pods are not on
     their pool, or do not fit as declared. `budgets` has the ComputeBudgets of the pipeline, by name, with what they
-    allow now in USD per hour.
+    allow now in USD per hour. `miss` is set while the latency exceeds the SLA. `starting` has the replicas that are
+    desired and not ready.
     """
 
     spec: PipelineSpec
@@ -215,6 +251,18 @@ class PipelineDecision:
     recommended: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=dict)
+    miss: Miss | None = None
+    starting: tuple[StartingReplicas, ...] = ()
+
+    @property
+    def refused(self) -> float | None:
+        """Return the observed demand above the limit in force, which an ingress that obeys it refuses.
+
+        None where the demand is not known. It is 0 where there is no limit: what stages refuse is not included.
+        """
+        if isinstance(self.demand.observed, Absence):
+            return None
+        return 0.0 if self.admissible is None else max(0.0, self.demand.observed - self.admissible)
 
     @property
     def key(self) -> PipelineKey:

@@ -17,6 +17,9 @@ PlacementKey = tuple[StageName, PoolName]
 StageKey = tuple[PipelineKey, StageName]
 """The key of a stage in the fleet."""
 
+PAUSE_ANNOTATION, PIN_ANNOTATION = "sluice.dev/pause", "sluice.dev/pin"
+"""The annotations of a SpeechPipeline that pause it, and that pin the replicas of placements."""
+
 UNDECLARED_SERVICE = ServiceLaw(fixed_s=0.05, cv=0.3)
 """Service law of a placement without `serviceTime`: a placeholder, in the range of speech models, that says nothing."""
 UNDECLARED_CV = 0.3
@@ -202,11 +205,46 @@ class PipelineQueries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A pause by annotation, which ends at `until_s`; None: when the annotation is removed."""
+
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """The replicas that an annotation sets for a placement until `until_s`; None: until the annotation is removed.
+
+    In a cycle, `fits` of them are within the budgets and the pool; `short_of` names what has no room for the others.
+    """
+
+    replicas: int
+    until_s: float | None = None
+    fits: int | None = None
+    short_of: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What the annotations of a SpeechPipeline set for a time, beside its spec.
+
+    `problems` has a text for each part of an annotation that is ignored, because it is not valid.
+    """
+
+    pause: Pause | None = None
+    pins: Mapping[PlacementKey, Pin] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+NO_OVERRIDES = Overrides()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
     """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
     items per second. `at_least` is the demand that is known in advance. `sheds` says that the ingress keeps the load
     within `status.admissible`. `declared_basis` is `budget.basis`; without one `with_basis` chooses it, and the
-    replicas' shares count where it has not.
+    replicas' shares count where it has not. `overrides` are those of its annotations.
     """
 
     key: PipelineKey
@@ -227,6 +265,7 @@ class PipelineSpec:
     at_least: tuple[DemandFloor, ...] = ()
     sheds: bool = True
     declared_basis: Basis | None = None
+    overrides: Overrides = NO_OVERRIDES
 
     @property
     def basis(self) -> Basis:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
+from controller.ending import is_interrupted
 from simulations.lab.host import launch
 
 LOOPBACK = "127.0.0.1"
@@ -138,10 +139,10 @@ class Processes:
         child.stop(0.0)
 
     def stop(self) -> None:
-        """Stop all processes, the last started first. Stopping twice is harmless."""
+        """Stop all processes, the last started first; at once if a signal ends this one. Stopping twice is harmless."""
         _starter.submit(lambda: None).result()  # an interrupted `start` may still be running in that thread
         while self._children:
-            self._children[-1].stop()
+            self._children[-1].stop(0.0 if is_interrupted() else _STOP_S)
             self._children.pop()
 
     def __enter__(self) -> Self:

@@ -43,7 +43,9 @@ class FaultAction:
 
 
 def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
-    """Yield a breach for each fault of a scenario that the lab cannot inject."""
+    """Yield a breach for each fault of a scenario that the lab cannot inject, and for a cold start."""
+    if scenario.cold_start:
+        yield Breach(path=("coldStart",), rule="must be false in the lab, which waits for a replica of every stage")
     pipelines = {load.pipeline for load in scenario.load}
     for index, fault in enumerate(scenario.faults):
         if fault.metrics_stale is not None and fault.metrics_stale != EVERYTHING and len(pipelines) > 1:

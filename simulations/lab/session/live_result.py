@@ -5,6 +5,8 @@ from dataclasses import asdict
 
 from simulations.experiment.provenance import provenance
 from simulations.lab.session.report import LabResult, LiveRun, item_scores
+from simulations.report.changes import peak_of
+from simulations.report.conclusions import subject
 from simulations.report.page import render
 from simulations.report.trust import Live
 from simulations.results.results import MEASURES, Experiment, Provenance, RunResult, Tuning
@@ -28,10 +30,12 @@ def live_page(
     `policy` is the name of the policy that scaled, `command` the command line that repeats the run, `max_lag_s` the
     largest lag of the load generator (p99) of a valid run.
     """
+    experiment = live_experiment(run, result, seed=seed, policy=policy, provenance=provenance(scenario, command))
     return render(
-        live_experiment(run, result, seed=seed, policy=policy, provenance=provenance(scenario, command)),
+        experiment,
         scenario,
         error_bar=None,
+        peak=peak_of(scenario, subject(experiment)),
         live=Live(
             kubernetes=result.kubernetes,
             static_peak_cost=result.summary.static_peak_cost,
@@ -60,6 +64,7 @@ def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, 
         p99_s=_worst(each, "p99_s"),
         simulated_s=run.clock.duration_s,
         wall_s=run.clock.duration_s,
+        users=result.users,
         series=run_series(run.pipelines, scores, run.observations),
         decisions=result.decisions,
         **{name: value for name, value in asdict(result.summary).items() if name in MEASURES},

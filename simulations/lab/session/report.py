@@ -12,7 +12,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import spending
-from simulations.results.results import DecisionEntry
+from simulations.results.results import DecisionEntry, user_document
 from simulations.results.scoring import (
     Clock,
     Interval,
@@ -24,6 +24,7 @@ from simulations.results.scoring import (
     totals,
 )
 from simulations.results.spending import Observation
+from simulations.results.users import Users, users_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +112,7 @@ class LabResult:
     kubernetes: str
     windows: tuple[LabWindow, ...]
     decisions: tuple[DecisionEntry, ...]
+    users: tuple[Users, ...]
     summary: LabSummary
 
     def to_json(self) -> dict[str, Any]:
@@ -130,13 +132,15 @@ class LabResult:
                 }
                 for decision in self.decisions
             ],
+            "users": [user_document(users) for users in self.users],
             "summary": asdict(self.summary),
         }
 
 
 def lab_result(run: LiveRun) -> LabResult:
     """Return the result of a finished `run`."""
-    scores = list(item_scores(run).values())
+    by_key = item_scores(run)
+    scores = list(by_key.values())
     return LabResult(
         scenario=run.scenario,
         kubernetes=run.kubernetes,
@@ -150,6 +154,7 @@ def lab_result(run: LiveRun) -> LabResult:
             )
             for decision in run.decisions
         ),
+        users=tuple(users_of(pipeline, by_key[pipeline.key], run.clock) for pipeline in run.pipelines),
         summary=_summary(run, scores),
     )
 

@@ -319,3 +319,53 @@ def test_a_refused_status_and_the_difference_of_clocks_have_series() -> None:
     telemetry.succeeded(snapshot, decision, 0.2, 0, refused={decision.pipelines[0].key})
     assert f"{name} 1.0" in exposed(telemetry)
     assert "sluice_clock_skew_seconds -300.5" in exposed(telemetry)
+
+
+def test_the_time_above_the_sla_is_counted_beside_the_time_in_which_the_latency_was_known() -> None:
+    """Four cycles of 15 s: missed, unknown, met, and missed after a pause of an hour, which counts for one minute."""
+    telemetry = Telemetry()
+    state = replace(a_state(a_spec(sla_s=0.5), replicas={VAD: 1, ENCODER: 1}), latency_s=0.4)
+    after(telemetry, a_snapshot(state))
+    unknown = Absence(reason=AbsenceReason.MISSING)
+    for latency_s, later_s in ((0.6, 15.0), (unknown, 30.0), (0.4, 45.0), (0.6, 3645.0)):
+        lines = after(telemetry, a_snapshot(replace(state, latency_s=latency_s), now_s=NOW_S + later_s))
+    assert of(lines, "pipeline_sla_missed_seconds_total") == {f"{{{CAPTIONS}}}": 75.0}
+    assert of(lines, "pipeline_sla_known_seconds_total") == {f"{{{CAPTIONS}}}": 90.0}
+    assert not of(after(telemetry, Snapshot(now_s=NOW_S, pipelines=(), pools={})), "pipeline_sla_known_seconds_total")
+
+
+@pytest.mark.parametrize(("latency_s", "seconds"), [(0.4, 0.0), (0.6, 95.0), (None, None)])
+def test_the_time_since_which_the_sla_is_missed_is_0_while_it_is_met(
+    latency_s: float | None, seconds: float | None
+) -> None:
+    reading = Absence(reason=AbsenceReason.MISSING) if latency_s is None else latency_s
+    memory = PipelineMemory(missed_since_s=NOW_S - 95)
+    state = replace(a_state(a_spec(sla_s=0.5), replicas={VAD: 1, ENCODER: 1}, memory=memory), latency_s=reading)
+    found = of(after(Telemetry(), a_snapshot(state)), "pipeline_sla_missed_for_seconds")
+    assert found == ({} if seconds is None else {f"{{{CAPTIONS}}}": seconds})
+
+
+def test_demand_above_the_limit_is_refused_and_unknown_demand_has_no_series() -> None:
+    limited = a_snapshot(a_state(a_spec(budget=2.0), demand=500.0, replicas={VAD: 1, ENCODER: 1}))
+    admissible = decide(limited, Policy()).pipelines[0].admissible
+    assert admissible is not None
+    assert of(after(Telemetry(), limited), "pipeline_refused_demand") == {f"{{{CAPTIONS}}}": 500.0 - admissible}
+    enough = a_snapshot(a_state(demand=10.0, replicas={VAD: 1, ENCODER: 1}))
+    assert of(after(Telemetry(), enough), "pipeline_refused_demand") == {f"{{{CAPTIONS}}}": 0.0}
+    blind = a_snapshot(a_state(demand=Absence(reason=AbsenceReason.MISSING), replicas={VAD: 1, ENCODER: 1}))
+    assert not of(after(Telemetry(), blind), "pipeline_refused_demand")
+
+
+def test_replicas_that_start_have_the_time_until_they_are_ready_where_it_is_known() -> None:
+    encoder = a_stage("encoder", a_placement("inferentia", startup_s=60.0), after=["vad"])
+    spec = a_spec(a_stage("vad", a_placement("cpu")), encoder)
+    labels = f'{{{CAPTIONS},pool="inferentia"}}'
+    for target, count, ready_in_s in (
+        (a_target(4), None, None),
+        (a_target(4, ready=2, starting_since_s=[NOW_S - 20, NOW_S - 40]), 2.0, 40.0),
+        (a_target(4, ready=2, starting_since_s=[NOW_S - 20], pending_since_s=[NOW_S - 20]), 2.0, None),
+    ):
+        state = a_state(replace(spec, mode=Mode.PAUSED), replicas={VAD: 1, ENCODER: target})
+        lines = after(Telemetry(), a_snapshot(state))
+        assert of(lines, "pipeline_starting_replicas") == ({} if count is None else {labels: count})
+        assert of(lines, "pipeline_ready_in_seconds") == ({} if ready_in_s is None else {labels: ready_in_s})

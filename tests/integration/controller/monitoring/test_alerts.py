@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.monitoring.alerts import ALERTS
+from controller.monitoring.alerts import ALERTS, BURN_RECORDS
 from simulations.lab.host.binaries import Binaries
 
 pytestmark = pytest.mark.lab
@@ -22,7 +22,7 @@ def promtool(binaries: Binaries, *arguments: str | Path) -> "subprocess.Complete
 def test_prometheus_accepts_the_rules(binaries: Binaries) -> None:
     result = promtool(binaries, "check", "rules", "--lint=all", "--lint-fatal", RULES)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert f"{len(ALERTS)} rules found" in result.stdout
+    assert f"{len(ALERTS) + len(BURN_RECORDS)} rules found" in result.stdout
 
 
 def test_every_alert_fires_with_its_texts_and_is_silent_otherwise(binaries: Binaries) -> None:

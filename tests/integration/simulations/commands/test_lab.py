@@ -100,7 +100,7 @@ def test_it_ends_with_all_its_processes_and_files(
         finally:
             process.kill()
 
-    assert process.returncode == 130
+    assert process.returncode == 128 + signal_number
     assert "report: " not in stdout
     assert stderr.splitlines()[-1] == "interrupted"
     gone, alive = psutil.wait_procs(children, timeout=0)

@@ -29,7 +29,7 @@ def test_kubectl_gets_commands_with_their_help(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = words(monkeypatch, capsys, "do")
-    assert found[0].startswith("doctor\tCheck manifest FILEs")
+    assert found[0].startswith("doctor\tCheck manifests against the cluster")
     assert found[-1] == ":4"  # no file names
 
 

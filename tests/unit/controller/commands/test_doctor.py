@@ -87,7 +87,7 @@ def test_an_invalid_manifest_is_a_check_with_its_line(tmp_path: Path, manifests:
     result = run(tmp_path, ANSWERS, manifests, "-o", "json")
     (check,) = failing(result)
     assert check["subject"] == f"{manifests}:12"
-    assert check["message"].startswith("spec.sla.latency: 400: must be a string")
+    assert check["message"].startswith("spec.sla.latency: 400: must be a duration such as 160ms")
 
 
 def test_todo_comments_that_are_left_are_named(tmp_path: Path, manifests: Path) -> None:

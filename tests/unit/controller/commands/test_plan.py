@@ -48,6 +48,33 @@ def test_the_contract_example_has_a_plan_with_all_fields() -> None:
     assert all(pool["instances"] <= pool["limit"] for pool in answer["pools"])
 
 
+def test_the_plan_says_what_it_would_cost_with_other_service_times() -> None:
+    result = run(*CONTRACT[:2], DEMAND)
+    heading, *lines = result.stdout.splitlines()[-5:]
+    assert re.fullmatch(r"if the service time of a stage is not as given \(the plan costs \$\d+\.\d\d/h\):", heading)
+    assert [line.split(":")[0] for line in lines] == ["  vad", "  encoder", "  decoder", "  lm"]
+    for line in lines[:3]:
+        assert re.fullmatch(r"  \w+: 50% shorter \$[\d.]+/h \(−\d+%\), 50% longer \$[\d.]+/h \(\+\d+%\)", line)
+    assert re.search(r"50% longer only \d\d\.\d% of the load is served within the SLA", lines[3])
+    answer = json.loads(run(*CONTRACT[:2], DEMAND, "-o", "json").stdout)
+    longer = [one["longer"] for one in answer["sensitivity"]]
+    assert [one["cost_per_hour"] > answer["cost_per_hour"] for one in longer[:3]] == [True] * 3
+    assert longer[3]["served_fraction"] < 1
+
+
+def test_low_confidence_widens_the_printed_error_bar(tmp_path: Path) -> None:
+    def error_bar(confidence: str) -> int:
+        path = tmp_path / f"{confidence}.yaml"
+        text = CONTRACT[1].read_text().replace(", confidence: Low", "")
+        path.write_text(re.sub(r"(serviceTime: \{[^}]*)\}", rf"\1, confidence: {confidence}}}", text))
+        found = re.search(r"p95 \d+ ms ± (\d+)% of 250 ms", run(CONTRACT[0], path, DEMAND).stdout)
+        assert found is not None
+        return int(found[1])
+
+    high, medium, low = (error_bar(confidence) for confidence in ("High", "Medium", "Low"))
+    assert 10 <= high < 25 <= medium < 50 <= low
+
+
 def test_yaml_says_the_same_as_json() -> None:
     as_json, as_yaml = (run(*CONTRACT[:2], DEMAND, "-o", form).stdout for form in ("json", "yaml"))
     left, right = json.loads(as_json), yaml.safe_load(as_yaml)
@@ -255,8 +282,13 @@ def test_instances_can_be_replaced() -> None:
         ([], "speech/live-captions: missing; every pipeline in the files needs one"),
         (["--demand=live-captions=8"], "'live-captions': is not in these files"),
         (["--demand=speech/live-captions=many"], "must be NAME=N"),
+        (["--demand=many"], "'speech/live-captions=many': must be NAME=N"),
+        (["--demand=8", DEMAND], "is given twice"),
         (["--demand=speech/live-captions=-1"], "must be NAME=N"),
         (["--demand=speech/live-captions=nan"], "must be NAME=N"),
+        (["--demand=speech/live-captions=1_000"], "must be NAME=N with a number ≥ 0, written as 1000 or 2.5"),
+        (["--demand=speech/live-captions=١٠"], "must be NAME=N"),
+        (["--demand=speech/live-captions=1:1_0"], "HIGH must be a number"),
         ([DEMAND, DEMAND], "is given twice"),
         ([DEMAND, "--instances=gpu=1.5"], "must be a whole number"),
         ([DEMAND, "--instances=tpu=1"], "'tpu': is not in these files"),
@@ -285,6 +317,23 @@ def test_wrong_usage_is_2_and_says_what(options: list[str], message: str) -> Non
     assert result.exit_code == 2
     assert result.stdout == ""
     assert message in result.stderr
+
+
+def test_the_name_of_the_only_pipeline_can_be_left_out_of_the_demand() -> None:
+    for short, long in (("--demand=100", LIGHT), ("--demand=400:3000:3", "--demand=speech/live-captions=400:3000:3")):
+        answers = [json.loads(run(*CONTRACT[:2], option, "-o", "json").stdout) for option in (short, long)]
+        assert {key: value for key, value in answers[0].items() if key != "solve_s"} == {
+            key: value for key, value in answers[1].items() if key != "solve_s"
+        }
+
+
+def test_the_demand_of_one_of_several_pipelines_needs_its_name() -> None:
+    result = run(*EXAMPLE_FILES, "--demand=100", "--instances=c7i=20")
+    assert result.exit_code == 2
+    assert (
+        "--demand: '100': must be NAME=N with a number ≥ 0; the files have archive/batch-transcription, "
+        "meetings/meeting-notes" in result.stderr
+    )
 
 
 def test_only_one_pipeline_may_have_a_range_and_a_frontier_is_that_of_one() -> None:

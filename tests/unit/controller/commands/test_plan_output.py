@@ -175,6 +175,7 @@ def test_too_small_a_budget_is_told_with_what_would_do_and_what_it_buys(capsys: 
 def test_where_no_money_helps_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     hopeless = replace(BAD, advice=Advice(required_budget_per_hour=None, best_latency_s=None))
     lines = printed(capsys, a_plan(hopeless, bound=None, price=None))
+    assert lines[0] == "speech/captions: the SLA cannot be met for the whole load, whatever the budget"
     assert "  no budget is enough: the limit is a pool, the replica bounds or the SLA itself" in lines
     assert "  the whole load exceeds the capacity within $30.00/h, pools and replica bounds, at any latency" in lines
 

@@ -62,3 +62,71 @@ def test_presets_of_a_folder_may_be_named_and_are_checked(tmp_path: Path) -> Non
 @pytest.mark.parametrize("arguments", [[], ["/no/such/file.yaml"], ["--wrong"]])
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
+
+
+def test_a_dash_is_standard_input() -> None:
+    good, bad = CONTRACT[0].read_text(), CONTRACT[0].read_text().replace("device: CPU", "device: TPU")
+    assert CliRunner().invoke(validate, ["-"], input=good).stdout == "3 resources valid\n"
+    result = CliRunner().invoke(validate, ["-"], input=bad)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("-:")
+
+
+def test_a_folder_is_its_manifest_files(tmp_path: Path) -> None:
+    for path in CONTRACT:
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "README.md").write_text("# not a manifest")
+    assert run(tmp_path).stdout == "4 resources valid\n"
+    assert run(tmp_path, tmp_path / CONTRACT[0].name).stdout == "4 resources valid\n"
+    (tmp_path / "empty").mkdir()
+    result = run(tmp_path / "empty")
+    assert result.exit_code == 2
+    assert "has no file *.yaml, *.yml or *.json" in result.stderr
+
+
+@pytest.mark.parametrize("content", ["", "# pools to come\n", "---\n"])
+def test_an_empty_file_is_not_valid(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text(content)
+    result = run(path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: {path}: nothing to check: empty, or only comments\n"
+
+
+def test_files_without_resources_of_sluice_are_not_called_valid(tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("apiVersion: v1\nkind: ConfigMap\n")
+    result = run(path)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "no SpeechPipeline, ComputePool, ComputeBudget in these files; 1 resource of other kinds not checked\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["  name: {{ .Release.Name }}", "{{- if .Values.on }}", "  x: {{- toYaml .Values.x }}"]
+)
+def test_a_template_of_helm_is_recognised(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "template.yaml"
+    path.write_text(f"kind: ComputePool\nmetadata:\n{line}\n")
+    assert run(path).stderr.splitlines()[0] == (
+        f"{path}:3: is a template of Helm, not a manifest; render it first: helm template CHART | sluice validate -"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "rule"),
+    [
+        ("0.5", "0.5", "must be a string: put it in quotes"),
+        (".nan", "NaN", 'must be a decimal number of at least 0 in quotes, such as "0.75"'),
+        ("-1", "-1", 'must be a decimal number of at least 0 in quotes, such as "0.75"'),
+        ("yes", "true", 'must be a decimal number of at least 0 in quotes, such as "0.75"'),
+    ],
+)
+def test_quotes_are_the_advice_only_where_they_help(tmp_path: Path, written: str, shown: str, rule: str) -> None:
+    path = tmp_path / "pool.yaml"
+    path.write_text(
+        "apiVersion: sluice.dev/v1alpha1\nkind: ComputePool\nmetadata: {name: gpu}\nspec:\n  device: GPU\n"
+        f"  nodeSelector: {{a: b}}\n  capacity: {{instances: 1}}\n  price: {{perHour: {written}}}\n"
+    )
+    assert run(path).stderr.splitlines()[0] == f"{path}:8: spec.price.perHour: {shown}: {rule}"

@@ -74,7 +74,7 @@ def test_an_event_is_where_its_object_is_and_that_of_a_cluster_scoped_one_in_def
     recorder.record(an_object("gpu"), "Warning", "CannotDeliver", "no nodes")
     assert [namespace for namespace, _ in log.events] == ["speech", "default"]
     assert "namespace" not in log.events[1][1]["involvedObject"]
-    assert len(log.events[0][1]["message"]) == 1024
+    assert len(log.events[0][1]["message"]) == 250
 
 
 def test_an_event_that_cannot_be_written_is_no_failure_of_the_cycle() -> None:

@@ -17,6 +17,7 @@ from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, TargetMissing, TargetState
+from controller.core.state.spec import Pause
 from controller.kube.cluster import Cluster, View
 from controller.kube.durable import kept_document, memory_document
 from controller.kube.gateway import (
@@ -521,6 +522,19 @@ def test_the_labels_of_a_stage_are_those_of_its_metrics() -> None:
 def test_every_query_of_a_user_has_its_kind() -> None:
     kinds = [_query_kind(name) for name in (("a", "demand"), ("a", "sla"), ("a", "vad", "queue"))]
     assert kinds == [QueryKind.DEMAND, QueryKind.LATENCY, QueryKind.RULES]
+
+
+def test_an_annotation_counts_although_it_leaves_the_generation_as_it_is() -> None:
+    resource = a_pipeline("live")
+    store = a_store(resource)
+    resources = Resources(store, a_store(), a_store())
+    metadata = {**resource["metadata"], "uid": "live", "generation": 1, "resourceVersion": "2"}
+    for version, annotations in (("2", {"sluice.dev/pause": "true"}), ("3", {})):
+        metadata |= {"resourceVersion": version, "annotations": annotations}
+        store.put({**resource, "metadata": dict(metadata)})
+        ((spec, _),), invalid = resources.pipelines()
+        assert not invalid
+        assert spec.overrides.pause == (Pause() if annotations else None)
 
 
 def a_budget(

@@ -8,6 +8,7 @@ from annotated_lease import LeaseLog
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
 
 from controller.core.cycle import decide
+from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from controller.kube.actuator import Write, WriteOutcome
@@ -78,6 +79,7 @@ class StatusLog:
 
     def create(self, resource: Resource, namespace: str, event: dict[str, Any]) -> None:
         assert resource is EVENTS
+        assert 0 < len(event["message"]) <= MOST_CHARACTERS
         self.events.append((event["involvedObject"]["name"], event["reason"]))
         self.messages.append(event["message"])
 

@@ -15,7 +15,7 @@ of_every_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: aler
 
 
 def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load(rule_file())["groups"]
+    group, _ = yaml.safe_load(rule_file())["groups"]
     found: list[dict[str, Any]] = group["rules"]
     return found
 
@@ -55,3 +55,11 @@ def test_the_labels_in_the_texts_are_those_of_the_expression(alert: Alert) -> No
     used = set(re.findall(r"\$labels\.(\w+)", alert.summary + alert.description))
     kept = {label.strip() for labels in re.findall(r"by \(([^)]*)\)", alert.expr) for label in labels.split(",")}
     assert used <= kept
+
+
+def test_the_burn_of_the_error_budget_is_recorded_as_the_alerts_compute_it() -> None:
+    _, group = yaml.safe_load(rule_file())["groups"]
+    recorded = {rule["record"]: rule["expr"] for rule in group["rules"]}
+    fast = next(alert for alert in ALERTS if alert.name == "SluiceSLAFastBurn")
+    assert f"{recorded['pipeline:sluice_error_budget_burn:1h']} > " in fast.expr
+    assert "[6h]" in recorded["pipeline:sluice_error_budget_burn:6h"]

@@ -148,6 +148,14 @@ def test_a_check_of_doctor_that_fails_blocks_and_an_unknown_one_is_named() -> No
     assert "not applied" in texts(page, State.NOTE, "cluster")
 
 
+@pytest.mark.parametrize("ready", ["True", "False"])
+def test_a_problem_that_a_missed_sla_hides_in_the_health_counts(ready: str) -> None:
+    conditions = [{"type": "SLAMet", "status": "False"}, {"type": "Ready", "status": ready}]
+    status = {"summary": {"health": "SLAMissed"}, "conditions": conditions}
+    page = readiness(replace(SUBJECT, live=Live(status=status, explanation=())))
+    assert page.blocked is (ready == "False")
+
+
 @pytest.mark.parametrize(("health", "blocked"), [("OK", False), ("TargetMissing", True), (None, True)])
 def test_the_live_health_counts(health: str | None, blocked: bool) -> None:
     status = {"summary": {"health": health} if health else {}, "latency": {"seconds": "0.21", "source": "Measured"}}

@@ -58,6 +58,13 @@ def test_a_target_has_one_pipeline() -> None:
     )
 
 
+def test_an_annotation_that_the_operator_would_ignore_is_a_finding() -> None:
+    annotations = {"sluice.dev/pause": "true", "sluice.dev/pin": "vad/cpu=1, vad/tpu=2"}
+    (finding,) = check(changed(PIPELINE, {"metadata.annotations": annotations})).findings
+    assert finding.field == "metadata.annotations[sluice.dev/pin]"
+    assert finding.rule == "'vad/tpu=2': pool tpu: must be one of those of stage vad: cpu"
+
+
 @pytest.mark.parametrize("mode", ["Recommend", "Paused"])
 def test_a_pipeline_that_does_not_act_may_name_the_targets_of_another(mode: str) -> None:
     copy = changed(ACTING, {"metadata.name": "copy", "spec.mode": mode})

@@ -4,6 +4,7 @@ from fractions import Fraction
 
 from builders import a_placement, a_pool, a_spec, a_stage
 
+from controller.core.state.snapshot import NodePoolState
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.cluster.agenda import Agenda
@@ -34,7 +35,7 @@ class Recorder:
 
 
 class World:
-    def __init__(self, *, cpu: int = 2, per_instance: int = 2) -> None:
+    def __init__(self, *, cpu: int = 2, per_instance: int = 2, launched: bool = False) -> None:
         asr = a_placement("cpu", per_instance=per_instance, startup_s=STARTUP_S)
         lm = a_placement("gpu", startup_s=STARTUP_S)
         self.spec: PipelineSpec = a_spec(a_stage("asr", asr, lm))
@@ -43,10 +44,14 @@ class World:
         self.now_s = 0.0
         self.cluster = Workloads(
             (self.spec,),
-            [a_pool("cpu", instances=cpu).spec, a_pool("gpu", instances=1).spec],
+            [
+                a_pool("cpu", instances=cpu, node_pool=NodePoolState() if launched else None).spec,
+                a_pool("gpu", instances=1).spec,
+            ],
             agenda=self.agenda,
             servers=self.servers,
             seed=1,
+            node_startup_s=(100.0, 100.0),
         )
         self.asr: PlacementName = (self.spec.key, (StageName("asr"), CPU))
         self.cpu = self.cluster.pools[CPU]
@@ -65,7 +70,7 @@ class World:
         return self.cluster.workloads[self.asr].pods
 
     def state(self) -> tuple[int, int, int, int, int]:
-        target = self.cluster.workloads[self.asr].target_state(self.cpu)
+        target = self.cluster.workloads[self.asr].target_state(self.cpu, now_s=self.now_s)
         return target.desired, target.existing, target.ready, target.terminating, len(target.pending)
 
 
@@ -310,3 +315,51 @@ def test_a_scale_up_during_a_roll_out_ends_with_the_desired_pods_all_new() -> No
 
     assert world.state() == (4, 4, 4, 2, 0)
     assert {pod.name for pod in world.servers.drained} == old
+
+
+def test_a_node_of_a_nodepool_is_launched_for_pending_replicas_and_is_gone_when_it_is_empty() -> None:
+    world = World(launched=True)
+    world.pass_until(7.5)
+    assert not world.cpu.ready(world.now_s)
+    world.scale(2)
+    world.pass_until(107.4)
+
+    assert world.state() == (2, 2, 0, 0, 2), "both are pending until their node is up"
+    (waiting, _) = world.cluster.workloads[world.asr].target_state(world.cpu, now_s=world.now_s).pending
+    state = world.cpu.state(world.now_s)
+    assert state is not None
+    assert waiting.expected == state.claims
+    assert [claim.since_s for claim in state.claims] == [7]
+    assert (state.instances, state.launch_s) == (2, None)
+
+    world.pass_until(107.5)
+    assert world.state() == (2, 2, 0, 0, 0), "they start on it"
+    assert len(world.cpu.ready(world.now_s)) == 1
+    world.pass_until(107.5 + STARTUP_S + 1)
+    assert world.state() == (2, 2, 2, 0, 0)
+    state = world.cpu.state(world.now_s)
+    assert state is not None
+    assert (state.claims, state.launch_s, state.registered_at_s) == ((), 100, 107)
+
+    world.scale(0)
+    for pod in world.servers.drained:
+        world.cluster.ended(pod, world.now_s)
+    assert not world.cpu.ready(world.now_s)
+    world.scale(1)
+    world.pass_until(world.now_s + 99)
+    assert world.state()[4] == 1, "the next replica needs a new node"
+
+
+def test_replicas_at_the_begin_of_a_run_have_their_nodes() -> None:
+    world = World(launched=True)
+    world.cluster.start_at_once(world.asr, 1, 0.0)
+    world.scale(2)
+    world.pass_until(STARTUP_S + 1)
+
+    assert world.state() == (2, 2, 2, 0, 0), "the second replica finds room on the node of the first"
+
+
+def test_a_pool_without_a_nodepool_has_its_nodes_from_the_start() -> None:
+    world = World()
+    assert len(world.cpu.ready(0.0)) == 2
+    assert world.cpu.state(0.0) is None

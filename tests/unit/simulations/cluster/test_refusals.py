@@ -68,7 +68,10 @@ def test_a_pool_without_a_number_of_instances_is_told(tmp_path: Path) -> None:
     found = told(a_scenario(tmp_path, pools=POOLS.replace("capacity: {instances: 4}", "capacity: {readyNodes: true}")))
 
     assert found == [
-        "pools.yaml:17: spec.capacity.instances: (absent): must be given: it is the number of simulated nodes"
+        (
+            "pools.yaml:17: spec.capacity.instances: (absent): a pool without spec.capacity.instances needs it "
+            "(--instances gpu=N)"
+        )
     ]
 
 
@@ -93,7 +96,7 @@ def test_every_what_if_that_is_to_run_is_told_and_no_other(tmp_path: Path) -> No
     up, gpu, crowd = told(scenario, what_ifs=["crowd", "gpu", "up"])
     assert up.startswith(f'scenario.yaml:11: whatIf[0].set[{CAPTIONS}].spec.demand.query: "sum(up)": must be one that')
     assert gpu.startswith(
-        "scenario.yaml:12: whatIf[1].set[ComputePool/gpu].spec.capacity.instances: null: must be given"
+        "scenario.yaml:12: whatIf[1].set[ComputePool/gpu].spec.capacity.instances: null: a pool without"
     )
     assert crowd.startswith(
         'scenario.yaml:13: whatIf[2].load: {"copies": 10000, "speed": 1}: 1.1e+09 sessions: must be'

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_scenarios import ASR_CPU, ASR_GPU, PIPELINE, VAD_CPU, a_scenario
+from small_scenarios import ASR_CPU, ASR_GPU, PIPELINE, POOLS, VAD_CPU, a_scenario
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
@@ -580,7 +580,7 @@ def test_a_placement_that_a_patch_points_elsewhere_is_missing_and_what_ran_there
     seen = world.at(20.0).target(StageName("asr"), PoolName("gpu"))
 
     assert seen == TargetMissing(reason="Deployment/elsewhere: not found")
-    assert reason(world.reading(20.0, ASR_GPU, Quantity.ARRIVAL_RATE)) is AbsenceReason.MISSING
+    assert reason(world.reading(20.0, ASR_GPU, Quantity.ARRIVAL_RATE)) is AbsenceReason.TOO_NEW
     assert world.cluster.observations[-1].cost_per_hour == pytest.approx(2.25)
     assert world.target(50.0, ASR_GPU).ready == 1
 
@@ -605,3 +605,32 @@ def test_what_is_not_simulated_is_refused_when_a_run_is_set_up(tmp_path: Path) -
         UnsupportedScenario, match=r"^SpeechPipeline/speech/captions: spec\.demand\.query: 'sum\(up\)': "
     ):
         World(tmp_path, faults=f"[{{at: 40s, set: {patch}}}]")
+
+
+def test_a_replica_on_a_nodepool_waits_for_its_node_as_long_as_the_scenario_says(tmp_path: Path) -> None:
+    launched = POOLS.replace("capacity: {instances: 4}", "capacity: {instances: 4, nodePool: gpu}")
+    world = World(tmp_path, pools=launched, properties="nodeStartup: {min: 30s, max: 30s}")
+    world.at(0.0)
+    assert world.cluster.snapshot().pools[PoolName("gpu")].ready_instances == 1
+    world.ask(asr_gpu=2)
+
+    (pending,) = world.target(29.0, ASR_GPU).pending
+    pool = world.cluster.snapshot().pools[PoolName("gpu")]
+    assert pool.node_pool is not None
+    assert pool.node_pool.claims == pending.expected
+    assert pool.ready_instances == 1
+    started = world.target(31.0, ASR_GPU)
+    assert (len(started.pending), len(started.starting)) == (0, 1)
+    assert world.cluster.snapshot().pools[PoolName("gpu")].ready_instances == 2
+    assert world.target(49.0, ASR_GPU).ready == 1
+    assert world.target(51.0, ASR_GPU).ready == 2
+    assert world.cluster.snapshot().pools[PoolName("cpu")].node_pool is None
+
+
+def test_nodes_take_one_to_three_minutes_by_default(tmp_path: Path) -> None:
+    launched = POOLS.replace("capacity: {instances: 4}", "capacity: {instances: 4, nodePool: gpu}")
+    world = World(tmp_path, pools=launched, duration_s=300)
+    world.at(0.0)
+    world.ask(asr_gpu=4)
+    assert len(world.target(59.0, ASR_GPU).pending) == 3
+    assert not world.target(181.0, ASR_GPU).pending

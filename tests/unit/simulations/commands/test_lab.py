@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from controller.ending import Interrupted
 from simulations.commands import lab as command
 from simulations.lab.cluster.standing import StandingLab, occupy
 from simulations.lab.host.processes import ProcessError
@@ -60,7 +61,7 @@ class Runs:
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
     monkeypatch.setattr(command, "ensure", runs.ensure)
     monkeypatch.setattr(command, "run", runs.run)
@@ -73,9 +74,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runs]:
         ),
     )
     monkeypatch.setattr(command, "live_page", lambda *_, **__: "<!doctype html>")
-    before = signal.getsignal(signal.SIGTERM)
-    yield runs
-    signal.signal(signal.SIGTERM, before)
+    return runs
 
 
 @pytest.fixture
@@ -118,6 +117,18 @@ def test_without_a_place_for_the_report_it_goes_below_the_current_folder(runs: R
 def test_flags_reach_the_run(runs: Runs, scenario: Path) -> None:
     invoke("run", scenario, "--scale", "0.25", "--interval", "5", "--no-operator")
     assert runs.options == [Options(seed=7, scale=0.25, operator=False, interval_s=5.0)]
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments", "interval_s"),
+    [("", (), 2.0), ("interval: 3s\n", (), 3.0), ("interval: 3s\n", ("--interval", 4), 4.0)],
+)
+def test_the_interval_is_that_of_the_option_or_the_scenario_or_the_lab(
+    runs: Runs, scenario: Path, line: str, arguments: tuple[object, ...], interval_s: float
+) -> None:
+    scenario.write_text(scenario.read_text() + line)
+    invoke("run", scenario, *arguments)
+    assert [options.interval_s for options in runs.options] == [interval_s]
 
 
 def test_the_run_s_folder_goes_with_it(runs: Runs, scenario: Path) -> None:
@@ -208,12 +219,11 @@ def test_what_ends_a_run_is_told_in_a_line(runs: Runs, scenario: Path, failure: 
     assert result.stderr == f"Error: {failure}\n"
 
 
-def test_ctrl_c_is_130_as_in_shells(runs: Runs, scenario: Path) -> None:
-    runs.failure = KeyboardInterrupt()
+def test_a_run_that_a_signal_ends_has_no_report(runs: Runs, scenario: Path) -> None:
+    runs.failure = Interrupted(signal.SIGTERM)
     result = invoke("run", scenario)
-    assert result.exit_code == 130
+    assert result.exit_code == 143
     assert "report: " not in result.stdout
-    assert result.stderr.splitlines()[-1] == "interrupted"
 
 
 @pytest.mark.parametrize(

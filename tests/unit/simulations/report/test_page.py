@@ -63,9 +63,36 @@ def test_the_same_experiment_gives_the_same_bytes_whatever_the_time_it_took(scen
 
 def test_every_policy_in_both_settings_is_in_the_table_and_has_its_charts(whole: str) -> None:
     rows = re.findall(r"<tr>.*?</tr>", section(whole, "policies"))
-    assert len(rows) == 1 + 2 + 10 * 2
+    assert len(rows) == 2 * (1 + 2 + 10 * 2)
     for name in ("run-hpa-default", "run-hpa-trained", "run-sluice-default-double-load"):
         assert re.search(rf'id="{name}".*?<figure', section(whole, "time"), re.DOTALL)
+
+
+def test_the_verdict_is_first_and_what_was_asked_last(whole: str) -> None:
+    order = re.findall(r'<section id="([^"]*)"', whole)
+    assert order == ["found", "changes", "time", "money", "policies", "what-ifs", "trust", "asked", "again", "words"]
+    first = re.search(r"<main>.*?<p[^>]*>(.*?)</p>", whole, re.DOTALL)
+    assert first is not None
+    assert first[1].startswith("Sluice served 398 of 400 open streams (mean) as promised")
+
+
+def test_savings_are_told_against_each_rival(whole: str) -> None:
+    rows = re.findall(r"<tr>(.*?)</tr>", section(whole, "policies").partition("<details>")[0])
+    static = next(row for row in rows if ">static-peak</a>" in row)
+    assert 'data-label="Sluice saves per month">$9,937<' in static
+    assert sum('data-label="Sluice saves per month">–<' in row for row in rows) == 1
+
+
+def test_what_to_change_comes_with_its_worth_the_most_valuable_first(whole: str) -> None:
+    rows = re.findall(r'<th scope="row">(.*?)</th><td class="n"[^>]*>(.*?)</td>', section(whole, "changes"))
+    assert [re.sub("<.*?>.*", "", name) for name, _ in rows] == [
+        "Sluice in place of a static allocation for the peak",
+        "half-budget",
+        "Any better policy: at most",
+        "no-inferentia",
+        "double-load",
+    ]
+    assert [re.sub("<.*?>", "", worth)[0] for _, worth in rows] == ["+", "+", "+", "−", "−"]
 
 
 def test_what_was_asked_is_there(whole: str) -> None:
@@ -81,6 +108,23 @@ def test_what_was_asked_is_there(whole: str) -> None:
         assert words in asked
 
 
+def test_what_was_simulated_otherwise_than_written_is_told_with_what_was_asked(scenario: Scenario) -> None:
+    notes = ("speech/live-captions: demand.query is replaced: <b>", "speech/live-captions: mode Recommend runs as Auto")
+    asked = section(page(replace(an_experiment(), notes=notes), scenario), "asked")
+
+    assert "<h3>Simulated otherwise than written</h3>" in asked
+    assert "<li>speech/live-captions: demand.query is replaced: &lt;b&gt;</li>" in asked
+    assert "<li>speech/live-captions: mode Recommend runs as Auto</li>" in asked
+    assert "otherwise than written" not in page(an_experiment(), scenario)
+
+
+def test_the_interval_of_a_scenario_is_among_what_was_asked(scenario: Scenario) -> None:
+    quick = replace(scenario, file=scenario.file.model_copy(update={"interval": "2s"}))
+
+    assert "Sluice decides every 2 s." in section(page(an_experiment(), quick), "asked")
+    assert "Sluice decides every" not in section(page(an_experiment(), scenario), "asked")
+
+
 def test_what_ifs_are_side_by_side_with_the_scenario_as_it_is(whole: str) -> None:
     rows = re.findall(r'<th scope="row"><a[^>]*>(.*?)</a>', section(whole, "what-ifs"))
     assert rows == ["no change", "half-budget", "no-inferentia", "double-load"]
@@ -94,7 +138,7 @@ def test_a_policy_that_is_beaten_is_told_by_whom(scenario: Scenario) -> None:
     )
     rows = {
         name: row
-        for row in re.findall(r"<tr>(.*?)</tr>", section(markup, "policies"))
+        for row in re.findall(r"<tr>(.*?)</tr>", section(markup, "policies").partition("<details>")[0])
         for name in re.findall(r"<a[^>]*>(.*?)</a>", row)
     }
     assert "dominated by Sluice" in rows["hpa"]
@@ -104,7 +148,7 @@ def test_a_policy_that_is_beaten_is_told_by_whom(scenario: Scenario) -> None:
 
 def test_a_cheap_policy_that_is_late_is_not_praised(scenario: Scenario) -> None:
     markup = page(an_experiment(a_result(), a_result("flink", cost=1.0, met=0.1)), scenario)
-    assert "on the frontier, but misses the SLA too often" in section(markup, "policies")
+    assert "on the frontier, but serves fewer users than promised" in section(markup, "policies")
     assert section(markup, "policies").count('class="verdict good"') == 1
 
 
@@ -149,7 +193,8 @@ def test_a_live_run_has_the_same_report(scenario: Scenario) -> None:
     experiment = replace(an_experiment(a_result(), bounds=[]), self_checks=())
     markup = page(experiment, scenario, live=LIVE)
     assert "A live run of 50 min on Kubernetes v1.36.3" in markup
-    assert "would have cost $12.50" in section(markup, "found")
+    assert "A static allocation for the peak costs $750.00/h" in section(markup, "found")
+    assert "By stage and pool" in section(markup, "money")
     assert "late by 1 ms (p99). At most 5 ms is allowed." in section(markup, "trust")
     assert "Nothing here was simulated, so there are no self-checks" in section(markup, "trust")
     assert "No self-check was run" not in markup

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import a_placement, a_spec, a_stage
+from small_scenarios import a_scenario
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from simulations.scenario.load import peak_demand, pipeline_schedules
+from simulations.scenario.load import load_notes, peak_demand, pipeline_schedules
 from simulations.scenario.scenario import Scenario, load_scenario
 from simulations.scenario.schedule import Schedule
 
@@ -97,3 +98,27 @@ def test_the_peak_of_streams_is_a_number_of_streams_at_once() -> None:
 
 def test_a_run_shorter_than_the_window_is_its_own_mean() -> None:
     assert peak_demand(requests((3.0, 0.0, 10.0)), a_pipeline(), 10.0) == pytest.approx(3.0)
+
+
+def test_a_trace_that_is_shorter_than_the_run_is_named_with_what_follows(tmp_path: Path) -> None:
+    scenario = a_scenario(tmp_path, load=((0.0, 4.0),), duration_s=120)
+    (tmp_path / "load.csv").write_text("Time,asr\n0,4\n10,\n20,4\n30,4\n")
+    text = scenario.path.read_text()
+    load = "trace: load.csv, column: rate_per_s"
+    counts = {}
+    for at_end in ("repeat", "end"):
+        scenario.path.write_text(text.replace(load, f"{load}, series: asr, atEnd: {at_end}, speed: 2"))
+        chosen = load_scenario(scenario.path)
+        gap, shorter = load_notes(chosen)
+        assert gap.startswith("speech/captions: load.csv: 1 of 4 values are missing")
+        assert shorter == (
+            "speech/captions: load.csv: lasts 20 s of the run's 120 s: "
+            + {"repeat": "it is repeated (atEnd: repeat)", "end": "it ends then (atEnd: end)"}[at_end]
+        )
+        counts[at_end] = pipeline_schedules(chosen, seed=1)["speech/captions"].start_s
+    assert counts["end"].max() < 20
+    assert counts["repeat"].max() > 100
+
+
+def test_a_trace_that_is_as_long_as_the_run_gets_no_note(tmp_path: Path) -> None:
+    assert load_notes(a_scenario(tmp_path, duration_s=120)) == ()

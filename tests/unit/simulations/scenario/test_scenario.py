@@ -53,7 +53,8 @@ def findings(path: Path, text: str) -> list[str]:
 def test_the_bundled_scenario_is_valid() -> None:
     scenario = load_scenario(DEMO / "scenario.yaml")
 
-    assert scenario.file.policies == ["sluice"]
+    assert scenario.file.policies == ["sluice", "static-peak"]
+    assert scenario.file.interval == "2s"
 
 
 def test_the_scenario_of_the_contract_is_valid_as_it_stands() -> None:
@@ -442,3 +443,10 @@ def test_a_start_up_time_that_is_not_declared_is_assumed(scenario: Path) -> None
     path.write_text(re.sub(r"\n *startup: .*", "", path.read_text()))
     (pipeline,) = load_scenario(scenario).pipelines
     assert {placement.startup_s for placement in pipeline_spec(pipeline).placements().values()} == {60.0}
+
+
+def test_the_launch_of_a_node_is_between_two_times(scenario: Path) -> None:
+    assert load_scenario(scenario).file.node_startup.range_s == (60, 180)
+    scenario.write_text(f"{SCENARIO}nodeStartup: {{min: 2m, max: 90s}}\n")
+    with pytest.raises(InvalidScenario, match=r"nodeStartup\.max: \"90s\": must be at least min \(2m\)"):
+        load_scenario(scenario)

@@ -2,19 +2,35 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_rule, a_scaling, a_snapshot, a_spec, a_state, default_stages
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_pool,
+    a_rule,
+    a_scaling,
+    a_snapshot,
+    a_spec,
+    a_state,
+    a_target,
+    default_pools,
+    default_stages,
+)
 from planning import Planner
 
 from controller.core.act.targets import Aim, find_aims, late
 from controller.core.assess.assessment import assess
 from controller.core.assess.availability import find_availability
+from controller.core.cycle import decide
 from controller.core.plan.fleet import plan_fleet
-from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
+from controller.core.state.carry_over import DemandSample, PipelineMemory, PoolMemory, RuleMemory
 from controller.core.state.decision import ChangeReason, HoldReason
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState
+from controller.core.state.snapshot import PipelineState, TargetState
 from controller.core.state.spec import PlacementKey
 from optimizer.model import StageName
 from optimizer.plan import Limit, LimitKind
@@ -132,3 +148,43 @@ def test_replicas_that_are_in_time_only_without_the_overhead_are_not_good_enough
     assert grown
     assert all(count > plan[key] for key, count in grown.items())
     assert set(aim.reasons.values()) == {ChangeReason.SLA}
+
+
+def beside_an_outage(replicas: Mapping[PlacementKey, int | TargetState], **state: Any) -> PipelineState:
+    """A pipeline whose encoder has its replicas on the GPU, while the pool inferentia cannot deliver."""
+    memory = PipelineMemory(demand=10.0, samples=(DemandSample(t_s=NOW_S - 900, observed=10.0, forecast=10.0),))
+    return a_state(a_spec(scaling=a_scaling(down_s=0.0)), replicas=replicas, **{"memory": memory, **state})
+
+
+@pytest.mark.parametrize(
+    ("demand", "wanted", "reason"),
+    [
+        (5.0, {VAD: 4, ENCODER_GPU: 2}, ChangeReason.DEMAND),
+        (10.0, {VAD: 4, ENCODER_GPU: 2}, ChangeReason.COST),
+        (20.0, {VAD: 4, ENCODER_GPU: 6}, ChangeReason.DEMAND),
+        (10.0, {VAD: 4, ENCODER_GPU: 6}, ChangeReason.POOL),
+    ],
+)
+def test_a_change_on_the_healthy_pool_has_its_own_reason(
+    planner: Planner, demand: float, wanted: Mapping[PlacementKey, int], reason: ChangeReason
+) -> None:
+    planner.wants(wanted)
+    outage = PoolMemory(unavailable_until_s=NOW_S + 200, backoff_s=300.0, reason="pod-0: no nodes")
+    fleet = {**default_pools(), ENCODER[1]: a_pool("inferentia", memory=outage)}
+    snapshot = a_snapshot(beside_an_outage({VAD: 4, ENCODER_GPU: 4}, demand=demand), fleet=fleet)
+    (decision,) = decide(snapshot, Policy()).pipelines
+    assert [(change.pool, change.reason) for change in decision.changes] == [("gpu", reason)]
+
+
+def test_replicas_that_leave_the_failed_pool_and_their_replacements_have_its_reason(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER_GPU: 4})
+    outage = PoolMemory(unavailable_until_s=NOW_S + 200, backoff_s=300.0, reason="pod-0: no nodes")
+    fleet = {**default_pools(), ENCODER[1]: a_pool("inferentia", memory=outage)}
+    lost = a_target(4, ready=0, pending_since_s=[NOW_S - 400] * 4)
+    (decision,) = decide(
+        a_snapshot(beside_an_outage({VAD: 4, ENCODER: lost}, demand=20.0), fleet=fleet), Policy()
+    ).pipelines
+    assert {change.pool: change.reason for change in decision.changes} == {
+        "inferentia": ChangeReason.POOL,
+        "gpu": ChangeReason.POOL,
+    }

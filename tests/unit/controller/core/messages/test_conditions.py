@@ -1,10 +1,12 @@
 """The conditions of a pipeline."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from builders import (
     ENCODER,
+    ENCODER_GPU,
     NOW_S,
     VAD,
     a_placement,
@@ -20,11 +22,14 @@ from explained import DIRECT, MISSING, blind_for, by_type, decision_of, explain,
 from planning import Planner
 
 from controller.core.cycle import decide
+from controller.core.messages.events import events
+from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.state.carry_over import DemandSample, PipelineMemory
+from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing
 from controller.core.state.spec import Mode
-from optimizer.model import Basis
+from optimizer.model import Basis, StageName
 from profiler.samples import Absence, AbsenceReason, Origin, Scrapes
 from profiler.stages import Correction, Learned
 
@@ -216,3 +221,51 @@ def test_the_spend_is_on_the_basis_of_the_budget_and_says_so(basis: Basis | None
     state = a_state(a_spec(budget=9.0, basis=basis), demand=10.0, replicas={VAD: 1, ENCODER: 1})
     decision = decide(a_snapshot(state), Policy()).pipelines[0]
     assert by_type(decision)["WithinBudget"].message == f"spend {words}"
+
+
+def test_six_missing_workloads_are_one_line_with_six_names(planner: Planner) -> None:
+    names = ("vad", "enhance", "encode", "decode", "punctuate", "translate")
+    spec = a_spec(*(a_stage(name, a_placement("cpu")) for name in names))
+    gone = {
+        key: TargetMissing(reason=f"{placement.target}: not found in namespace speech")
+        for key, placement in spec.placements().items()
+    }
+    decision = decision_of(a_state(spec, replicas=gone)).pipelines[0]
+    found = by_type(decision)
+    listed = ", ".join(f"{name}-cpu" for name in names)
+    message = (
+        "cannot read or scale a workload; its stage is left unchanged and no replica is removed: "
+        f"{listed} (not found in namespace speech)"
+    )
+    assert found["TargetsFound"].message == message
+    for told in (found["Ready"].message, *(event.message for event in events(decision, {}) if event.warning)):
+        assert listed in told
+        assert told.count("not found") == told.count("cannot read") == 1
+        assert len(told) <= MOST_CHARACTERS
+
+
+def test_holds_with_the_same_cause_name_it_once(planner: Planner) -> None:
+    decision = decision_of(a_state(replicas={VAD: 1, ENCODER: 1})).pipelines[0]
+    outages = [
+        Hold(reason=HoldReason.CANNOT_START, stage=VAD[0], pool=VAD[1], detail="CrashLoopBackOff"),
+        Hold(reason=HoldReason.CANNOT_START, stage=ENCODER[0], pool=ENCODER[1], detail="CrashLoopBackOff"),
+        Hold(reason=HoldReason.CANNOT_START, stage=ENCODER[0], pool=ENCODER_GPU[1], detail="ImagePullBackOff"),
+    ]
+    message = by_type(replace(decision, holds=tuple(outages)))["PoolsAvailable"].message
+    assert message == (
+        "replicas have nodes but do not become ready; planned without them where possible: "
+        "vad on cpu, encoder on inferentia (CrashLoopBackOff); encoder on gpu (ImagePullBackOff)"
+    )
+
+
+def test_a_message_that_is_too_long_ends_with_how_much_is_left_out(planner: Planner) -> None:
+    decision = decision_of(a_state(replicas={VAD: 1, ENCODER: 1})).pipelines[0]
+    holds = tuple(
+        Hold(reason=HoldReason.CANNOT_START, stage=StageName(f"stage-{index}"), detail=f"pod-{index}: " + "x" * 40)
+        for index in range(12)
+    )
+    message = by_type(replace(decision, holds=holds))["PoolsAvailable"].message
+    assert len(message) <= MOST_CHARACTERS
+    assert message.startswith("replicas have nodes but do not become ready")
+    assert "stage-0 (pod-0: xxx" in message
+    assert re.search(r"; and \d+ more$", message)

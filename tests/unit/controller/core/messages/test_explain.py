@@ -13,10 +13,10 @@ from builders import (
 from explained import decision_of, explain, growing, section
 from planning import Planner
 
-from controller.core.messages.explain import explain_pipeline, reason_sentence
-from controller.core.messages.sentences import HOLDS, demand_change, latency_of_sla, spend_of_budget
+from controller.core.messages.explain import causes_of, explain_pipeline, reason_sentence
+from controller.core.messages.sentences import HOLDS, change_words, demand_change, latency_of_sla, spend_of_budget
 from controller.core.state.carry_over import DemandSample, FeedbackStep, PipelineMemory
-from controller.core.state.decision import Decision, Hold, HoldReason
+from controller.core.state.decision import ChangeReason, Decision, Hold, HoldReason
 from controller.core.state.spec import Mode
 from optimizer.model import StageName
 from optimizer.plan import Advice, Limit, LimitKind, PlacementStep, ReplayCheck, Step
@@ -29,6 +29,24 @@ def test_one_line_says_what_why_and_with_which_numbers(planner: Planner) -> None
     assert reason_sentence(decision) == (
         f"encoder 2→4 on inferentia (demand): demand {demand}; p95 268 ms of 500 ms; spend $2.50/h of $20.00/h"
     )
+
+
+@pytest.mark.parametrize("reason", ChangeReason)
+@pytest.mark.parametrize("latency_s", [0.2, 2.0])
+def test_the_causes_of_a_line_are_its_changes_also_while_the_sla_is_missed(
+    planner: Planner, reason: ChangeReason, latency_s: float
+) -> None:
+    planner.wants({VAD: 5, ENCODER: 7})
+    state = replace(a_state(demand=50.0, replicas={VAD: 4, ENCODER: 4}), latency_s=latency_s)
+    decision = decision_of(state).pipelines[0]
+    assert len(decision.changes) == 2
+    first, second = decision.changes
+    decision = replace(decision, changes=(replace(first, reason=reason), second))
+    sentence = reason_sentence(decision)
+    assert sentence.startswith("SLA missed") == (latency_s > 0.5)
+    assert causes_of(sentence) == list(change_words(decision))
+    unchanged = reason_sentence(replace(decision, changes=()))
+    assert causes_of(unchanged) == [unchanged]
 
 
 def test_one_line_without_a_change_says_why_there_is_none(planner: Planner) -> None:
@@ -189,8 +207,8 @@ def test_while_the_measured_latency_exceeds_the_sla_nothing_says_that_it_is_met(
 
     more, change = told_with()
     assert "by the model the plan meets the SLA; measured, it is missed" in more
-    assert "p95 above 500 ms in the next cycles too: replicas are then added" in change
-    assert "p95 after the step at stage encoder" in told_with(step=True)[1]
+    assert "replicas are added if p95 stays above 500 ms in the next cycles" in change
+    assert "the effect of the step at stage encoder is observed" in told_with(step=True)[1]
     assert "less time outside the stages" in told_with(Hold(reason=HoldReason.UNEXPLAINED, detail="p95 800 ms"))[1]
     no_room = Hold(reason=HoldReason.SLA_MISSED, stage=ENCODER[0], detail="no room")
     assert "a higher replicas.max of stage encoder" in told_with(no_room)[1]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.core.messages.phrases import step_words
+from controller.core.messages.phrases import MOST_CHARACTERS, brief, step_words
 from optimizer.model import PoolName, StageName
 from optimizer.plan import PlacementStep, Step
 
@@ -35,3 +35,15 @@ def test_a_step_says_what_changes_and_what_that_buys(
 ) -> None:
     step = Step(stage=StageName("decoder"), changes=tuple(changes), latency_saved_s=saved_s, cost_added_per_hour=added)
     assert step_words(step) == words
+
+
+def test_a_message_says_each_clause_once_and_is_never_too_long() -> None:
+    assert brief(["a; b", "b", "", "c; a"]) == "a; b; c"
+    assert brief(["short", "many words " * 30, "z"]).startswith("short; many words many")
+    assert brief(["short", "many words " * 30, "z"]).endswith(" many …; and 1 more")
+    assert brief(["x" * 220, "y" * 300, "z"]) == f"{'x' * 220}; and 2 more"
+    words = brief([" ".join(["word"] * 100)])
+    assert len(words) <= MOST_CHARACTERS
+    assert words.endswith("word …")
+    assert len(brief(["x" * 300])) <= MOST_CHARACTERS
+    assert brief(["x" * 300]).startswith("xxx")

@@ -9,7 +9,7 @@ import pytest
 from builders import ENCODER, NOW_S, VAD, a_pool, a_snapshot, a_state
 from corpus import ROOT
 from planning import Planner
-from reasons_document import DOCUMENT, ListedReason, kinds, listed_reasons, renewed, tables
+from reasons_document import DOCUMENT, ListedReason, first_looks, kinds, listed_reasons, renewed, tables
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
@@ -20,8 +20,10 @@ from controller.core.messages.conditions import (
     unusable_condition,
 )
 from controller.core.messages.events import events
+from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.messages.sentences import CHANGES, HOLDS
+from controller.core.messages.summary import Health
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import (
     BudgetDecision,
@@ -63,6 +65,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     yield replace(decision, admissible=0.0, holds=(Hold(reason=HoldReason.IDLE),))
     yield replace(decision, spec=replace(decision.spec, sheds=False))
     yield from (replace(decision, holds=(Hold(reason=reason),)) for reason in HoldReason)
+    late = replace(decision, profile=replace(decision.profile, latency_s=2.0))
+    yield replace(late, holds=(Hold(reason=HoldReason.CONFLICT),))
     for reason in AbsenceReason:
         yield replace(decision, profile=replace(decision.profile, latency_s=Absence(reason=reason)))
     for source in LatencySource:
@@ -152,7 +156,7 @@ def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision
     for variant in (growing, *variants(decision)):
         for before in ({}, dict.fromkeys(types, "True"), dict.fromkeys(types, "False")):
             for event in events(variant, before, {"MetricsAvailable": "Another"}):
-                assert event.message
+                assert 0 < len(event.message) <= MOST_CHARACTERS
                 emitted.add((event.reason, "Warning" if event.warning else "Normal"))
     emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
     assert (WriteOutcome.APPLIED.value, "Normal") in emitted
@@ -186,6 +190,16 @@ def test_the_document_has_the_reasons_of_the_code() -> None:
     text = DOCUMENT.read_text()
     assert kinds(text) == [*(each.value for each in ConditionType), "Event", *tables()]
     assert text == renewed(text), "make docs-renew"
+
+
+def test_the_runbook_has_a_first_look_for_every_health_condition_and_event() -> None:
+    of_ready = [each.reason for each in listed()[ConditionType.READY.value]]
+    assert {each.value for each in Health} <= set(of_ready)
+    looks = first_looks()
+    assert looks.keys() == {"HEALTH", "condition", "Event"}
+    assert sorted(looks["HEALTH"]) == sorted(of_ready)
+    assert looks["condition"] == [each.value for each in ConditionType]
+    assert sorted(looks["Event"]) == sorted(each.reason for each in listed()[None])
 
 
 def test_a_table_that_is_out_of_date_is_renewed() -> None:

@@ -84,7 +84,7 @@ def test_it_has_a_page_of_its_own() -> None:
     assert "on Kubernetes v1.36.3" in page
     assert "Replicas of asr" in page
     assert "more demand" in page
-    assert "would have cost $30.00" in page
+    assert "A static allocation for the peak costs $3,600.00/h" in page
     assert "late by 1 ms (p99). At most 0.5 ms is allowed: the run is invalid" in page
     assert "sluice lab run scenario.yaml" in page
 
