@@ -175,7 +175,7 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
         "reason": "encoder (demand): demand 300 streams",
     }
     assert len(report["decisions"]) == len(DECISIONS)
-    assert runs.asked == [("demo", Options(seed=1))]
+    assert runs.asked == [("demo", Options(seed=1, interval_s=1.0))]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_the_bundled_scenario_is_valid() -> None:
     scenario = load_scenario(DEMO / "scenario.yaml")
 
     assert scenario.file.policies == ["sluice", "static-peak"]
-    assert scenario.file.interval == "2s"
+    assert scenario.file.interval == "1s"
 
 
 def test_the_scenario_of_the_contract_is_valid_as_it_stands() -> None:
