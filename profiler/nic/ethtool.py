@@ -6,7 +6,6 @@ The numbers and structures are those of Linux's include/uapi/linux/ethtool.h.
 import ctypes
 import errno
 import fcntl
-import re
 import socket
 import struct
 from collections.abc import Callable, Mapping
@@ -32,17 +31,6 @@ _LACKING = {errno.EOPNOTSUPP, errno.ENODEV, errno.EINVAL, errno.ENOTTY}
 Call = Callable[[str, bytes], bytes]
 """Sends a command for a device to the kernel, and returns the structure as the kernel filled it in."""
 Value = TypeVar("Value")
-
-_QUEUE_PACKETS = (
-    re.compile(r"queue_(\d+)_rx_cnt"),  # ena
-    re.compile(r"rx_queue_(\d+)_packets"),  # virtio_net, igb, ixgbe
-    re.compile(r"rx-(\d+)\.packets"),  # i40e
-    re.compile(r"rx(\d+)_packets"),  # mlx5, gve, newer virtio_net
-)
-ALLOWANCES = ("bw_in", "bw_out", "pps", "conntrack", "linklocal")
-"""The allowances of an EC2 instance beyond which ENA queues or drops packets."""
-RECEIVE_ALLOWANCES = ("bw_in", "pps", "conntrack")
-"""Those that limit what an instance receives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,23 +96,6 @@ def statistics(device: str, call: Call = kernel_call) -> Mapping[str, int] | Abs
         return dict(zip(texts, struct.unpack(f"={count}Q", values), strict=True))
 
     return _or_absence(device, "the driver has no statistics", read)
-
-
-def queue_packets(found: Mapping[str, int]) -> Mapping[int, int]:
-    """Return the packets that each receive queue took, from the statistics of a driver; empty where it has none."""
-    return {
-        int(match[1]): value
-        for name, value in found.items()
-        for pattern in _QUEUE_PACKETS
-        if (match := pattern.fullmatch(name)) is not None
-    }
-
-
-def exceeded(found: Mapping[str, int], allowances: tuple[str, ...]) -> int | None:
-    """Return the packets beyond the EC2 allowances; None where the driver lacks one of the counters."""
-    values = [found.get(f"{allowance}_allowance_exceeded") for allowance in allowances]
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
 
 
 def _or_absence(device: str, lacking: str, read: Callable[[], Value]) -> Value | Absence:

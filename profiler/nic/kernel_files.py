@@ -10,6 +10,7 @@ from profiler.nic.readings import DeviceCounters, SoftnetCpu, UdpCounters, UdpSo
 from profiler.samples import Absence, Reading
 
 _WRAP = 2**32
+_NOT_ASKED = unsupported("sock_diag has nothing of this socket")
 _UDP_FIELDS = 12
 """Fields of a line of /proc/net/udp up to `pointer`; `drops` follows."""
 _BACKLOG, _CPU = 11, 12
@@ -48,7 +49,8 @@ def udp_sockets(text: str, version: int) -> tuple[UdpSocket, ...]:
                     version=version,
                     queued_bytes=int(queued, 16),
                     drops=drops,
-                    limit_bytes=unsupported("sock_diag was not asked"),
+                    limit_bytes=_NOT_ASKED,
+                    charged_bytes=_NOT_ASKED,
                 )
             )
         except (ValueError, IndexError):

@@ -211,7 +211,9 @@ class NodeReader:
 
 def _with_limit(socket: UdpSocket, limits: Mapping[int, SocketMemory] | Absence) -> UdpSocket:
     if isinstance(limits, Absence):
-        return replace(socket, limit_bytes=limits)
+        return replace(socket, limit_bytes=limits, charged_bytes=limits)
     memory = limits.get(socket.inode)
     # Opened since, or closed: the two are not read at one moment.
-    return socket if memory is None else replace(socket, limit_bytes=float(memory.limit_bytes))
+    if memory is None:
+        return socket
+    return replace(socket, limit_bytes=float(memory.limit_bytes), charged_bytes=float(memory.charged_bytes))

@@ -7,7 +7,7 @@ depths of the sockets' buffers and of the CPUs' backlogs.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from profiler.nic.ethtool import RECEIVE_ALLOWANCES, exceeded, queue_packets
+from profiler.nic.driver_statistics import RECEIVE_ALLOWANCES, exceeded, queue_packets
 from profiler.nic.kernel_files import increase, wrapped_increase
 from profiler.nic.readings import (
     Device,
@@ -181,19 +181,16 @@ def _fill(sockets: tuple[UdpSocket, ...] | Absence) -> Reading:
         return sockets
     if not sockets:
         return Absence(reason=AbsenceReason.NO_TRAFFIC, detail="no UDP socket")
-    fills = [
-        min(1.0, each.queued_bytes / limit)
-        for each in sockets
-        if not isinstance(limit := each.limit_bytes, Absence) and limit > 0
-    ]
-    return (
-        max(fills)
-        if fills
-        else next(
-            (each.limit_bytes for each in sockets if isinstance(each.limit_bytes, Absence)),
-            unsupported("the sockets have no buffer"),
-        )
-    )
+    fills = [_used(each) for each in sockets]
+    known = [fill for fill in fills if not isinstance(fill, Absence)]
+    return max(known) if known else fills[0]
+
+
+def _used(socket: UdpSocket) -> Reading:
+    charged, limit = socket.charged_bytes, socket.limit_bytes
+    if isinstance(charged, Absence) or isinstance(limit, Absence):
+        return charged if isinstance(charged, Absence) else limit
+    return min(1.0, charged / limit) if limit > 0 else unsupported("the socket has no receive buffer")
 
 
 def _device(before: Device | None, now: Device, elapsed_s: float) -> DeviceGauges:

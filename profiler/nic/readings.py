@@ -18,8 +18,10 @@ def unsupported(detail: str) -> Absence:
 class UdpSocket:
     """A UDP socket. `queued_bytes` wait in its receive buffer, packet overhead included, and `drops` counts losses.
 
-    `limit_bytes` is the size of the buffer in the same unit: twice the SO_RCVBUF that the process asked for. `version`
-    is that of IP, 4 or 6.
+    `limit_bytes` is the size of the buffer in the same unit: twice the SO_RCVBUF that the process asked for.
+    `charged_bytes` count against it. They are more than wait: Linux takes back what was read in portions of up to a
+    quarter of the buffer, and a datagram is lost when the charge, not what waits, reaches the limit. `version` is that
+    of IP, 4 or 6.
     """
 
     inode: int
@@ -27,6 +29,7 @@ class UdpSocket:
     queued_bytes: int
     drops: Reading
     limit_bytes: Reading
+    charged_bytes: Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,9 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketMemory:
-    """The receive buffer of a socket: `queued_bytes` of at most `limit_bytes` are in use, packet overhead included."""
+    """The receive buffer of a socket: `charged_bytes` of at most `limit_bytes` are in use, packet overhead included."""
 
-    queued_bytes: int
+    charged_bytes: int
     limit_bytes: int
 
 
@@ -58,8 +58,8 @@ def parse(data: bytes) -> tuple[dict[int, SocketMemory], bool]:
         (inode,) = struct.unpack_from("=I", body, _INODE_AT)
         for attribute, value in _attributes(body[_MESSAGE_SIZE:]):
             if attribute == _INET_DIAG_SKMEMINFO:
-                queued, limit = _MEMORY.unpack_from(value)
-                found[inode] = SocketMemory(queued_bytes=queued, limit_bytes=limit)
+                charged, limit = _MEMORY.unpack_from(value)
+                found[inode] = SocketMemory(charged_bytes=charged, limit_bytes=limit)
         at += _aligned(length)
     return found, False
 

@@ -18,6 +18,7 @@ from profiler.samples import Absence, AbsenceReason
 
 RECORDED = Path(__file__).parent / "recorded"
 UID = "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+SLICE = f"pod{UID.replace('-', '_')}.slice"
 
 
 def recorded(name: str, folder: str = "linux-6.18") -> str:
@@ -40,7 +41,9 @@ def test_a_socket_without_the_column_drops_has_none() -> None:
     assert socket.drops.reason is AbsenceReason.UNSUPPORTED
 
 
-@pytest.mark.parametrize("line", ["x", "1: 0:0 0:0 07 00000000 0:0 0 0 0 1 2 3 4", "1: 0:0 0:0 07 0:ZZ 0:0 0 0 0 1 2 3 4"])
+@pytest.mark.parametrize(
+    "line", ["x", "1: 0:0 0:0 07 00000000 0:0 0 0 0 1 2 3 4", "1: 0:0 0:0 07 0:ZZ 0:0 0 0 0 1 2 3 4"]
+)
 def test_a_line_of_another_format_is_refused(line: str) -> None:
     with pytest.raises(InvalidFile, match="/proc/net/udp"):
         udp_sockets(f"header\n{line}\n", 4)
@@ -70,7 +73,10 @@ def test_softnet_of_another_format_is_refused() -> None:
 
 
 def test_udp_counters_are_of_both_versions_of_ip() -> None:
-    snmp, snmp6 = recorded("snmp"), recorded("snmp6").replace("Udp6RcvbufErrors                \t0", "Udp6RcvbufErrors 4")
+    snmp, snmp6 = (
+        recorded("snmp"),
+        recorded("snmp6").replace("Udp6RcvbufErrors                \t0", "Udp6RcvbufErrors 4"),
+    )
     found = udp_counters(snmp, snmp6)
     assert not isinstance(found, Absence)
     assert found.receive_buffer_errors == 25
@@ -113,9 +119,9 @@ def test_a_device_of_another_format_is_refused() -> None:
 @pytest.mark.parametrize(
     "cgroup",
     [
-        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice/cri-containerd-ab.scope",
-        f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-ab.scope",
-        f"0::/../../kubepods-besteffort-pod{UID.replace('-', '_')}.slice/crio-ab.scope/container",
+        f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-{SLICE}/cri-containerd-ab.scope",
+        f"0::/kubepods.slice/kubepods-{SLICE}/cri-containerd-ab.scope",
+        f"0::/../../kubepods-besteffort-{SLICE}/crio-ab.scope/container",
         f"0::/kubepods/besteffort/pod{UID}/ab12",
         f"11:memory:/kubepods/burstable/pod{UID}/ab12\n1:name=systemd:/kubepods/burstable/pod{UID}/ab12\n0::/system.slice",
     ],

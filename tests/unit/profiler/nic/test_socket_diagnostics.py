@@ -22,15 +22,15 @@ def test_a_recorded_answer_has_the_limits_of_the_sockets_in_the_file() -> None:
     memory, last = parse(answer)
     flooded, idle = udp_sockets((RECORDED / "udp").read_text(), 4)
     assert not last
-    assert memory[flooded.inode] == SocketMemory(queued_bytes=flooded.queued_bytes, limit_bytes=16384)
-    assert memory[idle.inode] == SocketMemory(queued_bytes=0, limit_bytes=212992)
+    assert memory[flooded.inode] == SocketMemory(charged_bytes=flooded.queued_bytes, limit_bytes=16384)
+    assert memory[idle.inode] == SocketMemory(charged_bytes=0, limit_bytes=212992)
     assert parse(end) == ({}, True)
 
 
 def test_the_answer_for_ipv6_has_further_attributes() -> None:
     memory, _ = parse(recorded("sock_diag6.hex")[0])
     waiting, _ = udp_sockets((RECORDED / "udp6").read_text(), 6)
-    assert memory[waiting.inode] == SocketMemory(queued_bytes=waiting.queued_bytes, limit_bytes=212992)
+    assert memory[waiting.inode] == SocketMemory(charged_bytes=waiting.queued_bytes, limit_bytes=212992)
 
 
 def test_a_refusal_is_an_error() -> None:
