@@ -7,7 +7,7 @@ from enum import Enum
 
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.law import BatchTimes
-from profiler.samples import PlacementSamples, Quantity, Reading
+from profiler.samples import NO_DEVICE, DeviceQuantity, PlacementSamples, Quantity, Reading
 
 PlacementKey = tuple[StageName, PoolName]
 
@@ -177,7 +177,8 @@ class StageProfile:
     `pass_ratio_measured` the newest measurement. `pressure` is 0.40 · latency + 0.30 · utilization + 0.30 · queue, each
     0–1. `latency_factor` is the measured over the modelled 95th percentile, as plans use it; `latency_correction` is
     the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
-    the present load and replicas, None where it could not be compared with a measurement.
+    the present load and replicas, None where it could not be compared with a measurement. `devices` has the readings of
+    the devices of its pods, over the placements whose pools have some.
     """
 
     name: StageName
@@ -189,6 +190,11 @@ class StageProfile:
     latency_factor: float = 1.0
     latency_correction: Correction | None = None
     modelled_p95_s: float | None = None
+    devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
+
+    def of_devices(self, quantity: DeviceQuantity) -> Reading:
+        """Return the reading of `quantity`; it is `Unsupported` if no exporter has it for a pool of the stage."""
+        return self.devices.get(quantity, NO_DEVICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,10 +54,11 @@ def metrics_target(
     pods: frozenset[str],
     endpoints: Mapping[str, PodEndpoint],
     long_ready: frozenset[str] = frozenset(),
+    device: str = "",
 ) -> PlacementTarget:
     """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
 
-    `long_ready` are those of `pods` that have had to report for `SILENT_S`.
+    `long_ready` are those of `pods` that have had to report for `SILENT_S`; `device` is that of the pool.
     """
     return PlacementTarget(
         pipeline=spec.key,
@@ -75,6 +76,7 @@ def metrics_target(
         answer=stage.metrics_answer,
         long_ready=long_ready,
         labels=stage.metrics_labels,
+        device=device,
     )
 
 

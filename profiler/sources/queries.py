@@ -17,11 +17,14 @@ from optimizer.model import PipelineKey
 from profiler.samples import (
     DEFAULT_LABELS,
     SILENT_S,
+    THROTTLED_SHARE,
     TOO_NEW,
     UNKNOWN_SCRAPES,
     Absence,
     AbsenceReason,
     Answer,
+    DeviceFault,
+    DeviceQuantity,
     Origin,
     PlacementSamples,
     PlacementTarget,
@@ -29,6 +32,7 @@ from profiler.samples import (
     Reading,
     Scrapes,
     SeriesLabels,
+    sane,
 )
 from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import (
@@ -40,11 +44,13 @@ from profiler.sources.combine import (
     reporting,
     whole_answer_percentile,
 )
+from profiler.sources.device_presets import DeviceFormula, formulas_of
 from profiler.sources.models import chosen_models
 from profiler.sources.presets import Combine, Divisor, Edge, Formula, LoadedPresets, Preset
 from profiler.sources.promql import (
     PodSeries,
     fill,
+    fill_devices,
     namespace_matcher,
     of_models,
     pod_matcher,
@@ -136,6 +142,44 @@ class PlannedSessions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDevices:
+    """The queries for the devices of one placement's pods. Their results have a series per pod with the default labels.
+
+    A pod counts as reporting if it has a series: the exporters are scraped apart from the servers of the stage.
+    """
+
+    pods: frozenset[Pod]
+    formulas: Mapping[DeviceQuantity, tuple[str, DeviceFormula]]
+
+    def readings(self, results: PodResults) -> Mapping[DeviceQuantity, Reading]:
+        """Return the readings of the placement, an `Absence` where too few pods have a series."""
+        return {quantity: self._reading(results[query], own) for quantity, (query, own) in self.formulas.items()}
+
+    def faults(self, results: PodResults) -> Mapping[str, DeviceFault]:
+        """Return what is wrong with the devices of pods, by the pod's name; pods without a fault are left out."""
+        errors = self._positive(results, DeviceQuantity.ERRORS, 0.0)
+        throttled = self._positive(results, DeviceQuantity.THROTTLED, THROTTLED_SHARE)
+        return {
+            name: DeviceFault(errors=errors.get(name, 0.0), throttled=throttled.get(name, 0.0))
+            for name in sorted(errors.keys() | throttled.keys())
+        }
+
+    def _reading(self, result: PodSeries | Absence, formula: DeviceFormula) -> Reading:
+        if isinstance(result, Absence):
+            return result
+        values = result.values(self.pods)
+        ages_s = dict.fromkeys(values, 0.0)
+        return combine_values(formula.combine, reporting(self.pods, ages_s, math.inf), values)
+
+    def _positive(self, results: PodResults, quantity: DeviceQuantity, above: float) -> dict[str, float]:
+        if quantity not in self.formulas:
+            return {}
+        result = results[self.formulas[quantity][0]]
+        values = {} if isinstance(result, Absence) else result.values(self.pods)
+        return {name: value for (_, name), value in values.items() if sane(value) and value > above}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPlan:
     """The readings of a request and the queries that they need."""
 
@@ -143,11 +187,17 @@ class QueryPlan:
     sessions: Mapping[PlacementId, PlannedSessions]
     scalars: Mapping[Hashable, PlannedReading]
     scrapes: Mapping[PlacementId, "PlannedScrapes"] = field(default_factory=dict)
+    devices: Mapping[PlacementId, PlannedDevices] = field(default_factory=dict)
+
+    def device_queries(self) -> set[str]:
+        """Return the queries for the devices of pods, which are among `pod_queries`."""
+        return {query for planned in self.devices.values() for query, _ in planned.formulas.values()}
 
     def pod_queries(self) -> set[str]:
         """Return the queries for all placements, overrides included."""
         own = {query for own in self.placements.values() for planned in own.values() for query in planned.queries}
-        return own | {query for planned in self.scrapes.values() for query in planned.queries}
+        own |= {query for planned in self.scrapes.values() for query in planned.queries}
+        return own | self.device_queries()
 
     def user_queries(self) -> set[str]:
         """Return the users' queries for demand, SLA and rules."""
@@ -158,7 +208,8 @@ class QueryPlan:
         kinds: dict[str, QueryKind] = {}
         own = (planned for placement in self.placements.values() for planned in placement.values())
         scrapes = (planned.queries for planned in self.scrapes.values())
-        for queries in (*(planned.queries for planned in (*own, *self.scalars.values())), *scrapes):
+        devices = dict.fromkeys(self.device_queries(), QueryKind.OTHER)
+        for queries in (*(planned.queries for planned in (*own, *self.scalars.values())), *scrapes, devices):
             for query, kind in queries.items():
                 known = kinds.get(query)
                 if known is None or _ORDER[kind] < _ORDER[known]:
@@ -204,6 +255,8 @@ class QueryPlan:
                     readings={quantity: planned.reading(by_pod) for quantity, planned in own.items()},
                     sessions=self.sessions[key].by_pod(by_pod) if key in self.sessions else {},
                     scrapes=self.scrapes[key].conclude(by_pod) if key in self.scrapes else UNKNOWN_SCRAPES,
+                    devices=self.devices[key].readings(by_pod) if key in self.devices else {},
+                    device_faults=self.devices[key].faults(by_pod) if key in self.devices else {},
                 )
                 for key, own in self.placements.items()
             },
@@ -256,6 +309,21 @@ def query_plan(
             for key, query in request.scalars.items()
         },
         scrapes={key: PlannedScrapes(reads=own) for key, own in reads.items()} if checks else {},
+        devices={
+            (target.pipeline, target.stage, target.pool): _of_devices(target, target.labels or labels, namespaces)
+            for target in request.placements
+            if target.pods and target.device
+        },
+    )
+
+
+def _of_devices(target: PlacementTarget, labels: SeriesLabels, namespaces: Sequence[str]) -> PlannedDevices:
+    return PlannedDevices(
+        pods=frozenset((target.namespace, pod) for pod in target.pods),
+        formulas={
+            quantity: (fill_devices(formula.value, tuple(namespaces), labels.match, target.window_s), formula)
+            for quantity, formula in formulas_of(target.device).items()
+        },
     )
 
 
