@@ -215,8 +215,7 @@ class PlacementTarget:
     replaces the preset's query of a quantity by the user's PromQL, which must return one series and may use `$pods` and
     `$window`. `model` is the model of the server to which the metrics belong, None for the only one; `answer` is the
     answer whose latencies are read. `long_ready` are those of `pods` that have been ready for `SILENT_S` and longer.
-    `labels` are those of the pods' series, None: those that the source is set to. `device` is that of the pool, ""
-    where it is not known.
+    `labels` are those of the pods' series, None: those that the source is set to.
     """
 
     pipeline: PipelineKey
@@ -234,7 +233,6 @@ class PlacementTarget:
     answer: Answer = Answer.WHOLE
     long_ready: frozenset[str] = frozenset()
     labels: SeriesLabels | None = None
-    device: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ _DEAD_S = 60.0
 
 @click.command(
     "nic-exporter",
-    short_help="Export the receive pressure of a node's network cards and of its pods",
+    short_help="Export a node's network receive pressure",
     epilog=examples("sluice nic-exporter --port 9111", "sluice nic-exporter --node ip-10-0-1-7.ec2.internal"),
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=9111, show_default=True, help="Port of /metrics.")

@@ -351,7 +351,7 @@ class Reader:
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
         devices = {spec.name: spec.device for spec, _ in pools}
-        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads, devices))
+        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads), devices)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
@@ -519,10 +519,7 @@ class Reader:
         )
 
     def _metrics_targets(
-        self,
-        specs: Sequence[PipelineSpec],
-        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
-        devices: Mapping[PoolName, str],
+        self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
     ) -> tuple[PlacementTarget, ...]:
         return tuple(
             metrics_target(
@@ -532,7 +529,6 @@ class Reader:
                 pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
                 endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
                 long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
-                device=devices.get(placement.pool, ""),
             )
             for spec in specs
             for stage in spec.stages

@@ -177,7 +177,8 @@ class PipelineStatus(Part):
     """The generation of the spec that this status is about."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, Shedding."""
+    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
+    Shedding."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

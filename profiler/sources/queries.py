@@ -310,19 +310,23 @@ def query_plan(
         },
         scrapes={key: PlannedScrapes(reads=own) for key, own in reads.items()} if checks else {},
         devices={
-            (target.pipeline, target.stage, target.pool): _of_devices(target, target.labels or labels, namespaces)
+            (target.pipeline, target.stage, target.pool): _of_devices(
+                target, request.devices[target.pool], target.labels or labels, namespaces
+            )
             for target in request.placements
-            if target.pods and target.device
+            if target.pods and target.pool in request.devices
         },
     )
 
 
-def _of_devices(target: PlacementTarget, labels: SeriesLabels, namespaces: Sequence[str]) -> PlannedDevices:
+def _of_devices(
+    target: PlacementTarget, device: str, labels: SeriesLabels, namespaces: Sequence[str]
+) -> PlannedDevices:
     return PlannedDevices(
         pods=frozenset((target.namespace, pod) for pod in target.pods),
         formulas={
             quantity: (fill_devices(formula.value, tuple(namespaces), labels.match, target.window_s), formula)
-            for quantity, formula in formulas_of(target.device).items()
+            for quantity, formula in formulas_of(device).items()
         },
     )
 

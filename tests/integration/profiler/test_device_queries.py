@@ -45,7 +45,9 @@ def judged(
     }
     document = {
         "evaluation_interval": f"{EVERY_S}s",
-        "tests": [{"interval": f"{EVERY_S}s", "input_series": input_series(EXPOSITIONS / name), "promql_expr_test": [test]}],
+        "tests": [
+            {"interval": f"{EVERY_S}s", "input_series": input_series(EXPOSITIONS / name), "promql_expr_test": [test]}
+        ],
     }
     path = folder / "queries.yaml"
     path.write_text(yaml.safe_dump(document))
@@ -110,7 +112,12 @@ def test_errors_are_those_of_the_device_within_the_window(
 @pytest.mark.parametrize(
     ("name", "device", "line", "pod"),
     [
-        ("neuron_monitor.txt", "Trainium", 'error_type="hardware",region="us-east-1",runtime_tag="speech/asr-1"', "asr-1"),
+        (
+            "neuron_monitor.txt",
+            "Trainium",
+            'error_type="hardware",region="us-east-1",runtime_tag="speech/asr-1"',
+            "asr-1",
+        ),
         ("neuron_monitor.txt", "Trainium", "sram_ecc_uncorrected", "asr-2"),
         ("dcgm_exporter.txt", "GPU", 'XID_ERRORS{gpu="0",UUID="GPU-a"', "asr-1"),
         ("dcgm_exporter.txt", "GPU", "ECC_DBE_VOL_TOTAL", "asr-2"),
