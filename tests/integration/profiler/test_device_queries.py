@@ -10,9 +10,10 @@ import yaml
 
 from profiler.samples import DeviceQuantity
 from profiler.sources.device_presets import formulas_of
-from profiler.sources.promql import fill_devices
+from profiler.sources.promql import fill, fill_devices
 from simulations.lab.host.binaries import Binaries
 
+HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "receive-pressure.md"
 EXPOSITIONS = Path(__file__).parent / "expositions"
 CHANGED_AT, SCRAPES, EVERY_S = 6, 9, 15
 WINDOW_S = 60.0
@@ -186,4 +187,15 @@ def test_the_packets_of_a_pod_with_and_without_honoured_labels(binaries: Binarie
     result = subprocess.run(
         [binaries.promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=120
     )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(("pods", "pressure"), [("vad-1", 1.0), ("vad-2", 0.0), ("vad-1|vad-2", 1.0)])
+def test_the_documented_query_joins_the_losses_of_a_node_to_its_pods(
+    binaries: Binaries, tmp_path: Path, pods: str, pressure: float
+) -> None:
+    (block,) = re.findall(r"query: \|\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    query = fill(" ".join(block.split()), pods=f'namespace="speech", pod=~"{pods}"', window_s=WINDOW_S)
+    labelled = f'label_replace(label_replace({query}, "namespace", "speech", "", ""), "pod", "all", "", "")'
+    result = judged(binaries, tmp_path, "node_exporter.txt", labelled, {"all": pressure})
     assert result.returncode == 0, result.stdout + result.stderr
