@@ -117,6 +117,18 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveLimit:
+    """The packets of a replica (`profiler.receive`): the most per second that it was seen to take, and those per item.
+
+    It is a limit only once packets were lost: `lost_at_s` is the last time, None: never.
+    """
+
+    packets_per_s: float
+    packets_per_item: float
+    lost_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """What measurements have shown about a pipeline. Every profile starts from it and returns it updated.
 
@@ -126,6 +138,7 @@ class Learned:
     `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
     of those without a declared one, `startups_s` the start-up times, and `sessions_held` the most sessions per
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
+    `receive_limits` has the packets of replicas, where an exporter reads them.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -138,6 +151,7 @@ class Learned:
     startups_s: Mapping[PlacementKey, float] = field(default_factory=dict)
     session_slots: Mapping[PlacementKey, int] = field(default_factory=dict)
     sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)
+    receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,12 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
                 yield f"{stage.name} on {placement.pool}: {_undeclared_law(placement, fallback=fallback)}"
             startup_s = decision.memory.learned.startups_s.get(key)
             yield from _placement_words(stage, placement, placements[key], startup_s)
+            limit = decision.memory.learned.receive_limits.get(key)
+            if limit is not None and limit.lost_at_s is not None:
+                yield (
+                    f"{stage.name} on {placement.pool}: packets were lost at {timestamp(limit.lost_at_s)}; a replica "
+                    f"takes {number(limit.packets_per_s)} packets/s, {number(limit.packets_per_item)} per item"
+                )
         yield from _feedback_words(decision, stage.name)
 
 
