@@ -162,7 +162,10 @@ def close_loop(
         return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     if memory.step is not None:
         return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
-    if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
+    starts = any(_starts(assessment, stage.name) for stage in assessment.spec.stages)
+    if not plan.feasible or starts or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
+        return Feedback(memory=memory)
+    if not _of_present_replicas(assessment, now_s):
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 
@@ -194,6 +197,20 @@ def _starts(assessment: Assessment, stage: StageName) -> bool:
     return any(
         key[0] == stage and target.ready < target.desired and key not in assessment.failures
         for key, target in assessment.state.found()
+    )
+
+
+def _of_present_replicas(assessment: Assessment, now_s: float) -> bool:
+    """Whether what is missed is missed by the replicas of now, not by those of before the last change.
+
+    The latency of the whole pipeline holds what every stage was like for a window. A pipeline whose replicas never rest
+    would wait for ever: a miss that has lasted for several windows counts in any case.
+    """
+    stages, missed_since_s = assessment.spec.stages, assessment.state.memory.missed_since_s
+    lasts_s = 0.0 if missed_since_s is None else now_s - missed_since_s
+    moved_at_s = assessment.learning.stages_moved_at_s
+    return lasts_s >= WINDOWS * max(stage.metrics_window_s for stage in stages) or all(
+        settled(stage, moved_at_s, now_s) for stage in stages
     )
 
 

@@ -1,6 +1,7 @@
 """A replica takes as many packets as it was seen to take: a limit once packets are lost, and only then."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_nothing_is_learned_of_a_loss_while_replicas_start_or_stop() -> None:
         {"items": 0.1},
     ],
 )
-def test_without_data_it_stays_as_it_was(unread: dict[str, object]) -> None:
+def test_without_data_it_stays_as_it_was(unread: dict[str, Any]) -> None:
     assert after(TAKEN, **unread) == TAKEN
     assert after(**unread) is None
 

@@ -17,6 +17,7 @@ from profiler.samples import (
     SeriesLabels,
 )
 from profiler.sources.base import QueryKind, ReadRequest
+from profiler.sources.device_queries import PlannedDevices
 from profiler.sources.presets import PresetFiles
 from profiler.sources.queries import QueryPlan, query_plan
 
@@ -48,7 +49,7 @@ def planned(target: PlacementTarget = TARGET) -> QueryPlan:
 
 
 def answers(found: QueryPlan) -> dict[str, Any]:
-    ages, sessions = found.placements[PLACEMENT][Quantity.SESSIONS].queries
+    ages, sessions = found.placements[PLACEMENT].readings[Quantity.SESSIONS].queries
     return {**{key: [] for key in found.pod_queries()}, ages: series(AGES_S), sessions: series(SESSIONS)}
 
 
@@ -65,7 +66,7 @@ def test_a_back_end_that_does_not_answer_has_no_sessions_of_single_pods() -> Non
 
 
 def test_an_override_has_no_sessions_of_single_pods() -> None:
-    assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).sessions == {}
+    assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).placements[PLACEMENT].sessions is None
 
 
 def of_models(pods: Mapping[str, Mapping[str, str]], **labels: str) -> list[dict[str, Any]]:
@@ -80,7 +81,7 @@ def of_models(pods: Mapping[str, Mapping[str, str]], **labels: str) -> list[dict
 def completions(ages_s: Mapping[str, Mapping[str, str]], rates: Mapping[str, Mapping[str, str]], **target: Any) -> Any:
     """Return the completions of a Triton stage whose pods report models of these ages and rates."""
     found = planned(replace(TARGET, pods=frozenset(ages_s), preset="triton", **target))
-    ages, value = found.placements[PLACEMENT][Quantity.COMPLETION_RATE].queries
+    ages, value = found.placements[PLACEMENT].readings[Quantity.COMPLETION_RATE].queries
     results = {**{query: [] for query in found.pod_queries()}, ages: of_models(ages_s), value: of_models(rates)}
     return found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.COMPLETION_RATE)
 
@@ -118,11 +119,17 @@ def test_stages_with_different_models_share_their_queries() -> None:
 def test_a_service_time_of_zero_is_absent() -> None:
     """As of an ensemble whose steps report no compute time."""
     found = planned(replace(TARGET, pods=frozenset({"asr-0"}), preset="triton"))
-    _, compute, _ = found.placements[PLACEMENT][Quantity.SERVICE_TIME].queries
+    _, compute, _ = found.placements[PLACEMENT].readings[Quantity.SERVICE_TIME].queries
     results = {query: of_models({"asr-0": {"ensemble": "10"}}) for query in found.pod_queries()}
     results[compute] = of_models({"asr-0": {"ensemble": "0"}})
     reading = found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.SERVICE_TIME)
     assert reading == Absence(reason=AbsenceReason.UNSUPPORTED, detail="the server reports 0 for every item")
+
+
+def devices_of(plan: QueryPlan) -> PlannedDevices:
+    found = plan.placements[PLACEMENT].devices
+    assert found is not None
+    return found
 
 
 class TestDevices:
@@ -135,13 +142,22 @@ class TestDevices:
         found = self.planned()
         results: dict[str, Any] = {query: [] for query in found.pod_queries()}
         for quantity, own in values.items():
-            query, _ = found.devices[PLACEMENT].formulas[quantity]
+            query, _ = devices_of(found).formulas[quantity]
             results[query] = own if isinstance(own, Absence) else series(own)
         return found.answer(results, {}, {}).placements[PLACEMENT]
 
     def test_a_placement_without_a_known_device_has_no_queries(self) -> None:
-        assert self.planned(None).devices == {}
+        assert self.planned(None).placements[PLACEMENT].devices is None
         assert self.planned(None).device_queries() == set()
+
+    def test_placements_on_pools_of_one_device_share_their_queries(self) -> None:
+        other = replace(TARGET, stage=StageName("vad"), pool=PoolName("gpu-spot"), preset="triton")
+        devices = {TARGET.pool: "GPU", other.pool: "GPU"}
+        request = ReadRequest(placements=(TARGET, other), scalars={}, deadline_s=1.0, devices=devices)
+        found = query_plan(request, PRESETS)
+        first, second = (own.devices for own in found.placements.values())
+        assert first is second
+        assert found.device_queries() == self.planned().device_queries()
 
     def test_the_queries_are_sent_after_all_others(self) -> None:
         found = self.planned()
@@ -178,7 +194,7 @@ class TestDevices:
     def test_labels_of_the_servers_do_not_rename_those_of_the_exporters(self) -> None:
         own = self.planned(labels=SeriesLabels(pod="exported_pod", match=(("cluster", "eu-1"),)))
         assert all('cluster="eu-1"' in query for query in own.device_queries())
-        query, _ = own.devices[PLACEMENT].formulas[DeviceQuantity.UTILIZATION]
+        query, _ = devices_of(own).formulas[DeviceQuantity.UTILIZATION]
         results: dict[str, Any] = {each: [] for each in own.pod_queries()} | {
             query: series({"a": "0.5", "b": "0.5", "c": "0.5", "d": "0.5"})
         }
