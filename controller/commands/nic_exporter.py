@@ -21,10 +21,19 @@ _DEAD_S = 60.0
     short_help="Export a node's network receive pressure",
     epilog=examples("sluice nic-exporter --port 9111", "sluice nic-exporter --node ip-10-0-1-7.ec2.internal"),
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=9111, show_default=True, help="Port of /metrics.")
-@click.option("--listen-address", default="::", show_default=True, help="Address to listen on; :: is every one.")
+@click.option(
+    "--port", metavar="PORT", type=click.IntRange(0, 65535), default=9111, show_default=True, help="Port of /metrics."
+)
+@click.option(
+    "--listen-address",
+    metavar="ADDRESS",
+    default="::",
+    show_default=True,
+    help="Address to listen on; :: is every one.",
+)
 @click.option(
     "--node",
+    metavar="NAME",
     envvar="SLUICE_NODE_NAME",
     help="Name of this node, to name its pods by the API server. Default: $SLUICE_NODE_NAME; without it no pods.",
 )
@@ -34,11 +43,26 @@ _DEAD_S = 60.0
     "--dpdk-telemetry",
     "dpdk",
     multiple=True,
-    metavar="PATTERN",
-    help="Telemetry sockets of DPDK applications, such as /var/run/dpdk/*/dpdk_telemetry.v2; may be repeated.",
+    metavar="FILE",
+    help="Telemetry socket of a DPDK application, or a pattern: /var/run/dpdk/*/dpdk_telemetry.v2. May be repeated.",
 )
-@click.option("--proc", type=click.Path(path_type=Path), default="/proc", show_default=True, help="The node's /proc.")
-@click.option("--sys", "sys_", type=click.Path(path_type=Path), default="/sys", show_default=True, help="Its /sys.")
+@click.option(
+    "--proc",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    default="/proc",
+    show_default=True,
+    help="The node's /proc.",
+)
+@click.option(
+    "--sys",
+    "sys_",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    default="/sys",
+    show_default=True,
+    help="The node's /sys.",
+)
 @kubeconfig_option
 def nic_exporter(
     *,
