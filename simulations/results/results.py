@@ -6,7 +6,7 @@ and the highest. Times are seconds since a run began, rates are items/s, money i
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -38,6 +38,7 @@ class PipelineSeries:
     The SLA is the one in force when a window begins; rates are of the items that arrive in the window. `p95_s` is None
     where it is infinite or there are no items, `met` where a window is not scored. `spend_per_hour` and
     `budget_per_hour` (None without a budget) are values at the end of the window, `cost_per_hour` is the mean over it.
+    `receive_pressure` has, for every stage with a reading, the highest one in the window, None where there is none.
     """
 
     pipeline: str
@@ -55,6 +56,7 @@ class PipelineSeries:
     cost_per_hour: tuple[float, ...]
     budget_per_hour: tuple[float | None, ...]
     placements: tuple[PlacementSeries, ...]
+    receive_pressure: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +141,9 @@ class RunResult:
 
 
 MEASURES = tuple(
-    field.name
-    for field in fields(RunResult)
-    if field.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions"}
+    measure.name
+    for measure in fields(RunResult)
+    if measure.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions"}
 )
 """The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
@@ -411,10 +413,12 @@ def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
     for pool, prices in series.price_per_hour.items():
         yield f"price_per_hour of {pool}", prices
     for pipeline in series.pipelines:
-        for field in fields(pipeline):
-            value = getattr(pipeline, field.name)
-            if isinstance(value, tuple) and field.name != "placements":
-                yield f"{field.name} of {pipeline.pipeline}", value
+        for own in fields(pipeline):
+            value = getattr(pipeline, own.name)
+            if isinstance(value, tuple) and own.name != "placements":
+                yield f"{own.name} of {pipeline.pipeline}", value
+        for stage, pressures in pipeline.receive_pressure.items():
+            yield f"receive_pressure of {pipeline.pipeline} {stage}", pressures
         for placement in pipeline.placements:
             place = f"{pipeline.pipeline} {placement.stage} on {placement.pool}"
             yield f"desired of {place}", placement.desired

@@ -11,7 +11,7 @@ from profiler.law import ENOUGH_WEIGHT, KNOWN, LEAST_WEIGHT
 from profiler.samples import Quantity
 from profiler.stages import PlacementProfile, StageProfile
 
-_NOTABLE_RECEIVE_PRESSURE = 0.5
+NOTABLE_RECEIVE_PRESSURE = 0.5
 _NOTABLE = 0.05  # a correction factor closer to 1 than this does not change a plan
 
 
@@ -28,7 +28,7 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
             factor = number(stage.latency_factor)
             yield f"{stage.name}: measured p95 is {factor} × the model's; correction applied{modelled}"
         received = stage.readings.get(Quantity.RX_QUEUE_PRESSURE)
-        if isinstance(received, float) and received >= _NOTABLE_RECEIVE_PRESSURE:
+        if isinstance(received, float) and received >= NOTABLE_RECEIVE_PRESSURE:
             yield f"{stage.name}: receive pressure of the worst pod is {received:.2f} (datagrams are lost at 1)"
         used = {own.pool for own in stage.placements if decision.desired.get((stage.name, own.pool))}
         for placement in stage.placements:
