@@ -53,6 +53,7 @@ _STAGE_DEVICES = {
     "stage_device_memory_bytes": DeviceQuantity.MEMORY_BYTES,
     "stage_collective_activity_ratio": DeviceQuantity.COLLECTIVE_ACTIVITY,
     "stage_rx_packets_per_second": DeviceQuantity.RX_PACKETS_RPS,
+    "stage_node_rx_losses_per_second": DeviceQuantity.NODE_RX_LOSSES_RPS,
 }
 _REPLICA_STATES = ("ready", "starting", "pending", "stranded", "terminating")
 _ANSWERED = "Answered"
@@ -153,6 +154,7 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         [*_PLACEMENT, "node"],
     ),
     ("stage_rx_packets_per_second", "Packets that reach the replicas per second", _STAGE),
+    ("stage_node_rx_losses_per_second", "Packets that the worst node of the replicas loses on reception", _STAGE),
     ("stage_latency_factor", "Measured over modelled 95th percentile, as plans use it", _STAGE),
     ("placement_service_factor", "Measured over declared mean service time; no series until measured", _PLACEMENT),
     ("stage_replicas_desired", "Replicas desired", _PLACEMENT),

@@ -115,6 +115,8 @@ class DeviceQuantity(Enum):
     """Share of the time in which a device is throttled because it is too hot, 0–1, of the worst pod."""
     RX_PACKETS_RPS = "rxPackets"
     """Packets per second that reach the network namespaces of all pods."""
+    NODE_RX_LOSSES_RPS = "nodeRxLosses"
+    """Packets per second that the node of a pod loses on reception, of the worst node. They may be those of others."""
 
 
 THROTTLED_SHARE = 0.05

@@ -8,7 +8,7 @@ from controller.core.state.spec import PlacementSpec
 from optimizer.model import ServiceLaw, StageName
 from profiler.correction import left_to_stages_s
 from profiler.law import ENOUGH_WEIGHT, KNOWN, LEAST_WEIGHT
-from profiler.samples import Quantity
+from profiler.samples import DeviceQuantity, Quantity
 from profiler.stages import PlacementProfile, StageProfile
 
 NOTABLE_RECEIVE_PRESSURE = 0.5
@@ -30,6 +30,9 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
         received = stage.readings.get(Quantity.RX_QUEUE_PRESSURE)
         if isinstance(received, float) and received >= NOTABLE_RECEIVE_PRESSURE:
             yield f"{stage.name}: receive pressure of the worst pod is {received:.2f} (datagrams are lost at 1)"
+        losses_rps = stage.devices.get(DeviceQuantity.NODE_RX_LOSSES_RPS)
+        if isinstance(losses_rps, float) and losses_rps > 0:
+            yield f"{stage.name}: a node of its pods loses {number(losses_rps)} packets/s on reception"
         used = {own.pool for own in stage.placements if decision.desired.get((stage.name, own.pool))}
         for placement in stage.placements:
             key = (stage.name, placement.pool)

@@ -80,6 +80,7 @@ def query_of(device: str, quantity: DeviceQuantity) -> str:
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.UTILIZATION, {"asr-1": 0.8, "asr-2": 0.2}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.MEMORY_BYTES, {"asr-1": 100 * 2**20, "asr-2": 300 * 2**20}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.COLLECTIVE_ACTIVITY, {}),
+        ("node_exporter.txt", "CPU", DeviceQuantity.NODE_RX_LOSSES_RPS, {"vad-1": 2.0, "vad-2": 0.0, "vad-3": 2.0}),
     ],
 )
 def test_a_reading_of_each_exporter(
