@@ -20,7 +20,7 @@ ZONES = 2
 ADDED = 2
 """Replicas that the rule adds in each zone."""
 THRESHOLD = 0.8
-TAKEN_PER_S, FLOOD_PER_S, FLOOD_S = 60.0, 66.0, 55.0
+TAKEN_PER_S, FLOOD_PER_S, FLOOD_S = 60.0, 66.0, 65.0
 """A replica takes a tenth less than is sent: its buffer is full after about 25 s. Two replicas take it all."""
 RECOVERED_S = 12.0
 """Time from the readiness of the new replicas until the pressure is low: the buffer empties, then the window passes."""
@@ -37,7 +37,9 @@ class Story:
     exporters: Exporters | None = None
 
     def go_on(self, seen: Seen, kubeconfig: Path) -> None:
-        """Start the exporters with the first observation, and the flood when they know the pressure of a pod."""
+        """Start the exporters when the cluster has the pipeline, and the flood when they know the pressure of a pod."""
+        if not seen.resource:
+            return
         if self.exporters is None:
             self.exporters = Exporters(self.folder, kubeconfig)
             self.exporters.start(NODES)
@@ -52,8 +54,7 @@ class Story:
         known = [value for (_, name), value in self.exporters.pressures().items() if name.startswith(f"{STAGE}-")]
         if known:
             self.pressures.append((seen.at_s, max(known)))
-            settled = any(stage.get("rxQueuePressure") is not None for stage in seen.status.get("stages", []))
-            if self.flood.began_s is None and settled and ready:
+            if self.flood.began_s is None and ready and any("rxQueuePressure" in stage for stage in stages(seen)):
                 self.flood.begin()
 
     def close(self) -> None:
@@ -63,6 +64,11 @@ class Story:
 
     def first_above_s(self, pressure: float) -> float:
         return next(at_s for at_s, value in self.pressures if value > pressure)
+
+
+def stages(seen: Seen) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = seen.status.get("stages", [])
+    return found
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:
@@ -102,10 +108,12 @@ def story(told: tuple[LabRun, Story]) -> Story:
 def desired(run: LabRun, from_s: float, until_s: float) -> list[int]:
     """Return the desired replicas in an interval of the monotonic clock, as the status has them."""
     return [
-        sum(placement["desired"] for placement in stage["placements"])
+        placement["desired"]
         for seen in run.seen
         if from_s <= seen.at_s < until_s
-        for stage in seen.status.get("stages", [])
+        for stage in stages(seen)
+        for placement in stage["placements"]
+        if "desired" in placement
     ]
 
 
@@ -128,13 +136,10 @@ def test_the_rule_adds_its_replicas_in_each_zone(run: LabRun, story: Story) -> N
     (before, after), reason = next((replicas, reason) for replicas, reason in changes(run) if replicas[1] > replicas[0])
     assert (before, after) == (1, 1 + ADDED * ZONES)
     assert "threshold rule" in reason
-    above = [seen for seen in run.seen if any(s.get("rxQueuePressure", 0) > THRESHOLD for s in stages(seen))]
-    assert above, "the status did not show the pressure"
-
-
-def stages(seen: Seen) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = seen.status.get("stages", [])
-    return found
+    shown = [
+        float(stage["rxQueuePressure"]) for seen in run.seen for stage in stages(seen) if "rxQueuePressure" in stage
+    ]
+    assert max(shown) > THRESHOLD
 
 
 def test_the_pressure_falls_while_the_flood_goes_on(story: Story) -> None:
