@@ -1,6 +1,7 @@
 """Ring sizes, queues and driver statistics of network devices, by the ioctl SIOCETHTOOL. Reading needs no capability.
 
-The numbers and structures are those of Linux's include/uapi/linux/ethtool.h.
+The numbers and structures are those of Linux's include/uapi/linux/ethtool.h. The netlink interface to ethtool calls the
+same functions of the drivers for ring sizes and queues, needs Linux 5.6, and has no statistics of drivers.
 """
 
 import ctypes

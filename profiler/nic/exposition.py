@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from profiler.nic.pressure import CpuGauges, DeviceGauges, NodeGauges, SocketGauges
-from profiler.nic.readings import Device, DeviceCounters, DpdkPort, NodeSample, PodName, SoftnetCpu
+from profiler.nic.readings import Device, DeviceCounters, DpdkPort, NodeSample, PodName, SoftnetCpu, unsupported
 from profiler.samples import Absence, AbsenceReason, Reading
 
 _SEPARATOR = re.compile(r"_*[^0-9A-Za-z_]+_*")
@@ -27,6 +27,7 @@ _WITH_TOTAL = {
 }
 """Statistics of drivers that node_exporter names otherwise than by its rule."""
 _SRD_MODE = "ena_srd_mode"
+_SRD_MODES = {0: "off", 1: "tcp", 2: "udp", 3: "both"}
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, Reading]
@@ -180,8 +181,8 @@ def _own(text: _Text, sample: NodeSample, gauges: NodeGauges) -> None:
     text.add(
         "speech_nic_ena_express",
         "gauge",
-        "1 where the device uses ENA Express (SRD) for TCP, UDP or both, else 0",
-        [({"device": each.name}, _srd(each)) for each in physical],
+        "1 where the device uses ENA Express (SRD), else 0; mode is that of the driver: off, tcp, udp or both",
+        [_srd(each) for each in physical],
     )
     for name, words, of_gauges in _DEVICE_GAUGES:
         samples = [({"device": each.name}, of_gauges(each)) for each in gauges.devices]
@@ -201,13 +202,14 @@ def _own(text: _Text, sample: NodeSample, gauges: NodeGauges) -> None:
     )
 
 
-def _srd(device: Device) -> Reading:
+def _srd(device: Device) -> Sample:
+    labels = {"device": device.name}
     if isinstance(device.statistics, Absence):
-        return device.statistics
+        return labels, device.statistics
     mode = device.statistics.get(_SRD_MODE)
     if mode is None:
-        return Absence(reason=AbsenceReason.UNSUPPORTED, detail=f"{device.name}: the device has no ENA Express")
-    return float(mode > 0)
+        return labels, unsupported(f"{device.name}: the device has no ENA Express")
+    return {**labels, "mode": _SRD_MODES.get(mode, str(mode))}, float(mode > 0)
 
 
 def _pod(name: PodName) -> Labels:

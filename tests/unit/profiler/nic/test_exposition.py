@@ -110,7 +110,7 @@ def test_gauges_and_pressure_are_labelled_with_the_pod() -> None:
     assert found["speech_nic_rx_queue_pressure", pod] == 0.25
     assert found["speech_nic_namespace_rx_packets_per_second", pod] == 10
     assert found["speech_nic_node_rx_queue_pressure", ()] == 0.25
-    assert found["speech_nic_ena_express", (("device", "eth0"),)] == 1
+    assert found["speech_nic_ena_express", (("device", "eth0"), ("mode", "both"))] == 1
     assert found["speech_nic_dpdk_receive_missed_total", (("device", "dpdk1"), ("socket", "/run/a"))] == 8
 
 
