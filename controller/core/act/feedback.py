@@ -23,7 +23,7 @@ from profiler.correction import leaves_too_little
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
-"""How many cycles in a row must miss the SLA before a step."""
+"""How many cycles in a row must miss the SLA with the present replicas before a step."""
 STEP = 0.25
 """The share of a stage's replicas that a step adds."""
 WINDOWS = 3
@@ -155,7 +155,8 @@ def close_loop(
         if assessment.never_down:
             return Feedback(memory=memory)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
-    memory = replace(memory, misses=min(PATIENCE, memory.misses + 1), met_since_s=None, room_since_s=None)
+    misses = memory.misses + _of_present_replicas(assessment, now_s)
+    memory = replace(memory, misses=min(PATIENCE, misses), met_since_s=None, room_since_s=None)
     if memory.misses < PATIENCE:
         return Feedback(memory=memory)
     if leaves_too_little(sla_s, assessment.profile.overhead_s):
@@ -164,8 +165,6 @@ def close_loop(
         return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
     starts = any(_starts(assessment, stage.name) for stage in assessment.spec.stages)
     if not plan.feasible or starts or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
-        return Feedback(memory=memory)
-    if not _of_present_replicas(assessment, now_s):
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 
