@@ -1,6 +1,6 @@
 """Charts of one run over time: load, latency, cost, and the replicas of every stage on every pool."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from controller.core.messages.measured import NOTABLE_RECEIVE_PRESSURE
@@ -32,7 +32,10 @@ def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[flo
             element("div", list(_pipeline(pipeline, axis, bound)), class_="charts"),
             element(
                 "div",
-                [*_replicas(pipeline, axis, pools), *_receive_pressure(pipeline, axis)],
+                [
+                    *_replicas(pipeline, axis, pools),
+                    *_receive_pressure(series.receive_pressure.get(pipeline.pipeline, {}), axis),
+                ],
                 class_="charts small",
             ),
         ]
@@ -130,11 +133,11 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
         )
 
 
-def _receive_pressure(pipeline: PipelineSeries, axis: TimeAxis) -> Iterator[Markup]:
+def _receive_pressure(by_stage: Mapping[str, Sequence[float | None]], axis: TimeAxis) -> Iterator[Markup]:
     """Yield a chart of the receive pressure if it is notable at any stage, with the stages where it is."""
     found = {
         stage: values
-        for stage, values in pipeline.receive_pressure.items()
+        for stage, values in by_stage.items()
         if any(value is not None and value >= NOTABLE_RECEIVE_PRESSURE for value in values)
     }
     if found:

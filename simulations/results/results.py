@@ -38,7 +38,6 @@ class PipelineSeries:
     The SLA is the one in force when a window begins; rates are of the items that arrive in the window. `p95_s` is None
     where it is infinite or there are no items, `met` where a window is not scored. `spend_per_hour` and
     `budget_per_hour` (None without a budget) are values at the end of the window, `cost_per_hour` is the mean over it.
-    `receive_pressure` has, for every stage with a reading, the highest one in the window, None where there is none.
     """
 
     pipeline: str
@@ -56,7 +55,6 @@ class PipelineSeries:
     cost_per_hour: tuple[float, ...]
     budget_per_hour: tuple[float | None, ...]
     placements: tuple[PlacementSeries, ...]
-    receive_pressure: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +70,8 @@ class RunSeries:
     pipelines: tuple[PipelineSeries, ...]
     price_per_hour: Mapping[str, tuple[float, ...]]
     """By pool: USD per hour of one whole instance."""
+    receive_pressure: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
+    """By pipeline and stage: the highest reading in each window, None without one."""
 
     def __post_init__(self) -> None:
         for name, values in _named(self):
@@ -417,7 +417,7 @@ def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
             value = getattr(pipeline, own.name)
             if isinstance(value, tuple) and own.name != "placements":
                 yield f"{own.name} of {pipeline.pipeline}", value
-        for stage, pressures in pipeline.receive_pressure.items():
+        for stage, pressures in series.receive_pressure.get(pipeline.pipeline, {}).items():
             yield f"receive_pressure of {pipeline.pipeline} {stage}", pressures
         for placement in pipeline.placements:
             place = f"{pipeline.pipeline} {placement.stage} on {placement.pool}"

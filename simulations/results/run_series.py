@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -38,13 +37,10 @@ def run_series(
         t_s=tuple(window.t_s for window in windows),
         length_s=tuple(window.length_s for window in windows),
         calm=tuple(window.calm for window in windows),
-        pipelines=tuple(
-            replace(
-                _pipeline(spec, scores[spec.key].windows, observations, ends_s),
-                receive_pressure=_highest(receive_pressures.get(spec.key, ()), scores[spec.key].windows),
-            )
-            for spec in pipelines
-        ),
+        pipelines=tuple(_pipeline(spec, scores[spec.key].windows, observations, ends_s) for spec in pipelines),
+        receive_pressure={
+            str(spec.key): _highest(receive_pressures.get(spec.key, ()), scores[spec.key].windows) for spec in pipelines
+        },
         price_per_hour={
             str(pool): _at(observations, ends_s, lambda seen, pool=pool: seen.price_per_hour.get(pool, 0.0))  # type: ignore[misc]
             for pool in pools

@@ -111,9 +111,9 @@ def test_a_step_in_the_load_is_answered_after_the_metrics_and_the_start_up_and_n
 
 
 def test_a_run_has_the_receive_pressure_that_its_cycles_read(run: RunResult) -> None:
-    (captions,) = run.series.pipelines
-    assert captions.receive_pressure
-    for pressures in captions.receive_pressure.values():
+    (by_stage,) = run.series.receive_pressure.values()
+    assert by_stage
+    for pressures in by_stage.values():
         known = [pressure for pressure in pressures if pressure is not None]
         assert known
         assert all(0 <= pressure <= 1 for pressure in known)

@@ -58,7 +58,7 @@ def test_the_receive_pressure_has_a_chart_of_the_stages_where_it_was_notable() -
     windows = len(run.series.t_s)
     calm, flooded = (None, *(0.2,) * (windows - 1)), (*(0.1,) * (windows - 1), 0.9)
     for pressures, drawn in (({}, []), ({"vad": calm}, []), ({"vad": flooded, "lm": calm}, ["vad"])):
-        changed = with_pipelines(run, replace(captions, receive_pressure=pressures))
+        changed = replace(run, series=replace(run.series, receive_pressure={captions.pipeline: pressures}))
         assert titles(changed).count("Receive pressure") == len(drawn)
         _, _, chart = charts(changed, (), None).partition("Receive pressure")
         assert ("vad" in chart.partition("</figure>")[0]) == bool(drawn)

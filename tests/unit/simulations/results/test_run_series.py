@@ -67,8 +67,8 @@ def test_the_receive_pressure_of_a_stage_is_the_highest_of_each_window() -> None
     def seen(t_s: float) -> Observation:
         return an_observation(t_s, {ASR_CPU: replicas(1), ASR_GPU: replicas(1)}, prices={CPU: 1.0, GPU: 2.0})
 
-    (captions,) = run_series([pipeline()], {CAPTIONS: score}, observed(seen), {CAPTIONS: read}).pipelines
-    assert captions.receive_pressure == {"vad": (0.9, 0.2, None), "asr": (None, 0.1, None)}
+    series = run_series([pipeline()], {CAPTIONS: score}, observed(seen), {CAPTIONS: read})
+    assert series.receive_pressure == {CAPTIONS: {"vad": (0.9, 0.2, None), "asr": (None, 0.1, None)}}
 
 
 def test_means_of_a_step_function() -> None:
