@@ -5,6 +5,7 @@ series. `FAMILIES` and `metric_names` say what there is; `controller.monitoring`
 them.
 """
 
+import math
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from controller.core.state.carry_over import FailureCause
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
 from optimizer.model import PipelineKey, PoolName
-from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity, Reading
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
 
 _PIPELINE = ["namespace", "pipeline"]
@@ -44,6 +45,15 @@ _STAGE_QUANTITIES = {
     "stage_latency_seconds": Quantity.LATENCY_P95,
     "stage_queue_depth": Quantity.QUEUE_DEPTH,
     "stage_refusals_per_second": Quantity.SESSION_REFUSALS,
+    "stage_rx_queue_pressure_ratio": Quantity.RX_QUEUE_PRESSURE,
+}
+_STAGE_DEVICES = {
+    "stage_device_utilization_ratio": DeviceQuantity.UTILIZATION,
+    "stage_device_latency_p99_seconds": DeviceQuantity.LATENCY_P99_S,
+    "stage_device_memory_bytes": DeviceQuantity.MEMORY_BYTES,
+    "stage_collective_activity_ratio": DeviceQuantity.COLLECTIVE_ACTIVITY,
+    "stage_rx_packets_per_second": DeviceQuantity.RX_PACKETS_RPS,
+    "stage_node_rx_losses_per_second": DeviceQuantity.NODE_RX_LOSSES_RPS,
 }
 _REPLICA_STATES = ("ready", "starting", "pending", "stranded", "terminating")
 _ANSWERED = "Answered"
@@ -127,12 +137,24 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         f"Readings that the last cycle needed by result: {_ANSWERED}, or the reason why there is no number",
         ["result"],
     ),
-    ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue", _STAGE),
+    ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue or receive pressure", _STAGE),
     ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
     ("stage_arrivals_per_second", "Items offered to the stage per second", _STAGE),
     ("stage_latency_seconds", "95th percentile of waiting plus service time", _STAGE),
     ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
     ("stage_refusals_per_second", "Streams that the stage refused per second, because no slot was free", _STAGE),
+    ("stage_rx_queue_pressure_ratio", "Receive pressure of the worst pod, 0 to 1; no series while unknown", _STAGE),
+    ("stage_device_utilization_ratio", "Busy share of the accelerators of the replicas, 0 to 1", _STAGE),
+    ("stage_device_latency_p99_seconds", "99th percentile of an execution on the slowest accelerator", _STAGE),
+    ("stage_device_memory_bytes", "Memory in use on the accelerators of the replica that uses most", _STAGE),
+    ("stage_collective_activity_ratio", "Traffic of the links between accelerators over their rate, 0 to 1", _STAGE),
+    (
+        "placement_device_faults",
+        "Errors of the devices of replicas on this node in the window, and 1 more for each that is throttled",
+        [*_PLACEMENT, "node"],
+    ),
+    ("stage_rx_packets_per_second", "Packets that reach the replicas per second", _STAGE),
+    ("stage_node_rx_losses_per_second", "Packets that the worst node of the replicas loses on reception", _STAGE),
     ("stage_latency_factor", "Measured over modelled 95th percentile, as plans use it", _STAGE),
     ("placement_service_factor", "Measured over declared mean service time; no series until measured", _PLACEMENT),
     ("stage_replicas_desired", "Replicas desired", _PLACEMENT),
@@ -476,12 +498,20 @@ class _Gauges:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
             for name, quantity in _STAGE_QUANTITIES.items():
                 self.set(name, [*labels, stage.name], stage.readings.get(quantity))
+            for name, device_quantity in _STAGE_DEVICES.items():
+                self.set(name, [*labels, stage.name], stage.devices.get(device_quantity))
             if stage.latency_correction is not None:
                 self.set("stage_latency_factor", [*labels, stage.name], stage.latency_factor)
             for placement in stage.placements:
                 if placement.measured and (stage.name, placement.pool) in declared:
                     factor_of = [*labels, stage.name, placement.pool]
                     self.set("placement_service_factor", factor_of, placement.service_factor)
+        faults: Tally[tuple[str, str, str]] = Tally()
+        for replica in decision.faulty:
+            throttled = replica.fault.throttled > 0
+            faults[replica.stage, replica.pool, replica.node] += math.ceil(replica.fault.errors) + throttled
+        for where, count in faults.items():
+            self.set("placement_device_faults", [*labels, *where], count)
         for (stage_name, pool), failure in decision.memory.failures.items():
             self.set("placement_unavailable", [*labels, stage_name, pool], unavailable(failure.outage, now_s))
         for (stage_name, pool), target in state.targets.items():

@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, composed_latency_s
+from profiler.receive import limit_rps
 from profiler.samples import Absence, Quantity, sane
 from profiler.stages import (
     Correction,
@@ -27,6 +28,7 @@ from profiler.stages import (
     PipelineInput,
     PipelineProfile,
     PlacementInput,
+    PlacementKey,
     PlacementProfile,
     StageInput,
     StageProfile,
@@ -208,11 +210,15 @@ def _corrected(
         throughput = learned.throughput_corrections.get((stage.name, profile.pool))
         if cycle.demand_known and running.settled:
             throughput = _throughput(part, throughput, law_rps, running.window_s, cycle)
-        share = believed(throughput, cycle.now_s)
+        limits = (
+            believed(throughput, cycle.now_s) * law_rps,
+            _received_rps(learned, (stage.name, profile.pool), cycle),
+        )
+        most_rps = min(limit for limit in limits if limit is not None)
         corrected = replace(
             profile,
             throughput_correction=throughput,
-            saturation_rps=share * law_rps if share < 1 - NEGLIGIBLE else None,
+            saturation_rps=most_rps if most_rps < (1 - NEGLIGIBLE) * law_rps else None,
         )
         parts.append(replace(part, profile=corrected))
     modelled = _tail(parts, running, load) if cycle.demand_known and running.settled else None
@@ -240,6 +246,12 @@ def _corrected(
         latency_factor=believed(latency, cycle.now_s),
         modelled_p95_s=None if modelled is None else modelled.percentile_s,
     )
+
+
+def _received_rps(learned: Learned, key: PlacementKey, cycle: _Cycle) -> float | None:
+    """Return the items per second that a replica can receive, None while nothing limits it."""
+    limit = limit_rps(learned.receive_limits.get(key), cycle.now_s)
+    return None if limit is None else to_grain(limit)
 
 
 def _towards(goal: float, start: float, interval_s: float, time_constant_s: float) -> float:

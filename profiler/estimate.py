@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
 from profiler.law import fitted_law, with_measurement
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
     Learned,
@@ -102,7 +102,9 @@ def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Read
     """Return the pressure of a stage, 0–1: 0.40 · latency + 0.30 · utilization + 0.30 · queue, each at most 1.
 
     Latency is the stage's p95 as a share of `sla_latency_s`. Queue is the time to clear the waiting items at the
-    present completion rate, as a share of `sla_latency_s`. The pressure is absent where one of the readings is.
+    present completion rate, as a share of `sla_latency_s`, or the receive pressure of the worst pod if that is known
+    and larger: what waits in the kernel is not in the server's queue yet. The pressure is absent where another of the
+    readings is.
     """
     own = [readings[quantity] for quantity in _PRESSURE]
     for reading in own:
@@ -110,10 +112,12 @@ def pressure(readings: Mapping[Quantity, Reading], sla_latency_s: float) -> Read
             return reading
     p95_s, utilization, queue, completions_rps = (reading for reading in own if not isinstance(reading, Absence))
     clears_in_s = 0.0 if queue <= 0 else math.inf if completions_rps <= 0 else queue / completions_rps
+    received = readings.get(Quantity.RX_QUEUE_PRESSURE)
+    before_the_server = received if isinstance(received, float) else 0.0
     return (
         LATENCY_WEIGHT * min(1.0, p95_s / sla_latency_s)
         + UTILIZATION_WEIGHT * min(1.0, utilization)
-        + QUEUE_WEIGHT * min(1.0, clears_in_s / sla_latency_s)
+        + QUEUE_WEIGHT * min(1.0, max(clears_in_s / sla_latency_s, before_the_server))
     )
 
 
@@ -144,6 +148,7 @@ def _stage_profile(
         pass_ratio=before + weight * (ratio - before),
         pass_ratio_measured=measured,
         pressure=pressure(own, pipeline.sla.latency_s),
+        devices=_device_readings(stage),
         placements=tuple(
             _placement_profile(_with_cv(placement, learned.cvs.get(key)), factor, shared, stage.window_s)
             if placement.law_declared
@@ -409,6 +414,35 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
 def _stage_readings(stage: StageInput) -> dict[Quantity, Reading]:
     serving = [placement for placement in stage.placements if placement.replicas > 0]
     return {quantity: _stage_reading(quantity, serving) for quantity in Quantity}
+
+
+_DEVICES_OVER_PLACEMENTS: Mapping[DeviceQuantity, Callable[[Sequence[_Part]], float]] = {
+    DeviceQuantity.UTILIZATION: _mean,
+    DeviceQuantity.MEMORY_BYTES: _worst,
+    DeviceQuantity.LATENCY_P99_S: _worst,
+    DeviceQuantity.COLLECTIVE_ACTIVITY: _worst,
+    DeviceQuantity.ERRORS: _total,
+    DeviceQuantity.THROTTLED: _worst,
+    DeviceQuantity.RX_PACKETS_RPS: _total,
+    DeviceQuantity.NODE_RX_LOSSES_RPS: _worst,
+}
+
+
+def _device_readings(stage: StageInput) -> dict[DeviceQuantity, Reading]:
+    """Return the readings of a stage's devices. Placements for whose pool no exporter has a quantity do not count."""
+    found: dict[DeviceQuantity, Reading] = {}
+    for quantity, over in _DEVICES_OVER_PLACEMENTS.items():
+        own = [
+            (placement, placement.samples.devices[quantity])
+            for placement in stage.placements
+            if placement.replicas > 0 and quantity in placement.samples.devices
+        ]
+        absent = [_of_pool(placement.pool, reading) for placement, reading in own if isinstance(reading, Absence)]
+        if absent:
+            found[quantity] = absent[0]
+        elif own:
+            found[quantity] = over([(reading, each.replicas) for each, reading in own if isinstance(reading, float)])
+    return found
 
 
 _NONE_READY = Absence(reason=AbsenceReason.MISSING, detail="no replica is ready")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from profiler.correction import with_corrections
 from profiler.estimate import estimate_pipeline
+from profiler.receive import learned_receive_limits
 from profiler.slots import learned_slots
 from profiler.stages import Learned, PipelineInput, PipelineProfile
 
@@ -15,6 +16,7 @@ def profile_pipeline(
 
     `learned` is the second value that the last call returned, `interval_s` seconds ago.
     """
+    learned = replace(learned, receive_limits=learned_receive_limits(pipeline, learned, now_s=now_s))
     estimated = estimate_pipeline(pipeline, learned, interval_s=interval_s)
     profile = with_corrections(estimated, pipeline, learned, now_s=now_s, interval_s=interval_s)
     startups_s = {
@@ -29,6 +31,7 @@ def profile_pipeline(
         startups_s={**learned.startups_s, **startups_s},
         session_slots=session_slots,
         sessions_held=sessions_held,
+        receive_limits=learned.receive_limits,
     )
 
 

@@ -92,7 +92,43 @@ class Quantity(Enum):
     SESSION_REFUSALS = "sessionRefusals"
     """Sessions refused because no slot was free, per second, over all pods. Servers need not export it."""
     RX_QUEUE_PRESSURE = "rxQueuePressure"
-    """Fill level of the network receive queues, 0–1, of the worst pod."""
+    """Receive pressure of the worst pod, 0–1: how near the kernel is to losing what arrives for it. The function is
+    `profiler.nic.pressure.rx_queue_pressure`."""
+
+
+class DeviceQuantity(Enum):
+    """The metrics of the devices of a stage's pods, which exporters of the nodes have. They hold nothing if absent."""
+
+    UTILIZATION = "deviceUtilization"
+    """Share of the time in which the accelerator cores or GPUs of the pods are busy, 0–1; the mean of the pods. The
+    server's own utilization is that of its replicas, which may wait for other things."""
+    MEMORY_BYTES = "deviceMemory"
+    """Device memory in use, in bytes, of the pod that uses most."""
+    LATENCY_P99_S = "deviceLatencyP99"
+    """99th percentile of the time of an execution on the device, in seconds, of the slowest pod."""
+    COLLECTIVE_ACTIVITY = "collectiveActivity"
+    """Traffic of the links between devices, as a share of their rate, 0–1, of the busiest pod: a proxy for collectives,
+    which no exporter counts."""
+    ERRORS = "deviceErrors"
+    """Errors of the devices of all pods within the window."""
+    THROTTLED = "deviceThrottled"
+    """Share of the time in which a device is throttled because it is too hot, 0–1, of the worst pod."""
+    RX_PACKETS_RPS = "rxPackets"
+    """Packets per second that reach the network namespaces of all pods."""
+    NODE_RX_LOSSES_RPS = "nodeRxLosses"
+    """Packets per second that the node of a pod loses on reception, of the worst node. They may be those of others."""
+
+
+THROTTLED_SHARE = 0.05
+"""Share of the time for which a device is throttled from which on it counts as faulty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFault:
+    """What is wrong with the devices of one pod: `errors` within the window, and the share of time throttled (0–1)."""
+
+    errors: float = 0.0
+    throttled: float = 0.0
 
 
 class Answer(Enum):
@@ -205,16 +241,24 @@ class PlacementTarget:
 class PlacementSamples:
     """The readings of one placement.
 
-    `sessions` has the sessions of each pod by its name. Pods that do not report sessions are left out.
+    `sessions` has the sessions of each pod by its name. Pods that do not report sessions are left out. `devices` has
+    the readings of the devices of its pods, and `device_faults` what is wrong with those of a pod, by its name.
     """
 
     readings: Mapping[Quantity, Reading]
     sessions: Mapping[str, float] = field(default_factory=dict)
     scrapes: Scrapes = UNKNOWN_SCRAPES
+    devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
+    device_faults: Mapping[str, DeviceFault] = field(default_factory=dict)
 
     def of(self, quantity: Quantity) -> Reading:
         """Return the reading of `quantity`; it is `Missing` if the source returned none."""
         return self.readings.get(quantity, MISSING)
 
+    def of_devices(self, quantity: DeviceQuantity) -> Reading:
+        """Return the reading of `quantity`; it is `Unsupported` if no exporter has it for the devices of the pool."""
+        return self.devices.get(quantity, NO_DEVICE)
 
+
+NO_DEVICE = Absence(reason=AbsenceReason.UNSUPPORTED, detail="no exporter has it for the devices of the pool")
 NO_SAMPLES = PlacementSamples(readings={})

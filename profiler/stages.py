@@ -7,7 +7,7 @@ from enum import Enum
 
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.law import BatchTimes
-from profiler.samples import PlacementSamples, Quantity, Reading
+from profiler.samples import NO_DEVICE, DeviceQuantity, PlacementSamples, Quantity, Reading
 
 PlacementKey = tuple[StageName, PoolName]
 
@@ -117,6 +117,18 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiveLimit:
+    """The packets of a replica (`profiler.receive`): the most per second that it was seen to take, and those per item.
+
+    It is a limit only once packets were lost: `lost_at_s` is the last time, None: never.
+    """
+
+    packets_per_s: float
+    packets_per_item: float
+    lost_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """What measurements have shown about a pipeline. Every profile starts from it and returns it updated.
 
@@ -126,6 +138,7 @@ class Learned:
     `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
     of those without a declared one, `startups_s` the start-up times, and `sessions_held` the most sessions per
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
+    `receive_limits` has the packets of replicas, where an exporter reads them.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -138,6 +151,7 @@ class Learned:
     startups_s: Mapping[PlacementKey, float] = field(default_factory=dict)
     session_slots: Mapping[PlacementKey, int] = field(default_factory=dict)
     sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)
+    receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +191,8 @@ class StageProfile:
     `pass_ratio_measured` the newest measurement. `pressure` is 0.40 · latency + 0.30 · utilization + 0.30 · queue, each
     0–1. `latency_factor` is the measured over the modelled 95th percentile, as plans use it; `latency_correction` is
     the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
-    the present load and replicas, None where it could not be compared with a measurement.
+    the present load and replicas, None where it could not be compared with a measurement. `devices` has the readings of
+    the devices of its pods, over the placements whose pools have some.
     """
 
     name: StageName
@@ -189,6 +204,11 @@ class StageProfile:
     latency_factor: float = 1.0
     latency_correction: Correction | None = None
     modelled_p95_s: float | None = None
+    devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
+
+    def of_devices(self, quantity: DeviceQuantity) -> Reading:
+        """Return the reading of `quantity`; it is `Unsupported` if no exporter has it for a pool of the stage."""
+        return self.devices.get(quantity, NO_DEVICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

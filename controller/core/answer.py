@@ -13,6 +13,7 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
     BudgetDecision,
     DemandUse,
+    FaultyReplica,
     Hold,
     HoldReason,
     MetricsUse,
@@ -94,6 +95,7 @@ def pipeline_decision(
         ),
         metrics=_metrics_use(assessment, now_s),
         scrapes=dict(_faulty_scrapes(assessment)),
+        faulty=tuple(_faulty_replicas(assessment)),
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
@@ -137,6 +139,19 @@ def _faulty_scrapes(assessment: Assessment) -> Iterator[tuple[PlacementKey, Scra
         found = assessment.state.samples_of(stage, pool).scrapes
         if stage not in assessment.spec.borrowed and (found.unlabelled or found.duplicated or found.excused):
             yield (stage, pool), found
+
+
+def _faulty_replicas(assessment: Assessment) -> Iterator[FaultyReplica]:
+    """Yield the replicas whose devices have faults, each with its node."""
+    for stage, pool in assessment.spec.placement_keys():
+        faults = assessment.state.samples_of(stage, pool).device_faults
+        if not faults or stage in assessment.spec.borrowed:
+            continue
+        target = assessment.state.target(stage, pool)
+        serving = () if isinstance(target, TargetMissing) else target.serving
+        nodes = {replica.name: replica.node for replica in serving}
+        for pod, fault in faults.items():
+            yield FaultyReplica(stage=stage, pool=pool, pod=pod, node=nodes.get(pod, ""), fault=fault)
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from controller.kube.observed_windows import ObservedWindows
+from optimizer.model import PoolName
 from profiler.samples import PlacementTarget, PodEndpoint
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
@@ -26,8 +27,13 @@ class MetricsReader:
         """Return `spec` with windows of at least four observed scrape intervals."""
         return self._windows.applied(spec)
 
-    def read(self, specs: Sequence[PipelineSpec], targets: Sequence[PlacementTarget]) -> ReadAnswer:
-        """Return the metrics of `targets` and the results of the queries in `specs`; log problems that are new."""
+    def read(
+        self, specs: Sequence[PipelineSpec], targets: Sequence[PlacementTarget], devices: Mapping[PoolName, str]
+    ) -> ReadAnswer:
+        """Return the metrics of `targets` and the results of the queries in `specs`; log problems that are new.
+
+        `devices` has the device of each pool.
+        """
         queries = {spec.key: user_queries(spec) for spec in specs}
         answer = self._source.read(
             ReadRequest(
@@ -35,6 +41,7 @@ class MetricsReader:
                 scalars={name: query for own in queries.values() for name, query in own.items()},
                 deadline_s=self._deadline_s,
                 scalar_owners={name: key for key, own in queries.items() for name in own},
+                devices=devices,
                 scalar_kinds={name: _query_kind(name) for own in queries.values() for name in own},
             )
         )

@@ -350,7 +350,8 @@ class Reader:
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
-        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads))
+        devices = {spec.name: spec.device for spec, _ in pools}
+        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads), devices)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,

@@ -24,7 +24,7 @@ from controller.kube.gateway import Json
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
-from profiler.samples import Absence, Quantity, Reading
+from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
 
 _OBSERVED_DIGITS = 2
@@ -259,6 +259,9 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
         "latencyFactor": number(stage.latency_factor),
         "queue": number(stage.readings.get(Quantity.QUEUE_DEPTH)),
         "sessions": number(stage.readings.get(Quantity.SESSIONS)),
+        "rxQueuePressure": number(stage.readings.get(Quantity.RX_QUEUE_PRESSURE)),
+        "deviceUtilization": number(stage.devices.get(DeviceQuantity.UTILIZATION)),
+        "collectiveActivity": number(stage.devices.get(DeviceQuantity.COLLECTIVE_ACTIVITY)),
         "passRatio": number(stage.pass_ratio),
         "sharedFrom": None if spec.shared_from is None else "/".join(spec.shared_from),
         "costShare": None if shared is None else number(shared.cost_share),

@@ -301,6 +301,7 @@ def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
         leaving=_node(pod) in nodes.leaving,
         deletion_cost=int(cost) if re.fullmatch(r"[+-]?\d{1,10}", cost, re.ASCII) else 0,
         startup_s=_startup_s(pod),
+        node=_node(pod) or "",
     )
 
 

@@ -119,6 +119,12 @@ class StageStatus(Part):
     """Items waiting, over all replicas."""
     sessions: Number | None = None
     """Streams that hold a slot, over all replicas."""
+    rx_queue_pressure: Number | None = None
+    """How near the kernel is to losing what arrives for the worst pod, 0 to 1."""
+    device_utilization: Number | None = None
+    """Busy share of the accelerators of the replicas, 0 to 1, beside the servers' own utilization."""
+    collective_activity: Number | None = None
+    """Traffic of the links between the accelerators of the busiest replica over their rate, 0 to 1."""
     pass_ratio: Number | None = None
     """Items passed on per item received, as used in the plan."""
     shared_from: Annotated[str, Field(max_length=317)] | None = None
@@ -126,7 +132,7 @@ class StageStatus(Part):
     cost_share: Number | None = None
     """Share of the replicas' cost that this pipeline pays, 0 to 1: that of its items. Present for a shared stage."""
     pressure: Number | None = None
-    """0.40 latency + 0.30 utilization + 0.30 queue, each 0 to 1."""
+    """0.40 latency + 0.30 utilization + 0.30 queue (or rxQueuePressure, if that is larger), each 0 to 1."""
     absent: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
     """Quantities that could not be measured, each with the reason."""
     placements: Annotated[list[PlacementStatus], ListMap(key="pool"), Field(max_length=8)] = Field(default_factory=list)
@@ -171,7 +177,8 @@ class PipelineStatus(Part):
     """The generation of the spec that this status is about."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, Shedding."""
+    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
+    Shedding."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

@@ -125,9 +125,22 @@ class ThresholdRule(Part):
 
     name: Label
     """Name of the rule, unique within the stage."""
-    metric: Literal["p95", "utilization", "queue", "sessions", "rxQueuePressure"] | None = None
+    metric: (
+        Literal[
+            "p95",
+            "utilization",
+            "queue",
+            "sessions",
+            "rxQueuePressure",
+            "deviceUtilization",
+            "deviceHeadroom",
+            "collectiveActivity",
+        ]
+        | None
+    ) = None
     """The metric: p95 in seconds; queue (waiting items) and sessions (streams), each the sum over all replicas of the
-    stage; utilization and rxQueuePressure as ratios from 0 to 1."""
+    stage; all others as ratios from 0 to 1. deviceUtilization is that of the accelerators of the replicas,
+    deviceHeadroom what is left of it, and collectiveActivity the traffic of the links between them over their rate."""
     query: Query | None = None
     """PromQL to use instead of metric."""
     above: DecimalString | None = None

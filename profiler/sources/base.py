@@ -35,7 +35,8 @@ class ReadRequest:
 
     Every quantity is read for each of `placements`. `scalars` are the users' own queries (demand, SLA, rules) by keys
     that the caller chooses; `scalar_owners` has the pipeline of each query, and `scalar_kinds` its kind, by default
-    DEMAND. The whole read may take `deadline_s` seconds.
+    DEMAND. The whole read may take `deadline_s` seconds. `devices` has the device of each pool, whose exporters are
+    read for its pods; a pool that is not listed has none.
     """
 
     placements: tuple[PlacementTarget, ...]
@@ -43,6 +44,7 @@ class ReadRequest:
     deadline_s: float
     scalar_owners: Mapping[Hashable, PipelineKey] = field(default_factory=dict)
     scalar_kinds: Mapping[Hashable, QueryKind] = field(default_factory=dict)
+    devices: Mapping[PoolName, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

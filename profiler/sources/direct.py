@@ -59,9 +59,9 @@ class DirectSource:
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         """See `MetricSource.read`. It returns at once, from earlier scrapes; only the first read waits for scrapes."""
-        # Scraped series get the default labels.
+        # Scraped series get the default labels. Exporters of devices are no pods of a stage, so they are not scraped.
         targets = tuple(replace(target, labels=None) for target in request.placements)
-        request = replace(request, placements=targets)
+        request = replace(request, placements=targets, devices={})
         self._loaded = self._presets.load()
         plan = query_plan(request, self._loaded, max_age_s=self._max_age_s)
         pods, without_port = self._pods(request, plan)

@@ -20,6 +20,18 @@ def fill(template: str, *, pods: str, window_s: float) -> str:
     return template.replace("$pods", pods).replace("$window", f"{round(window_s * 1000)}ms")
 
 
+@lru_cache(maxsize=4096)
+def fill_devices(
+    template: str, namespaces: tuple[str, ...], match: tuple[tuple[str, str], ...], window_s: float
+) -> str:
+    """Return the `template` of a device preset for all pods of `namespaces`, with the further matchers `match`."""
+    pattern = _alternatives(namespaces)
+    pattern = pattern if len(pattern) <= _LONGEST_MATCHER else ".+"
+    further = "".join(f", {name}={quoted(value)}" for name, value in match)
+    filled = template.replace("$namespaces", pattern).replace("$match", further)
+    return filled.replace("$window", f"{round(window_s * 1000)}ms")
+
+
 def namespace_matcher(namespaces: Iterable[str], labels: SeriesLabels = DEFAULT_LABELS) -> str:
     """Return label matchers for all pods of `namespaces`, or of every namespace if the text would be too long."""
     matcher = f'{labels.namespace}=~"{_alternatives(namespaces)}"'

@@ -29,12 +29,14 @@ from profiler.samples import (
 )
 from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import (
+    Pod,
     combine_ratio,
     combine_values,
     quantile_of,
     reporting,
     whole_answer_percentile,
 )
+from profiler.sources.device_queries import PlannedDevices, planned_devices
 from profiler.sources.presets import Combine, Divisor, Edge, Formula, LoadedPresets, Preset
 from profiler.sources.promql import PodSeries, fill, namespace_matcher, pod_matcher, scalar
 from profiler.sources.reporting_pods import PlacementPods, PodQueries, PodResults, once
@@ -113,12 +115,15 @@ class PlannedSessions:
 class PlannedPlacement:
     """What is read for one placement: the readings and sessions, which others may share, of its `pods`.
 
-    `pods` is None where no query is about them, `sessions` where only their sum over the pods is known.
+    `pods` is None where no query is about them, `sessions` where only their sum over the pods is known, `devices` where
+    the pool has none that are read. `device_pods` are the pods whose devices are read.
     """
 
     readings: Mapping[Quantity, PlannedReading]
     sessions: PlannedSessions | None = None
     pods: PlacementPods | None = None
+    devices: PlannedDevices | None = None
+    device_pods: frozenset[Pod] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +136,12 @@ class QueryPlan:
     def pod_queries(self) -> set[str]:
         """Return the queries for all placements, overrides included."""
         own = {query for planned in self._readings() for query in planned.queries}
-        return own | {query for pods in self._checked() for query in pods.of_scrapes}
+        return own | {query for pods in self._checked() for query in pods.of_scrapes} | self.device_queries()
+
+    def device_queries(self) -> set[str]:
+        """Return the queries for the devices of pods, which are among `pod_queries`."""
+        planned = {id(own.devices): own.devices for own in self.placements.values() if own.devices is not None}
+        return {query for devices in planned.values() for query, _ in devices.formulas.values()}
 
     def user_queries(self) -> set[str]:
         """Return the users' queries for demand, SLA and rules."""
@@ -141,7 +151,8 @@ class QueryPlan:
         """Return the kind of every query. A query with several purposes has the kind that is sent first."""
         kinds: dict[str, QueryKind] = {}
         own = (planned.queries for planned in (*self._readings(), *self.scalars.values()))
-        for queries in (*own, *(pods.of_scrapes for pods in self._checked())):
+        devices = dict.fromkeys(self.device_queries(), QueryKind.OTHER)
+        for queries in (*own, *(pods.of_scrapes for pods in self._checked()), devices):
             for query, kind in queries.items():
                 known = kinds.get(query)
                 if known is None or _ORDER[kind] < _ORDER[known]:
@@ -180,11 +191,13 @@ class QueryPlan:
             if of_pods is None:
                 of_pods = [(quantity, planned.of(by_pod)) for quantity, planned in own.readings.items()]
                 alike[id(own.readings)] = of_pods
-            pods = own.pods
+            pods, devices = own.pods, own.devices
             return PlacementSamples(
                 readings={quantity: reading(pods) for quantity, reading in of_pods},
                 sessions=own.sessions.by_pod(pods, by_pod) if own.sessions is not None and pods is not None else {},
                 scrapes=pods.scrapes(by_pod) if pods is not None and pods.queries.checks else UNKNOWN_SCRAPES,
+                devices={} if devices is None else devices.readings(own.device_pods, by_pod),
+                device_faults={} if devices is None else devices.faults(own.device_pods, by_pod),
             )
 
         return ReadAnswer(
@@ -223,6 +236,16 @@ def query_plan(
     kinds_of_labels = {target.labels or labels for target in request.placements}
     matchers = {own: namespace_matcher(namespaces, own) for own in kinds_of_labels}
     alike: dict[Hashable, tuple[PlannedPlacement, PodQueries | None]] = {}
+    devices_alike: dict[Hashable, PlannedDevices] = {}
+
+    def of_devices(target: PlacementTarget) -> PlannedDevices | None:
+        device, own = request.devices.get(target.pool), target.labels or labels
+        if device is None:
+            return None
+        key = device, own.match, target.window_s
+        if key not in devices_alike:
+            devices_alike[key] = planned_devices(device, own, namespaces, target.window_s)
+        return devices_alike[key]
 
     def planned(target: PlacementTarget) -> PlannedPlacement:
         if not target.pods:
@@ -239,13 +262,18 @@ def query_plan(
             problem = "" if queries is not None else loaded.problem(target.preset)
             alike[key] = _planned_alike(queries, target.answer, problem), queries
         shared, queries = alike[key]
-        pods = None if queries is None else PlacementPods(target=target, queries=queries, max_age_s=max_age_s)
+        found = replace(
+            shared,
+            pods=None if queries is None else PlacementPods(target=target, queries=queries, max_age_s=max_age_s),
+            devices=of_devices(target),
+            device_pods=frozenset((target.namespace, pod) for pod in target.pods),
+        )
         if not target.overrides:
-            return PlannedPlacement(readings=shared.readings, sessions=shared.sessions, pods=pods)
-        return PlannedPlacement(
+            return found
+        return replace(
+            found,
             readings={**shared.readings, **_overriding(target, own)},
             sessions=None if Quantity.SESSIONS in target.overrides else shared.sessions,
-            pods=pods,
         )
 
     return QueryPlan(

@@ -137,6 +137,8 @@ def _merged(samples: Sequence[PlacementSamples], *, best: bool) -> PlacementSamp
         readings={quantity: _first([each.of(quantity) for each in samples], best=best) for quantity in Quantity},
         sessions=next((each.sessions for each in samples if each.sessions), {}),
         scrapes=next((each.scrapes for each in samples if each.scrapes != UNKNOWN_SCRAPES), UNKNOWN_SCRAPES),
+        devices=samples[0].devices,
+        device_faults=samples[0].device_faults,
     )
 
 

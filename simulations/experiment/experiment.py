@@ -28,7 +28,8 @@ from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, StageName
+from profiler.samples import Quantity
 from simulations.cluster.simulated import SimulatedCluster
 from simulations.experiment.hardware import cheapest_first
 from simulations.experiment.hindsight import BoundRequest, bound_one
@@ -148,7 +149,7 @@ def run_one(
         what_if=what_if,
         seed=seed,
         interval_s=autoscaler.interval_s,
-        decisions=tuple(log.entries),
+        log=log,
         wall_s=time.perf_counter() - began_s,
     )
 
@@ -361,15 +362,23 @@ def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[s
 
 
 class _DecisionLog:
-    """The decisions since the load began that differ from the one before for the same pipeline."""
+    """The decisions since the load began that differ from the one before for the same pipeline.
+
+    `receive_pressures` has what each cycle since then has read.
+    """
 
     def __init__(self) -> None:
         self.entries: list[DecisionEntry] = []
+        self.receive_pressures: dict[PipelineKey, list[tuple[float, Mapping[StageName, float]]]] = {}
         self._keys: dict[PipelineKey, object] = {}
 
     def add(self, decision: Decision) -> None:
         """Add the pipelines' decisions that differ from the ones before."""
         for pipeline in decision.pipelines:
+            read = {stage.name: stage.readings.get(Quantity.RX_QUEUE_PRESSURE) for stage in pipeline.profile.stages}
+            known = {stage: reading for stage, reading in read.items() if isinstance(reading, float)}
+            if known and decision.now_s >= 0:
+                self.receive_pressures.setdefault(pipeline.key, []).append((decision.now_s, known))
             key = decision_key(pipeline)
             if self._keys.get(pipeline.key) == key:
                 continue
@@ -401,7 +410,7 @@ def _result(
     what_if: str | None,
     seed: int,
     interval_s: float,
-    decisions: tuple[DecisionEntry, ...],
+    log: "_DecisionLog",
     wall_s: float,
 ) -> RunResult:
     clock = scenario.file.clock
@@ -436,8 +445,9 @@ def _result(
             cluster.pipelines,
             {pipeline.key: score for pipeline, score in zip(cluster.pipelines, scores, strict=True)},
             cluster.observations,
+            log.receive_pressures,
         ),
-        decisions=decisions,
+        decisions=tuple(log.entries),
     )
 
 

@@ -1,8 +1,9 @@
 """Charts of one run over time: load, latency, cost, and the replicas of every stage on every pool."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from controller.core.messages.measured import NOTABLE_RECEIVE_PRESSURE
 from controller.core.messages.phrases import duration, number
 from controller.html import Markup, element
 from simulations.report import formats, scale
@@ -29,7 +30,14 @@ def charts(run: RunResult, bands: tuple[Band, ...], bound_per_hour: Sequence[flo
         blocks += [
             several and element("h3", pipeline.pipeline),
             element("div", list(_pipeline(pipeline, axis, bound)), class_="charts"),
-            element("div", list(_replicas(pipeline, axis, pools)), class_="charts small"),
+            element(
+                "div",
+                [
+                    *_replicas(pipeline, axis, pools),
+                    *_receive_pressure(series.receive_pressure.get(pipeline.pipeline, {}), axis),
+                ],
+                class_="charts small",
+            ),
         ]
     blocks.append(element("div", list(_prices(series, axis, pools)), class_="charts small"))
     return element("div", blocks, class_="timeline", **read_out_axis(axis))
@@ -120,6 +128,29 @@ def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -
                 lines=tuple(lines),
                 axis=axis,
                 values=scale.from_zero((value for line in lines for value in line.values if value), whole=True),
+                words=number,
+            )
+        )
+
+
+def _receive_pressure(by_stage: Mapping[str, Sequence[float | None]], axis: TimeAxis) -> Iterator[Markup]:
+    """Yield a chart of the receive pressure if it is notable at any stage, with the stages where it is."""
+    found = {
+        stage: values
+        for stage, values in by_stage.items()
+        if any(value is not None and value >= NOTABLE_RECEIVE_PRESSURE for value in values)
+    }
+    if found:
+        yield figure(
+            Chart(
+                title="Receive pressure",
+                unit="of the worst pod, at most in each window; packets are lost at 1",
+                lines=tuple(
+                    Line(name=stage, values=values, style=_pool_style(index))
+                    for index, (stage, values) in enumerate(found.items())
+                ),
+                axis=axis,
+                values=scale.from_zero([1.0]),
                 words=number,
             )
         )

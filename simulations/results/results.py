@@ -6,7 +6,7 @@ and the highest. Times are seconds since a run began, rates are items/s, money i
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -70,6 +70,8 @@ class RunSeries:
     pipelines: tuple[PipelineSeries, ...]
     price_per_hour: Mapping[str, tuple[float, ...]]
     """By pool: USD per hour of one whole instance."""
+    receive_pressure: Mapping[str, Mapping[str, tuple[float | None, ...]]] = field(default_factory=dict)
+    """By pipeline and stage: the highest reading in each window, None without one."""
 
     def __post_init__(self) -> None:
         for name, values in _named(self):
@@ -139,9 +141,9 @@ class RunResult:
 
 
 MEASURES = tuple(
-    field.name
-    for field in fields(RunResult)
-    if field.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions"}
+    measure.name
+    for measure in fields(RunResult)
+    if measure.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions"}
 )
 """The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
@@ -411,10 +413,12 @@ def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
     for pool, prices in series.price_per_hour.items():
         yield f"price_per_hour of {pool}", prices
     for pipeline in series.pipelines:
-        for field in fields(pipeline):
-            value = getattr(pipeline, field.name)
-            if isinstance(value, tuple) and field.name != "placements":
-                yield f"{field.name} of {pipeline.pipeline}", value
+        for own in fields(pipeline):
+            value = getattr(pipeline, own.name)
+            if isinstance(value, tuple) and own.name != "placements":
+                yield f"{own.name} of {pipeline.pipeline}", value
+        for stage, pressures in series.receive_pressure.get(pipeline.pipeline, {}).items():
+            yield f"receive_pressure of {pipeline.pipeline} {stage}", pressures
         for placement in pipeline.placements:
             place = f"{pipeline.pipeline} {placement.stage} on {placement.pool}"
             yield f"desired of {place}", placement.desired

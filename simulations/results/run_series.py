@@ -1,21 +1,29 @@
 """The series of a run, made from item scores and observations, for the simulator and the lab."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, StageName
 from simulations.results import spending
 from simulations.results.results import PipelineSeries, PlacementSeries, RunSeries
 from simulations.results.scoring import ItemScore, Steps, Window
 from simulations.results.spending import Observation, PlacementKey
 
+ReceivePressures = Sequence[tuple[float, Mapping[StageName, float]]]
+"""Times in seconds since the run began, ascending, each with the receive pressure of the stages where it is known."""
+
 
 def run_series(
-    pipelines: Sequence[PipelineSpec], scores: Mapping[PipelineKey, ItemScore], observations: Sequence[Observation]
+    pipelines: Sequence[PipelineSpec],
+    scores: Mapping[PipelineKey, ItemScore],
+    observations: Sequence[Observation],
+    receive_pressures: Mapping[PipelineKey, ReceivePressures] = MappingProxyType({}),
 ) -> RunSeries:
     """Return the series over the windows of `scores`, which are the same for every pipeline.
 
@@ -30,6 +38,9 @@ def run_series(
         length_s=tuple(window.length_s for window in windows),
         calm=tuple(window.calm for window in windows),
         pipelines=tuple(_pipeline(spec, scores[spec.key].windows, observations, ends_s) for spec in pipelines),
+        receive_pressure={
+            str(spec.key): _highest(receive_pressures.get(spec.key, ()), scores[spec.key].windows) for spec in pipelines
+        },
         price_per_hour={
             str(pool): _at(observations, ends_s, lambda seen, pool=pool: seen.price_per_hour.get(pool, 0.0))  # type: ignore[misc]
             for pool in pools
@@ -82,6 +93,21 @@ def _pipeline(
             for place in spec.placement_keys()
         ),
     )
+
+
+def _highest(found: ReceivePressures, windows: Sequence[Window]) -> dict[str, tuple[float | None, ...]]:
+    """Return the highest receive pressure of each stage in each window."""
+    stages = sorted({stage for _, pressures in found for stage in pressures})
+    values: dict[str, list[float | None]] = {str(stage): [None] * len(windows) for stage in stages}
+    begun_s = [window.t_s for window in windows]
+    for at_s, pressures in found:
+        index = bisect_right(begun_s, at_s) - 1
+        if index < 0 or at_s >= windows[index].t_s + windows[index].length_s:
+            continue
+        for stage, pressure in pressures.items():
+            before = values[str(stage)][index]
+            values[str(stage)][index] = pressure if before is None else max(before, pressure)
+    return {stage: tuple(own) for stage, own in values.items()}
 
 
 def _placement(

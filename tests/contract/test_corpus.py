@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from corpus import BAD, CONTRACT, EXAMPLES, Bad, document, good, mutations
 
+from controller.core.state.spec import RuleMetric
 from controller.resources.manifests import load_documents
+from controller.resources.translate import pipeline_spec
 from controller.resources.validation import Finding, validate_documents, validate_files
 
 
@@ -63,3 +65,13 @@ def test_the_files_of_the_contract_are_valid_together() -> None:
     assert [pipeline.metadata.name for pipeline in result.pipelines] == ["live-captions"]
     assert [pool.metadata.name for pool in result.pools] == ["cpu", "inferentia", "gpu"]
     assert len(load_documents(CONTRACT[0])) == 3
+
+
+def test_the_example_for_accelerators_has_rules_on_the_network_and_on_devices() -> None:
+    (resource,) = validate_files([EXAMPLES / "accelerators.yaml"]).pipelines
+    rules = {rule.metric: rule for stage in pipeline_spec(resource).stages for rule in stage.rules}
+    pressure, headroom = rules[RuleMetric.RX_QUEUE_PRESSURE], rules[RuleMetric.DEVICE_HEADROOM]
+    collectives = rules[RuleMetric.COLLECTIVE_ACTIVITY]
+    assert (pressure.above, pressure.add_replicas, pressure.per_zone) == (0.8, 2, True)
+    assert (headroom.below, headroom.add_replicas) == (0.2, 1)
+    assert (collectives.above, collectives.add_replicas) == (0.9, 1)

@@ -86,7 +86,7 @@ def test_a_part_of_a_manifest_is_valid_at_its_place(block: Block, tmp_path: Path
 
 def called(line: str) -> tuple[str, click.Command] | None:
     """Return the command of `sluice` that a line calls, with its name; None for a line that is no command."""
-    match = re.match(r"(?:\$ )?sluice ([a-z]+)(?: ([a-z]+))?", line)
+    match = re.match(r"(?:\$ )?sluice ([a-z][a-z-]*)(?: ([a-z]+))?", line)
     if match is None:
         return None
     name = match[1] if match[1] in LEAVES else f"{match[1]} {match[2]}"

@@ -30,7 +30,10 @@ MEANINGS = {
     "speech_stage_latency_seconds": ("seconds", "time of an item from arrival to answer, with bounds around the SLA"),
     "speech_stage_sessions": ("sessions", "sessions that hold a slot; for stages with sessions"),
     "speech_stage_sessions_refused_total": ("sessions", "sessions refused because no slot was free, from 0"),
-    "speech_nic_rx_queue_pressure": ("0–1", "fill level of the network receive queues; for rules on it"),
+    "speech_nic_rx_queue_pressure": (
+        "0–1",
+        "how near the kernel is to losing what arrives; `sluice nic-exporter` exports it for every pod",
+    ),
 }
 """Unit and meaning of the metrics of `generic`."""
 

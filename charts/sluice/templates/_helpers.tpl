@@ -44,6 +44,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
 {{- end }}
 
+{{/* Those of the pods of the NIC exporter: the Service and the Deployment of the operator must not select them. */}}
+{{- define "sluice.nicExporterLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-nic" (include "sluice.name" .) | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
 {{/* The labels of an object, with those that a value adds or replaces. */}}
 {{- define "sluice.labelsWith" -}}
 {{ toYaml (merge (deepCopy (.added | default dict)) (include "sluice.labels" .root | fromYaml)) }}

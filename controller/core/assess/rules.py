@@ -12,7 +12,7 @@ from controller.core.state.decision import RuleState
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import Rule, RuleMetric, StageSpec
 from optimizer.model import PoolName, StageName
-from profiler.samples import MISSING, Absence, Quantity, Reading
+from profiler.samples import MISSING, Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PipelineProfile, StageProfile
 
 QUANTITIES: Mapping[RuleMetric, Quantity] = {
@@ -21,6 +21,11 @@ QUANTITIES: Mapping[RuleMetric, Quantity] = {
     RuleMetric.QUEUE: Quantity.QUEUE_DEPTH,
     RuleMetric.SESSIONS: Quantity.SESSIONS,
     RuleMetric.RX_QUEUE_PRESSURE: Quantity.RX_QUEUE_PRESSURE,
+}
+DEVICE_QUANTITIES: Mapping[RuleMetric, DeviceQuantity] = {
+    RuleMetric.DEVICE_UTILIZATION: DeviceQuantity.UTILIZATION,
+    RuleMetric.DEVICE_HEADROOM: DeviceQuantity.UTILIZATION,
+    RuleMetric.COLLECTIVE_ACTIVITY: DeviceQuantity.COLLECTIVE_ACTIVITY,
 }
 
 
@@ -103,7 +108,12 @@ def _holds(rule: Rule, reading: float) -> bool:
 def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading:
     if rule.metric is None:
         return state.rule_readings.get((profile.name, rule.name), MISSING)
-    return profile.readings.get(QUANTITIES[rule.metric], MISSING)
+    if rule.metric in QUANTITIES:
+        return profile.readings.get(QUANTITIES[rule.metric], MISSING)
+    reading = profile.of_devices(DEVICE_QUANTITIES[rule.metric])
+    if rule.metric is RuleMetric.DEVICE_HEADROOM and not isinstance(reading, Absence):
+        return max(0.0, 1 - reading)
+    return reading
 
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:

@@ -225,4 +225,5 @@ def _own(learned: Learned, borrowed: frozenset[StageName]) -> Learned:
         startups_s=of_placements(learned.startups_s),
         session_slots=of_placements(learned.session_slots),
         sessions_held=of_placements(learned.sessions_held),
+        receive_limits=of_placements(learned.receive_limits),
     )

@@ -11,6 +11,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
     causes,
+    device_faults,
     hold_details,
     implausible_corrections,
     latency_of_sla,
@@ -56,6 +57,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _measurements_plausible(decision),
         _placements_match(decision),
         _scrapes_healthy(decision),
+        _devices_healthy(decision),
         _shedding(decision),
     )
 
@@ -249,6 +251,15 @@ def _scrapes_healthy(decision: PipelineDecision) -> ConditionValue:
     reason = next((reason for reason, holds in faults if holds), ConditionReason.SCRAPED_ONCE)
     message = "; ".join(scrape_faults(decision.scrapes))
     return _condition(ConditionType.SCRAPES_HEALTHY, str(reason is ConditionReason.SCRAPED_ONCE), reason.value, message)
+
+
+def _devices_healthy(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that no device of a replica reports errors or is throttled; errors come first."""
+    errors = any(replica.fault.errors > 0 for replica in decision.faulty)
+    bad = ConditionReason.DEVICE_ERRORS if errors else ConditionReason.DEVICES_THROTTLED
+    reason = bad if decision.faulty else ConditionReason.NO_FAULTS
+    message = "; ".join(device_faults(decision.faulty))
+    return _condition(ConditionType.DEVICES_HEALTHY, str(not decision.faulty), reason.value, message)
 
 
 def _shedding(decision: PipelineDecision) -> ConditionValue:

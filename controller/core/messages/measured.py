@@ -8,8 +8,10 @@ from controller.core.state.spec import PlacementSpec
 from optimizer.model import ServiceLaw, StageName
 from profiler.correction import left_to_stages_s
 from profiler.law import ENOUGH_WEIGHT, KNOWN, LEAST_WEIGHT
+from profiler.samples import DeviceQuantity, Quantity
 from profiler.stages import PlacementProfile, StageProfile
 
+NOTABLE_RECEIVE_PRESSURE = 0.5
 _NOTABLE = 0.05  # a correction factor closer to 1 than this does not change a plan
 
 
@@ -25,6 +27,12 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
             modelled = "" if stage.modelled_p95_s is None else f" (model now: {duration(stage.modelled_p95_s)})"
             factor = number(stage.latency_factor)
             yield f"{stage.name}: measured p95 is {factor} × the model's; correction applied{modelled}"
+        received = stage.readings.get(Quantity.RX_QUEUE_PRESSURE)
+        if isinstance(received, float) and received >= NOTABLE_RECEIVE_PRESSURE:
+            yield f"{stage.name}: receive pressure of the worst pod is {received:.2f} (datagrams are lost at 1)"
+        losses_rps = stage.devices.get(DeviceQuantity.NODE_RX_LOSSES_RPS)
+        if isinstance(losses_rps, float) and losses_rps > 0:
+            yield f"{stage.name}: a node of its pods loses {number(losses_rps)} packets/s on reception"
         used = {own.pool for own in stage.placements if decision.desired.get((stage.name, own.pool))}
         for placement in stage.placements:
             key = (stage.name, placement.pool)
@@ -33,6 +41,12 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
                 yield f"{stage.name} on {placement.pool}: {_undeclared_law(placement, fallback=fallback)}"
             startup_s = decision.memory.learned.startups_s.get(key)
             yield from _placement_words(stage, placement, placements[key], startup_s)
+            limit = decision.memory.learned.receive_limits.get(key)
+            if limit is not None and limit.lost_at_s is not None:
+                yield (
+                    f"{stage.name} on {placement.pool}: packets were lost at {timestamp(limit.lost_at_s)}; a replica "
+                    f"takes {number(limit.packets_per_s)} packets/s, {number(limit.packets_per_item)} per item"
+                )
         yield from _feedback_words(decision, stage.name)
 
 

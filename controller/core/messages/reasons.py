@@ -26,6 +26,7 @@ class ConditionType(Enum):
     MEASUREMENTS_PLAUSIBLE = "MeasurementsPlausible"
     PLACEMENTS_MATCH = "PlacementsMatch"
     SCRAPES_HEALTHY = "ScrapesHealthy"
+    DEVICES_HEALTHY = "DevicesHealthy"
     SHEDDING = "Shedding"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
@@ -58,6 +59,9 @@ class ConditionReason(Enum):
     POD_LABELS_MISSING = "PodLabelsMissing"
     PODS_SILENT = "PodsSilent"
     PODS_SCRAPED_TWICE = "PodsScrapedTwice"
+    NO_FAULTS = "NoFaults"
+    DEVICE_ERRORS = "DeviceErrors"
+    DEVICES_THROTTLED = "DevicesThrottled"
     OVERLOADED = "Overloaded"
     REPLICAS_STARTING = "ReplicasStarting"
     SCALED_TO_ZERO = "ScaledToZero"
@@ -114,6 +118,8 @@ class EventReason(Enum):
     PLACEMENTS_MATCH = "PlacementsMatch"
     SCRAPES_FAULTY = "ScrapesFaulty"
     SCRAPES_HEALTHY = "ScrapesHealthy"
+    DEVICES_FAULTY = "DevicesFaulty"
+    DEVICES_HEALTHY = "DevicesHealthy"
     SHEDDING = "Shedding"
     SHEDDING_ENDED = "SheddingEnded"
 
@@ -146,5 +152,6 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
         bad=EventReason.PLACEMENTS_MISMATCHED, good=EventReason.PLACEMENTS_MATCH
     ),
     ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
+    ConditionType.DEVICES_HEALTHY: Transition(bad=EventReason.DEVICES_FAULTY, good=EventReason.DEVICES_HEALTHY),
     ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
 }

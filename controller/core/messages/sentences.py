@@ -20,6 +20,7 @@ from controller.core.messages.phrases import (
 from controller.core.state.decision import (
     BudgetDecision,
     ChangeReason,
+    FaultyReplica,
     Hold,
     HoldReason,
     PipelineDecision,
@@ -28,7 +29,7 @@ from controller.core.state.decision import (
 )
 from controller.core.state.schedule import declared_as
 from controller.core.state.spec import PlacementKey
-from optimizer.model import LATENCY_FACTORS, Basis
+from optimizer.model import LATENCY_FACTORS, Basis, StageName
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
@@ -269,6 +270,21 @@ def scrape_faults(scrapes: Mapping[PlacementKey, Scrapes]) -> Iterator[str]:
         if found.duplicated:
             names = first_names(found.duplicated)
             yield f"{where}: {names} scraped more than once, by several jobs or Prometheus servers; counted once"
+
+
+def device_faults(faulty: Sequence[FaultyReplica]) -> Iterator[str]:
+    """Yield a text about each node on which the devices of replicas have faults, the one with most errors first."""
+    of_nodes: dict[tuple[StageName, str], list[FaultyReplica]] = {}
+    for replica in faulty:
+        of_nodes.setdefault((replica.stage, replica.node), []).append(replica)
+    worst_first = sorted(of_nodes.items(), key=lambda own: -sum(replica.fault.errors for replica in own[1]))
+    for (stage, node), own in worst_first:
+        errors = math.ceil(sum(replica.fault.errors for replica in own))
+        throttled = max(replica.fault.throttled for replica in own)
+        words = [count_of(errors, "device error")] if errors else []
+        words += [f"a device throttled for {throttled:.0%} of the time"] if throttled else []
+        where = f"node {node}" if node else "a node that is not known"
+        yield f"{where}: {' and '.join(words)}, at {first_names([replica.pod for replica in own])} of {stage}"
 
 
 def implausible_corrections(decision: PipelineDecision) -> Iterator[str]:

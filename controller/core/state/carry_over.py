@@ -8,6 +8,7 @@ from controller.core.state.spec import Target
 from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
 from profiler.correction import MOST_CV, THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
+from profiler.receive import MOST_PACKETS_PER_ITEM, MOST_PACKETS_PER_S
 from profiler.samples import ABSURD
 from profiler.slots import MOST_SLOTS
 from profiler.stages import Correction, Learned
@@ -285,6 +286,14 @@ def _require_learned(learned: Learned) -> None:
     for what, sessions in (("session_slots", learned.session_slots), ("sessions_held", learned.sessions_held)):
         for key, count in sessions.items():
             require(1 <= count <= MOST_SLOTS, f"{what} {key}", count, f"must be 1 to {MOST_SLOTS:g}")
+    for key, limit in learned.receive_limits.items():
+        _require_within(limit.packets_per_s, MOST_PACKETS_PER_S, f"receive_limits {key} packets_per_s")
+        _require_within(limit.packets_per_item, MOST_PACKETS_PER_ITEM, f"receive_limits {key} packets_per_item")
+        _require_time(limit.lost_at_s, f"receive_limits {key} lost_at_s")
+
+
+def _require_within(value: float, most: float, where: str) -> None:
+    require(0 < value <= most, where, value, f"must be above 0 and at most {most:g}")
 
 
 def _require_load(load: float | None, where: str) -> None:

@@ -11,7 +11,7 @@ from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
-from profiler.samples import Absence, MetricsTier, Reading, Scrapes
+from profiler.samples import Absence, DeviceFault, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
 
 
@@ -214,6 +214,17 @@ class SharedStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FaultyReplica:
+    """A replica whose device reports errors, or is throttled; `node` is "" where its node is not known."""
+
+    stage: StageName
+    pool: PoolName
+    pod: str
+    node: str
+    fault: DeviceFault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
 
@@ -227,7 +238,7 @@ class PipelineDecision:
     needed. `shared` has the stages that serve other pipelines too. `mismatches` are placements whose pods are not on
     their pool, or do not fit as declared. `budgets` has the ComputeBudgets of the pipeline, by name, with what they
     allow now in USD per hour. `miss` is set while the latency exceeds the SLA. `starting` has the replicas that are
-    desired and not ready.
+    desired and not ready. `faulty` has the replicas whose devices report errors, or are throttled.
     """
 
     spec: PipelineSpec
@@ -253,6 +264,7 @@ class PipelineDecision:
     budgets: Mapping[str, float] = field(default_factory=dict)
     miss: Miss | None = None
     starting: tuple[StartingReplicas, ...] = ()
+    faulty: tuple[FaultyReplica, ...] = ()
 
     @property
     def refused(self) -> float | None:

@@ -38,13 +38,15 @@ class PendingReplica:
 class ServingReplica:
     """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost.
 
-    `startup_s` is the time from when it got its node until it was ready, None where that is not known.
+    `startup_s` is the time from when it got its node until it was ready, None where that is not known. `node` is the
+    node that it runs on, "" where that is not known.
     """
 
     name: str
     leaving: bool = False
     deletion_cost: int = 0
     startup_s: float | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,9 @@ class RuleMetric(Enum):
     QUEUE = "queue"
     SESSIONS = "sessions"
     RX_QUEUE_PRESSURE = "rxQueuePressure"
+    DEVICE_UTILIZATION = "deviceUtilization"
+    DEVICE_HEADROOM = "deviceHeadroom"
+    COLLECTIVE_ACTIVITY = "collectiveActivity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

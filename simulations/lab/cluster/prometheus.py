@@ -24,7 +24,7 @@ class PrometheusServer(Service):
 
     It scrapes the running pods annotated with `prometheus.io/scrape: "true"` and `prometheus.io/port`. Their series get
     the labels `namespace`, `pod`, `node`, `app` and the pod's labels `sluice.dev/…` (as `sluice_dev_…`). It also
-    scrapes the static `targets`; labels in their own metrics have priority.
+    scrapes the static `targets`. Labels in their own metrics have priority: an exporter names the pods that it reads.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class PrometheusServer(Service):
             "scrape_configs": [
                 {
                     "job_name": "pods",
+                    "honor_labels": True,
                     "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(self._kubeconfig)}],
                     "relabel_configs": [
                         {"source_labels": [f"{_ANNOTATION}_scrape"], "regex": "true", "action": "keep"},

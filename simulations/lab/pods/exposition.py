@@ -176,7 +176,7 @@ class GenericExposition(Exposition):
             _gauge("speech_stage_queue_depth", labels, gauges.queued),
             _gauge("speech_stage_inflight", labels, gauges.in_service),
             _gauge("speech_stage_capacity", labels, gauges.batch_slots),
-            # A substitute for the pressure on a NIC's receive queues, which no NIC exports as a gauge.
+            # A substitute for what `sluice nic-exporter` exports: a worker's own queue takes the place of the kernel's.
             _gauge("speech_nic_rx_queue_pressure", labels, min(1.0, gauges.queued / gauges.queue_limit)),
             _histogram("speech_stage_latency_seconds", labels, self._latency),
             _histogram("speech_stage_queue_wait_seconds", labels, self._queue_wait),

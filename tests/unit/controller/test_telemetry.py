@@ -24,7 +24,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ExpectedNode, NodePoolState, Snapshot
 from controller.core.state.spec import Declared, Mode
 from controller.telemetry import Telemetry, described, metric_names
-from profiler.samples import Absence, AbsenceReason
+from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, Quantity
 from profiler.sources.base import QueryKind
 from profiler.stages import Learned
 
@@ -47,6 +47,24 @@ def test_the_last_decision_can_be_scraped() -> None:
     )
     assert "sluice_last_success_timestamp_seconds 10000.0" in lines
     assert "sluice_invalid_resources 1.0" in lines
+
+
+def test_readings_of_the_network_and_of_devices_have_series_where_they_are_known() -> None:
+    state = a_state(replicas={VAD: 1, ENCODER: 1})
+    vad = state.samples[VAD]
+    known = replace(
+        vad,
+        readings={**vad.readings, Quantity.RX_QUEUE_PRESSURE: 0.91},
+        devices={DeviceQuantity.UTILIZATION: 0.83, DeviceQuantity.NODE_RX_LOSSES_RPS: 7.0},
+        device_faults={"vad-0": DeviceFault(errors=2.0)},
+    )
+    lines = after(Telemetry(), a_snapshot(replace(state, samples={**state.samples, VAD: known})))
+    of_vad = '{namespace="speech",pipeline="captions",stage="vad"}'
+    assert f"sluice_stage_rx_queue_pressure_ratio{of_vad} 0.91" in lines
+    assert f"sluice_stage_device_utilization_ratio{of_vad} 0.83" in lines
+    assert f"sluice_stage_node_rx_losses_per_second{of_vad} 7.0" in lines
+    assert [line for line in lines if line.startswith("sluice_placement_device_faults{")]
+    assert not [line for line in lines if "collective_activity" in line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("mode", list(Mode))

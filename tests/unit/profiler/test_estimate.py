@@ -7,7 +7,7 @@ import pytest
 
 from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
-from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
     Learned,
@@ -272,10 +272,50 @@ class TestPassRatio:
         assert profile_of(*stages).stages[0].pass_ratio_measured == pytest.approx(0.5)
 
 
+class TestDevices:
+    def with_devices(self, pool: str, replicas: int, **readings: Reading) -> PlacementInput:
+        own = placement(pool, replicas=replicas)
+        devices = {DeviceQuantity[name]: reading for name, reading in readings.items()}
+        return replace(own, samples=replace(own.samples, devices=devices))
+
+    def read(self, *placements: PlacementInput, quantity: DeviceQuantity = DeviceQuantity.UTILIZATION) -> Reading:
+        return profile_of(stage("asr", *placements)).stages[0].of_devices(quantity)
+
+    def test_the_utilization_is_the_mean_of_the_replicas_with_devices(self) -> None:
+        gpu, neuron = self.with_devices("gpu", 1, UTILIZATION=0.9), self.with_devices("inf", 3, UTILIZATION=0.5)
+        assert self.read(gpu, neuron, placement("cpu")) == pytest.approx(0.6)
+
+    def test_errors_add_up_and_the_busiest_links_count(self) -> None:
+        one = self.with_devices("gpu", 1, ERRORS=2.0, COLLECTIVE_ACTIVITY=0.95)
+        two = self.with_devices("gpu2", 1, ERRORS=1.0, COLLECTIVE_ACTIVITY=0.2)
+        assert self.read(one, two, quantity=DeviceQuantity.ERRORS) == 3
+        assert self.read(one, two, quantity=DeviceQuantity.COLLECTIVE_ACTIVITY) == 0.95
+
+    def test_a_pool_whose_exporter_is_missing_makes_it_absent_and_one_without_replicas_does_not(self) -> None:
+        silent = self.with_devices("inf", 1, UTILIZATION=STALE)
+        found = self.read(self.with_devices("gpu", 1, UTILIZATION=0.9), silent)
+        assert isinstance(found, Absence)
+        assert found.detail.startswith("pool inf")
+        assert self.read(self.with_devices("gpu", 1, UTILIZATION=0.9), replace(silent, replicas=0)) == 0.9
+
+    def test_without_devices_it_is_unsupported_and_not_zero(self) -> None:
+        found = self.read(placement("cpu"))
+        assert isinstance(found, Absence)
+        assert found.reason is AbsenceReason.UNSUPPORTED
+
+
 class TestPressure:
     def test_it_is_the_weighted_sum_of_latency_utilisation_and_queue(self) -> None:
-        # p95 50 of 250 ms; half busy; one waiting item clears in 10 of 250 ms.
-        assert profile_of(stage()).stages[0].pressure == pytest.approx(0.40 * 0.2 + 0.30 * 0.5 + 0.30 * 0.04)
+        # p95 50 of 250 ms; half busy; the receive pressure 0.1 is above
+        # the queue: one waiting item clears in 10 of 250 ms.
+        assert profile_of(stage()).stages[0].pressure == pytest.approx(0.40 * 0.2 + 0.30 * 0.5 + 0.30 * 0.1)
+
+    @pytest.mark.parametrize(("received", "queue"), [(0.9, 0.9), (0.01, 0.04), (2.0, 1.0), (MISSING, 0.04)])
+    def test_receive_pressure_counts_as_queue_when_it_is_the_larger_and_known(
+        self, received: Reading, queue: float
+    ) -> None:
+        found = profile_of(stage("vad", placement(rx_queue_pressure=received))).stages[0].pressure
+        assert found == pytest.approx(0.40 * 0.2 + 0.30 * 0.5 + 0.30 * queue)
 
     def test_it_is_never_above_one(self) -> None:
         drowning = placement(latency_p95=9.0, utilization=1.2, queue_depth=1e6)

@@ -22,7 +22,7 @@ from controller.core.state.spec import Target
 from controller.kube.durable import PlannedTexts, memory_document, memory_from, pack, planned_from, resumed, unpacked
 from optimizer.model import PoolName, StageName
 from profiler.law import BatchTimes
-from profiler.stages import Correction, Learned
+from profiler.stages import Correction, Learned, ReceiveLimit
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
 FLOOR = FeedbackFloor(replicas=5.0, demand=60.0, planned=4.0)
@@ -49,6 +49,7 @@ MEMORY = PipelineMemory(
         startups_s={(VAD, CPU): 42.5},
         session_slots={(VAD, CPU): 128},
         sessions_held={(VAD, CPU): 128},
+        receive_limits={(VAD, CPU): ReceiveLimit(packets_per_s=2048.0, packets_per_item=16.5, lost_at_s=980.0)},
     ),
     rules={
         (VAD, "rx"): RuleMemory(floor=6, fired=True, clear_since_s=1010.0),
@@ -119,7 +120,7 @@ def of_the_last_release(memory: PipelineMemory) -> dict[str, Any]:
     document.update(document.pop("learned"))
     del document["overhead_s"], document["feedback"], document["stages_moved_at_s"]
     del document["cvs"], document["session_slots"], document["sessions_held"]
-    del document["batch_times"], document["startups_s"]
+    del document["batch_times"], document["startups_s"], document["receive_limits"]
     return {**document, "moved_at_s": 900.0}
 
 
@@ -128,7 +129,14 @@ def test_a_document_of_the_last_release_is_read_with_all_that_was_learned() -> N
     assert read == replace(
         MEMORY,
         learned=replace(
-            MEMORY.learned, overhead_s=None, batch_times={}, cvs={}, startups_s={}, session_slots={}, sessions_held={}
+            MEMORY.learned,
+            overhead_s=None,
+            batch_times={},
+            cvs={},
+            startups_s={},
+            session_slots={},
+            sessions_held={},
+            receive_limits={},
         ),
         feedback=FeedbackMemory(),
         stages_moved_at_s={},

@@ -40,7 +40,7 @@ from controller.resources.pool import PoolStatus
 from optimizer.model import PipelineKey, PoolName
 from optimizer.plan import Advice, ReplayCheck
 from profiler.law import BatchTimes
-from profiler.samples import Absence, AbsenceReason
+from profiler.samples import Absence, AbsenceReason, DeviceQuantity, Quantity
 from profiler.slots import MOST_SLOTS
 from profiler.stages import Correction, Learned
 
@@ -190,6 +190,21 @@ def test_what_was_learned_of_a_stage_is_in_its_status() -> None:
     (vad,) = status["stages"][0]["placements"]
     assert vad["saturationRate"] == "60"
     assert "saturationRate" not in status["stages"][1]["placements"][0]
+
+
+def test_receive_pressure_and_devices_are_in_the_status_of_the_stages_that_have_them() -> None:
+    state = a_state(replicas={VAD: 1, ENCODER: 1})
+    vad, encoder = state.samples[VAD], state.samples[ENCODER]
+    devices = {DeviceQuantity.UTILIZATION: 0.83, DeviceQuantity.COLLECTIVE_ACTIVITY: 0.25}
+    samples = {
+        VAD: replace(vad, readings={**vad.readings, Quantity.RX_QUEUE_PRESSURE: 0.91}),
+        ENCODER: replace(encoder, devices=devices),
+    }
+    first, second = status_of(a_snapshot(replace(state, samples={**state.samples, **samples})))["stages"]
+    assert first["rxQueuePressure"] == "0.91"
+    assert first.keys() & {"deviceUtilization", "collectiveActivity"} == set()
+    assert (second["deviceUtilization"], second["collectiveActivity"]) == ("0.83", "0.25")
+    assert "rxQueuePressure" not in second
 
 
 def test_a_learned_law_is_in_the_status_with_its_error_and_the_start_up_time() -> None:

@@ -195,9 +195,9 @@ def test_pods_that_serve_say_whether_they_are_to_go_and_what_their_deletion_cost
     odd["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": "cheap"}
     state = target_state(SCALE, [on("up", a_pod("a", Ready="True")), marked, odd], NODES)
     assert state.serving == (
-        ServingReplica(name="a"),
-        ServingReplica(name="b", leaving=True, deletion_cost=-7),
-        ServingReplica(name="c"),
+        ServingReplica(name="a", node="up"),
+        ServingReplica(name="b", leaving=True, deletion_cost=-7, node="leaving"),
+        ServingReplica(name="c", node="up"),
     )
     assert state.leaving == 1
 

@@ -5,8 +5,19 @@ from dataclasses import replace
 from typing import Any
 
 from optimizer.model import PipelineKey, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, PlacementTarget, PodEndpoint, Quantity
-from profiler.sources.base import ReadRequest
+from profiler.samples import (
+    Absence,
+    AbsenceReason,
+    DeviceFault,
+    DeviceQuantity,
+    PlacementSamples,
+    PlacementTarget,
+    PodEndpoint,
+    Quantity,
+    SeriesLabels,
+)
+from profiler.sources.base import QueryKind, ReadRequest
+from profiler.sources.device_queries import PlannedDevices
 from profiler.sources.presets import PresetFiles
 from profiler.sources.queries import QueryPlan, query_plan
 
@@ -113,3 +124,79 @@ def test_a_service_time_of_zero_is_absent() -> None:
     results[compute] = of_models({"asr-0": {"ensemble": "0"}})
     reading = found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.SERVICE_TIME)
     assert reading == Absence(reason=AbsenceReason.UNSUPPORTED, detail="the server reports 0 for every item")
+
+
+def devices_of(plan: QueryPlan) -> PlannedDevices:
+    found = plan.placements[PLACEMENT].devices
+    assert found is not None
+    return found
+
+
+class TestDevices:
+    def planned(self, device: str | None = "GPU", labels: SeriesLabels | None = None) -> QueryPlan:
+        target = replace(TARGET, pods=frozenset({"a", "b", "c", "d"}), labels=labels)
+        devices = {} if device is None else {PLACEMENT[2]: device}
+        return query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0, devices=devices), PRESETS)
+
+    def read(self, values: Mapping[DeviceQuantity, Mapping[str, str] | Absence]) -> PlacementSamples:
+        found = self.planned()
+        results: dict[str, Any] = {query: [] for query in found.pod_queries()}
+        for quantity, own in values.items():
+            query, _ = devices_of(found).formulas[quantity]
+            results[query] = own if isinstance(own, Absence) else series(own)
+        return found.answer(results, {}, {}).placements[PLACEMENT]
+
+    def test_a_placement_without_a_known_device_has_no_queries(self) -> None:
+        assert self.planned(None).placements[PLACEMENT].devices is None
+        assert self.planned(None).device_queries() == set()
+
+    def test_placements_on_pools_of_one_device_share_their_queries(self) -> None:
+        other = replace(TARGET, stage=StageName("vad"), pool=PoolName("gpu-spot"), preset="triton")
+        devices = {TARGET.pool: "GPU", other.pool: "GPU"}
+        request = ReadRequest(placements=(TARGET, other), scalars={}, deadline_s=1.0, devices=devices)
+        found = query_plan(request, PRESETS)
+        first, second = (own.devices for own in found.placements.values())
+        assert first is second
+        assert found.device_queries() == self.planned().device_queries()
+
+    def test_the_queries_are_sent_after_all_others(self) -> None:
+        found = self.planned()
+        assert found.device_queries() <= found.pod_queries()
+        assert {found.kinds()[query] for query in found.device_queries()} == {QueryKind.OTHER}
+
+    def test_the_readings_are_combined_over_the_pods(self) -> None:
+        devices = self.read({DeviceQuantity.UTILIZATION: {"a": "0.2", "b": "0.4", "c": "0.9", "foreign": "1"}}).devices
+        assert devices[DeviceQuantity.UTILIZATION] == 0.5
+
+    def test_too_few_pods_are_partial_and_none_is_missing(self) -> None:
+        devices = self.read({DeviceQuantity.UTILIZATION: {"a": "0.2"}}).devices
+        few, none = devices[DeviceQuantity.UTILIZATION], devices[DeviceQuantity.MEMORY_BYTES]
+        assert isinstance(few, Absence)
+        assert few.reason is AbsenceReason.PARTIAL
+        assert isinstance(none, Absence)
+        assert none.reason is AbsenceReason.MISSING
+
+    def test_what_the_back_end_does_not_answer_is_absent(self) -> None:
+        away = Absence(reason=AbsenceReason.UNAVAILABLE)
+        samples = self.read({DeviceQuantity.UTILIZATION: away, DeviceQuantity.ERRORS: away})
+        assert samples.devices[DeviceQuantity.UTILIZATION] == away
+        assert samples.device_faults == {}
+
+    def test_faults_are_those_of_single_pods(self) -> None:
+        samples = self.read(
+            {
+                DeviceQuantity.ERRORS: {"a": "0", "b": "2", "foreign": "9", "c": "NaN"},
+                DeviceQuantity.THROTTLED: {"a": "0.01", "b": "0", "d": "0.5"},
+            }
+        )
+        assert samples.device_faults == {"b": DeviceFault(errors=2.0), "d": DeviceFault(throttled=0.5)}
+
+    def test_labels_of_the_servers_do_not_rename_those_of_the_exporters(self) -> None:
+        own = self.planned(labels=SeriesLabels(pod="exported_pod", match=(("cluster", "eu-1"),)))
+        assert all('cluster="eu-1"' in query for query in own.device_queries())
+        query, _ = devices_of(own).formulas[DeviceQuantity.UTILIZATION]
+        results: dict[str, Any] = {each: [] for each in own.pod_queries()} | {
+            query: series({"a": "0.5", "b": "0.5", "c": "0.5", "d": "0.5"})
+        }
+        devices = own.answer(results, {}, {}).placements[PLACEMENT].devices
+        assert devices[DeviceQuantity.UTILIZATION] == 0.5

@@ -110,6 +110,15 @@ def test_a_step_in_the_load_is_answered_after_the_metrics_and_the_start_up_and_n
     assert series.offered_rps[-1] == pytest.approx(60.0, rel=0.2)
 
 
+def test_a_run_has_the_receive_pressure_that_its_cycles_read(run: RunResult) -> None:
+    (by_stage,) = run.series.receive_pressure.values()
+    assert by_stage
+    for pressures in by_stage.values():
+        known = [pressure for pressure in pressures if pressure is not None]
+        assert known
+        assert all(0 <= pressure <= 1 for pressure in known)
+
+
 def test_a_run_has_a_window_for_each_and_tells_money(run: RunResult) -> None:
     assert run.series.t_s == tuple(20.0 + 10 * index for index in range(10))
     assert set(run.series.price_per_hour) == {"cpu", "gpu"}

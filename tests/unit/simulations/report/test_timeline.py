@@ -52,6 +52,19 @@ def test_prices_have_a_chart_only_where_they_move() -> None:
     assert "Prices" not in titles(steady)
 
 
+def test_the_receive_pressure_has_a_chart_of_the_stages_where_it_was_notable() -> None:
+    run = a_result()
+    (captions,) = run.series.pipelines
+    windows = len(run.series.t_s)
+    calm, flooded = (None, *(0.2,) * (windows - 1)), (*(0.1,) * (windows - 1), 0.9)
+    for pressures, drawn in (({}, []), ({"vad": calm}, []), ({"vad": flooded, "lm": calm}, ["vad"])):
+        changed = replace(run, series=replace(run.series, receive_pressure={captions.pipeline: pressures}))
+        assert titles(changed).count("Receive pressure") == len(drawn)
+        _, _, chart = charts(changed, (), None).partition("Receive pressure")
+        assert ("vad" in chart.partition("</figure>")[0]) == bool(drawn)
+        assert "lm" not in chart.partition("</figure>")[0]
+
+
 def test_a_pool_has_one_colour_in_all_stages() -> None:
     names = re.findall(r'class="line (pool\d)" d="[^"]*" data-name="gpu: ready"', charts(a_result(), (), None))
     assert len(names) == 3

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from live_runs import ASR_CPU, ASR_GPU, CAPTIONS, CLOCK, CPU, GPU, an_observation, items, observed, pipeline, replicas
 
-from optimizer.model import Sla
+from optimizer.model import Sla, StageName
 from simulations.results.results import RunSeries
 from simulations.results.run_series import means, run_series
 from simulations.results.scoring import Steps, score_items
@@ -57,6 +57,18 @@ def test_rates_and_latency_are_those_of_the_score() -> None:
 
 def test_prices_are_those_of_the_pools() -> None:
     assert a_series(dear=31.0).price_per_hour == {"cpu": (1.0, 1.0, 1.0), "gpu": (2.0, 2.0, 4.0)}
+
+
+def test_the_receive_pressure_of_a_stage_is_the_highest_of_each_window() -> None:
+    score = score_items(items(count=4000), Sla(latency_s=0.2, percentile=95), CLOCK)
+    vad, asr = StageName("vad"), StageName("asr")
+    read = [(9.0, {vad: 1.0}), (10.0, {vad: 0.3}), (19.9, {vad: 0.9}), (20.0, {vad: 0.2, asr: 0.1}), (40.0, {vad: 1.0})]
+
+    def seen(t_s: float) -> Observation:
+        return an_observation(t_s, {ASR_CPU: replicas(1), ASR_GPU: replicas(1)}, prices={CPU: 1.0, GPU: 2.0})
+
+    series = run_series([pipeline()], {CAPTIONS: score}, observed(seen), {CAPTIONS: read})
+    assert series.receive_pressure == {CAPTIONS: {"vad": (0.9, 0.2, None), "asr": (None, 0.1, None)}}
 
 
 def test_means_of_a_step_function() -> None:

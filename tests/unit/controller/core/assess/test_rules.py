@@ -29,7 +29,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import Rule, RuleMetric
 from optimizer.model import StageName
-from profiler.samples import Absence, AbsenceReason, Reading
+from profiler.samples import Absence, AbsenceReason, DeviceQuantity, Reading
 
 STAGE = StageName("vad")
 MISSING = Absence(reason=AbsenceReason.STALE, detail="90 s old")
@@ -54,6 +54,28 @@ def floor_and_memory(state: PipelineState, *, now_s: float = NOW_S, zones: int =
 
 def test_the_floor_is_the_replicas_the_stage_had_when_the_rule_fired_plus_what_it_adds() -> None:
     assert floor_and_memory(with_rule(a_rule(add=2), 0.9))[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("metric", "quantity", "reading", "fires"),
+    [
+        (RuleMetric.DEVICE_HEADROOM, DeviceQuantity.UTILIZATION, 0.85, True),
+        (RuleMetric.DEVICE_HEADROOM, DeviceQuantity.UTILIZATION, 0.75, False),
+        (RuleMetric.DEVICE_HEADROOM, DeviceQuantity.UTILIZATION, 1.2, True),
+        (RuleMetric.DEVICE_UTILIZATION, DeviceQuantity.UTILIZATION, 0.95, True),
+        (RuleMetric.COLLECTIVE_ACTIVITY, DeviceQuantity.COLLECTIVE_ACTIVITY, 0.95, True),
+        (RuleMetric.COLLECTIVE_ACTIVITY, DeviceQuantity.COLLECTIVE_ACTIVITY, 0.5, False),
+        (RuleMetric.COLLECTIVE_ACTIVITY, DeviceQuantity.UTILIZATION, 0.95, False),
+        (RuleMetric.DEVICE_HEADROOM, DeviceQuantity.UTILIZATION, MISSING, False),
+    ],
+)
+def test_rules_on_devices(metric: RuleMetric, quantity: DeviceQuantity, reading: Reading, fires: bool) -> None:
+    headroom = metric is RuleMetric.DEVICE_HEADROOM
+    rule = replace(a_rule(add=1), metric=metric, above=None if headroom else 0.9, below=0.2 if headroom else None)
+    state = with_rule(rule, 0.0)
+    samples = replace(state.samples[VAD], devices={quantity: reading})
+    floor, _ = floor_and_memory(replace(state, samples={VAD: samples}))
+    assert floor == (4 if fires else None)
 
 
 @pytest.mark.parametrize(("zones", "floor"), [(0, 5), (1, 5), (3, 9)])

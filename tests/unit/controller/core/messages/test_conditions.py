@@ -27,10 +27,10 @@ from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, TargetMissing
+from controller.core.state.snapshot import PipelineState, ServingReplica, TargetMissing, TargetState
 from controller.core.state.spec import Mode
 from optimizer.model import Basis, StageName
-from profiler.samples import Absence, AbsenceReason, Origin, Scrapes
+from profiler.samples import Absence, AbsenceReason, DeviceFault, Origin, Scrapes
 from profiler.stages import Correction, Learned
 
 
@@ -51,6 +51,7 @@ def test_all_is_well(planner: Planner) -> None:
         "MeasurementsPlausible": "True",
         "PlacementsMatch": "True",
         "ScrapesHealthy": "True",
+        "DevicesHealthy": "True",
         "Shedding": "False",
     }
 
@@ -84,6 +85,43 @@ def test_faults_of_scrapes_are_named_with_the_pods(
     samples = {**state.samples, ENCODER: replace(state.samples[ENCODER], scrapes=scrapes)}
     found = by_type(decision_of(replace(state, samples=samples)).pipelines[0])["ScrapesHealthy"]
     assert (found.status, found.reason, found.message) == (str(reason == "ScrapedOnce"), reason, message)
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason", "message"),
+    [
+        ({}, "NoFaults", ""),
+        ({"a": DeviceFault(errors=1.5)}, "DeviceErrors", "node n-1: 2 device errors, at a of encoder"),
+        (
+            {"b": DeviceFault(throttled=0.25)},
+            "DevicesThrottled",
+            "a node that is not known: a device throttled for 25% of the time, at b of encoder",
+        ),
+        (
+            {"a": DeviceFault(errors=1.0), "b": DeviceFault(errors=9.0, throttled=0.1)},
+            "DeviceErrors",
+            (
+                "a node that is not known: 9 device errors and a device throttled for 10% of the time, "
+                "at b of encoder; node n-1: 1 device error, at a of encoder"
+            ),
+        ),
+    ],
+)
+def test_faults_of_devices_name_the_node_and_are_an_event(
+    planner: Planner, faults: dict[str, DeviceFault], reason: str, message: str
+) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = a_state(replicas={VAD: 4, ENCODER: 4})
+    target = state.targets[ENCODER]
+    assert isinstance(target, TargetState)
+    serving = (ServingReplica(name="a", node="n-1"),)
+    samples = {**state.samples, ENCODER: replace(state.samples[ENCODER], device_faults=faults)}
+    targets = {**state.targets, ENCODER: replace(target, serving=serving)}
+    (decision,) = decision_of(replace(state, samples=samples, targets=targets)).pipelines
+    found = by_type(decision)["DevicesHealthy"]
+    assert (found.status, found.reason, found.message) == (str(not faults), reason, message)
+    written = [each for each in events(decision, {"DevicesHealthy": "True"}) if each.reason.startswith("Devices")]
+    assert [(each.warning, each.reason) for each in written] == ([(True, "DevicesFaulty")] if faults else [])
 
 
 @pytest.mark.parametrize(

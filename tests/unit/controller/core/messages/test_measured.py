@@ -12,7 +12,8 @@ from controller.core.state.decision import PipelineDecision
 from controller.core.state.spec import Declared, PipelineSpec, PlacementKey
 from optimizer.model import ServiceLaw, StageName
 from profiler.law import BatchTimes
-from profiler.stages import Learned, PlacementProfile
+from profiler.samples import DeviceQuantity, Quantity
+from profiler.stages import Learned, PlacementProfile, ReceiveLimit
 
 UNDECLARED = Declared(service=False, cv=False, startup=False)
 LAW = ServiceLaw(fixed_s=0.014, per_item_s=0.003)
@@ -117,6 +118,27 @@ def test_a_replica_that_serves_less_than_its_service_time_says_which_one() -> No
     assert told(decided(), {ENCODER: short}) == [words("declared")]
     assert words("measured") in told(decided(), {ENCODER: {**short, "service_factor": 2.0}})
     assert words("measured") in told(decided("inferentia"), {ENCODER: {**short, **law}})
+
+
+def test_packets_that_are_lost_or_nearly_lost_are_told() -> None:
+    def words(pressure: float, losses_rps: float, learned: Learned | None = None) -> list[str]:
+        decision = decided(learned=learned)
+        vad, encoder = decision.profile.stages
+        seen = replace(
+            vad,
+            readings={**vad.readings, Quantity.RX_QUEUE_PRESSURE: pressure},
+            devices={DeviceQuantity.NODE_RX_LOSSES_RPS: losses_rps},
+        )
+        return list(measured_words(replace(decision, profile=replace(decision.profile, stages=(seen, encoder)))))
+
+    assert words(0.3, 0.0) == []
+    assert words(0.83, 12.0) == [
+        "vad: receive pressure of the worst pod is 0.83 (datagrams are lost at 1)",
+        "vad: a node of its pods loses 12 packets/s on reception",
+    ]
+    limit = ReceiveLimit(packets_per_s=4000.0, packets_per_item=8.0, lost_at_s=NOW_S - 60)
+    (told_limit,) = words(0.0, 0.0, Learned(receive_limits={VAD: limit}))
+    assert "a replica takes 4,000 packets/s, 8 per item" in told_limit
 
 
 def test_the_time_outside_the_stages_is_told_with_what_it_leaves_them() -> None:

@@ -28,6 +28,7 @@ from controller.core.state.carry_over import PoolMemory
 from controller.core.state.decision import (
     BudgetDecision,
     ChangeReason,
+    FaultyReplica,
     Hold,
     HoldReason,
     MetricsUse,
@@ -40,7 +41,7 @@ from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, MetricsTier, Scrapes
+from profiler.samples import Absence, AbsenceReason, DeviceFault, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
 OF_POOLS = {ConditionType.AVAILABLE, ConditionType.CAPACITY_KNOWN, ConditionType.NODES_EXCLUSIVE}
@@ -87,6 +88,9 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, mismatches=(found,))
     for scrapes in (Scrapes(unlabelled="no pod"), Scrapes(excused=("vad-0",)), Scrapes(duplicated=("vad-0",))):
         yield replace(decision, scrapes={VAD: scrapes})
+    for fault in (DeviceFault(errors=1.0), DeviceFault(throttled=0.5)):
+        replica = FaultyReplica(stage=VAD[0], pool=VAD[1], pod="vad-0", node="n-1", fault=fault)
+        yield replace(decision, faulty=(replica,))
     vad, *others = decision.profile.stages
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))

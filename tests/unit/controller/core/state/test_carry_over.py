@@ -14,7 +14,7 @@ from controller.core.state.carry_over import (
     PipelineMemory,
 )
 from optimizer.model import InvalidProblem, PoolName, StageName
-from profiler.stages import Learned
+from profiler.stages import Learned, ReceiveLimit
 
 VAD = StageName("vad")
 FLOOR = FeedbackFloor(replicas=5.0, demand=60.0, planned=4.0)
@@ -106,6 +106,12 @@ def test_learned_numbers_of_a_cycle_are_kept() -> None:
         (Learned(session_slots={KEY: 0}), "session_slots"),
         (Learned(session_slots={KEY: 2_000_000_000}), "session_slots"),
         (Learned(sessions_held={KEY: -1}), "sessions_held"),
+        (Learned(receive_limits={KEY: ReceiveLimit(packets_per_s=0.0, packets_per_item=1.0)}), "packets_per_s"),
+        (Learned(receive_limits={KEY: ReceiveLimit(packets_per_s=1.0, packets_per_item=math.inf)}), "packets_per_item"),
+        (
+            Learned(receive_limits={KEY: ReceiveLimit(packets_per_s=1.0, packets_per_item=1.0, lost_at_s=1e99)}),
+            "lost_at_s",
+        ),
     ],
 )
 def test_learned_numbers_that_nothing_can_have_measured_are_refused(learned: Learned, field: str) -> None:
