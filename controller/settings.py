@@ -30,6 +30,7 @@ _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 _USERNAME = r"^[^:\x00-\x1f\x7f]+$"
 _MATCH = r"^[A-Za-z_][A-Za-z0-9_]*=[\x21-\x7d][\x21-\x7e]*$"  # not =~, which would not be a regular expression
 _REGION = r"^[a-z0-9-]+$"
+_ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]+$"
 _PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
 _ADDRESS = r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _RULES = {
@@ -38,6 +39,7 @@ _RULES = {
     _USERNAME: "must be a user name without colons and control characters",
     _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
     _MATCH: "must be labels with values such as cluster=eu-1, not beginning with ~, separated by commas",
+    _ROLE: "must be the ARN of an IAM role, such as arn:aws:iam::123456789012:role/sluice",
     _REGION: "must be lower-case letters, digits and -, such as eu-west-1",
 }
 
@@ -114,6 +116,10 @@ class OperatorSettings(BaseSettings):
     """Time between cycles; default 15s."""
     scrape_interval: PositiveDuration = "15s"
     """Time between two scrapes of a pod, by Prometheus or directly; default 15s."""
+    aws_region: Annotated[str, Field(pattern=_REGION)] | None = None
+    """AWS region of Auto Scaling groups and of the token service; default: that of the environment (AWS_REGION)."""
+    aws_role: Annotated[str, Field(pattern=_ROLE)] | None = None
+    """ARN of an IAM role to assume for prices, quotas and Auto Scaling groups; default: none."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """Limit on the spend of all pipelines together, in USD per hour; default: none."""
     composition: Literal["rss", "sum"] = "rss"

@@ -18,6 +18,7 @@ from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 if TYPE_CHECKING:
+    from controller.aws.account import AwsAccount
     from controller.health import Health
     from controller.keda.external_scaler import ExternalScaler
     from controller.kube.store import ResourceStore
@@ -109,6 +110,17 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
     return RestrictedSource(source, settings.series_labels) if settings.restricts_queries else source
+
+
+def aws_account(settings: OperatorSettings, clock: Callable[[], float]) -> "AwsAccount":
+    """Return the account that pools look up prices and quotas in; nothing is asked unless a pool does."""
+    from controller.aws.account import AwsAccount
+    from controller.aws.clients import AwsClients
+    from controller.aws.prices import AwsPrices
+    from controller.aws.quotas import AwsQuotas
+
+    clients = AwsClients(region=settings.aws_region, role=settings.aws_role)
+    return AwsAccount(AwsPrices(clients.client), AwsQuotas(clients.client), clock=clock)
 
 
 def external_scaler(
@@ -211,6 +223,8 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.enter_context(server)
         _LOG.info("metrics and probes at %s", server.url)
         pipelines, pools, budgets = ResourceStore(), ResourceStore(), ResourceStore()
+        account = aws_account(settings, gateway.server_clock.now_s)
+        parts.callback(account.close)
         cluster = parts.enter_context(
             Cluster(
                 gateway,
@@ -222,7 +236,14 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         reader = Reader(
             gateway,
             metric_source(settings, parts),
-            Resources(pipelines, pools, budgets, namespaces=settings.namespaces, priorities=settings.priorities),
+            Resources(
+                pipelines,
+                pools,
+                budgets,
+                namespaces=settings.namespaces,
+                priorities=settings.priorities,
+                account=account,
+            ),
             cluster=cluster,
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,

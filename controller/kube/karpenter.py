@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from controller.adoption.amounts import Amounts, amounts
+from controller.core.state.provider_errors import ProviderError, classify
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
 from controller.core.state.spec import Target
 from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound
@@ -93,11 +94,28 @@ class Karpenter:
             selector,
             [claim for claim in self._read.claims if _made_by(claim, node_pool)],
             nodes,
-            failures.values(),
+            tuple(failures.values()),
         )
         if self._read.problem is None:
             return state
         return replace(state, problem=self._read.problem, detail=self._read.detail)
+
+    def instance_ids(self, node_pool: str | None, selector: Mapping[str, str], nodes: Iterable[Json]) -> frozenset[str]:
+        """Return the IDs of the cloud's instances of a pool: its nodes, and the launched NodeClaims of `node_pool`.
+
+        A provider ID is such as `aws:///us-east-1a/i-0123456789abcdef0`.
+        """
+        of_nodes = (
+            (node.get("spec") or {}).get("providerID")
+            for node in nodes
+            if selector.items() <= (node["metadata"].get("labels") or {}).items()
+        )
+        of_claims = (
+            (claim.get("status") or {}).get("providerID")
+            for claim in self._read.claims
+            if node_pool is not None and _made_by(claim, node_pool) and not _contradicts(claim, selector)
+        )
+        return frozenset(str(found).rpartition("/")[2] for found in (*of_nodes, *of_claims) if found)
 
     def launch_failures(self) -> Mapping[str, LaunchFailure]:
         """Return the launches that failed for want of capacity, by the name of the NodeClaim.
@@ -153,7 +171,7 @@ def node_pool_state(
     selector: Mapping[str, str],
     claims: Sequence[Json],
     nodes: Iterable[Json],
-    failures: Iterable[LaunchFailure],
+    failures: Sequence[LaunchFailure],
 ) -> NodePoolState:
     """Return the state of `node_pool` from its NodeClaims, all `nodes`, and the failed launches of all NodePools.
 
@@ -183,6 +201,7 @@ def node_pool_state(
         for claim in claims
         if _is_registered(claim)
     ]
+    errors = [*map(_launch_error, claims), *(_as_error(each) for each in failures if _is_of(each, name))]
     launched = [claim for claim in claims if _holds(claim, "Launched") and not _is_registered(claim)]
     return NodePoolState(
         instances=min(bounds, default=None),
@@ -206,10 +225,26 @@ def node_pool_state(
         registered_at_s=max((_since_s(claim, "Registered") for claim in claims if _is_registered(claim)), default=None),
         launch_s=median(launches) if launches else None,
         # A NodeClaim that is gone is known by its name only, which begins with that of its NodePool.
-        failures=tuple(
-            sorted((each for each in failures if each.claim.rpartition("-")[0] == name), key=lambda each: each.at_s)
-        ),
+        failures=tuple(sorted((each for each in failures if _is_of(each, name)), key=lambda each: each.at_s)),
+        errors=tuple(sorted((each for each in errors if each is not None), key=lambda each: each.at_s)),
     )
+
+
+def _is_of(failure: LaunchFailure, node_pool: str) -> bool:
+    return failure.claim.rpartition("-")[0] == node_pool
+
+
+def _launch_error(claim: Json) -> ProviderError | None:
+    """Return why a NodeClaim is not launched, None where it is, or its condition has no known error of the provider."""
+    launched = condition(claim, "Launched")
+    text = f"{launched.get('reason') or ''}: {launched.get('message') or ''}"[:_LONGEST]
+    kind = None if launched.get("status") == "True" else classify(text)
+    return None if kind is None else ProviderError(kind=kind, at_s=_since_s(claim, "Launched"), text=text)
+
+
+def _as_error(failure: LaunchFailure) -> ProviderError | None:
+    kind = classify(failure.reason)
+    return None if kind is None else ProviderError(kind=kind, at_s=failure.at_s, text=failure.reason)
 
 
 def expected_node(event: Json) -> ExpectedNode:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 
+from controller.aws.account import Account, NoAccount
+from controller.aws.quotas import quota_reading
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
     NO_ANSWER,
@@ -25,6 +27,7 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
+from controller.core.state.cloud import QuotaReading
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
 from controller.core.state.snapshot import (
@@ -63,6 +66,7 @@ from controller.kube.gateway import (
 )
 from controller.kube.karpenter import FailedCreation, Karpenter, refusal
 from controller.kube.kept_memory import KeptMemory
+from controller.kube.kept_prices import kept_quote
 from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
 from controller.kube.metrics_reader import MetricsReader, metrics_target
@@ -79,6 +83,7 @@ from controller.kube.workloads import (
     is_leaving,
     metrics_endpoints,
     node_names,
+    node_zones,
     placed_pods,
     ready_nodes,
     reporting_pods,
@@ -90,7 +95,7 @@ from controller.resources.budget import ComputeBudget
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
+from controller.resources.translate import aws_price, budget_spec, pipeline_spec, pool_spec, quota_source
 from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
 from profiler.samples import (
     SILENT_S,
@@ -163,13 +168,15 @@ class Resources:
         *,
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
+        account: Account | None = None,
     ) -> None:
-        """Without `namespaces`, the pipelines of all namespaces are managed."""
+        """Without `namespaces`, the pipelines of all namespaces are managed. `account` answers for prices."""
         self.namespaces = namespaces
         self._pipelines = pipelines
         self._pools = pools
         self._budgets = budgets
         self._priorities = priorities
+        self.account: Account = NoAccount() if account is None else account
         self._specs: dict[_Version, PipelineSpec | str] = {}
         self._valid_budgets: dict[str, Json] = {}
 
@@ -195,13 +202,38 @@ class Resources:
 
     def pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
         """Return the pools with their specs, and those whose spec cannot be used."""
-        usable, invalid = [], []
+        parsed, invalid = [], []
         for resource in self._pools.snapshot().values():
             try:
-                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
-            except (InvalidResource, InvalidProblem) as error:
+                parsed.append((parse(ComputePool, resource.whole()), resource))
+            except InvalidResource as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        self._watch(parsed)
+        usable = []
+        for pool, resource in parsed:
+            try:
+                usable.append((self._priced(pool), resource))
+            except InvalidProblem as error:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
+
+    def _watch(self, pools: Sequence[tuple[ComputePool, KeptResource]]) -> None:
+        looked_up = [(aws_price(pool), resource) for pool, resource in pools]
+        self.account.watch(
+            {source: kept_quote(resource.status(), source) for source, resource in looked_up if source is not None},
+            [quota for pool, _ in pools if (quota := quota_source(pool)) is not None],
+        )
+
+    def _priced(self, pool: ComputePool) -> PoolSpec:
+        """Return the spec of a pool with the price that AWS gave; without one, with the reason beside what counts."""
+        source = aws_price(pool)
+        if source is None:
+            return pool_spec(pool)
+        quote = self.account.price(source)
+        spec = pool_spec(pool, quote)
+        if quote is not None or spec.price is None:
+            return spec
+        return replace(spec, price=replace(spec.price, problem=self.account.problem_of_price(source)))
 
     def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource, str]], tuple[InvalidObject, ...]]:
         """Return the ComputeBudgets with the specs in force, and those that have none.
@@ -369,6 +401,9 @@ class Reader:
                         failures,
                     ),
                     nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
+                    node_zones=node_zones(nodes, spec.node_selector, occupied)
+                    if spec.name in billed and spec.price is not None
+                    else {},
                 )
                 for spec, resource in pools
             },
@@ -642,7 +677,16 @@ class Reader:
             unaccounted=unaccounted,
             node_pool=node_pool,
             shared_nodes=shared,
+            quota=self._quota(spec, nodes),
+            priced=self._carried.priced(resource),
         )
+
+    def _quota(self, spec: PoolSpec, nodes: Sequence[Json]) -> QuotaReading | None:
+        """Return the reading of the quota that bounds a pool: instances of the pool do not count as used by others."""
+        if spec.quota is None:
+            return None
+        own = self._karpenter.instance_ids(spec.node_pool, spec.node_selector, nodes)
+        return quota_reading(self._resources.account.quota(spec.quota), own, len(own) * spec.quota.vcpus)
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:

@@ -59,6 +59,8 @@ def _decided(status: Json) -> object:
         *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
         *(status.get(field) for field in ("limitPerHour", "pipelines", "shortCount", "namespaces", "validSpec")),
         *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
+        [(status.get("price") or {}).get(field) for field in ("source", "lookup", "changedAt")],
+        [(status.get("quota") or {}).get(field) for field in ("code", "limitVcpus", "increaseToVcpus")],
         [
             (
                 stage["name"],

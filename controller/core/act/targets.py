@@ -481,6 +481,9 @@ def _reasons(
             now, then = assessment.current[key], target[key]
             if now == then:
                 continue
+            cheaper = (
+                ChangeReason.PRICE if _follows_price(assessment, key, keys, more=then > now) else ChangeReason.COST
+            )
             if key in assessment.spec.overrides.pins:
                 reasons[key] = ChangeReason.PINNED
             elif then < now and stage.name in assessment.idle:
@@ -498,12 +501,22 @@ def _reasons(
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
                 reasons[key] = ChangeReason.BOUNDS
             elif then > now and not rises and any(planned[other] < assessment.current[other] for other in keys):
-                reasons[key] = ChangeReason.COST
+                reasons[key] = cheaper
             elif then > now:
                 reasons[key] = ChangeReason.DEMAND if rises else ChangeReason.SLA
             else:
-                reasons[key] = ChangeReason.DEMAND if falls else ChangeReason.COST
+                reasons[key] = ChangeReason.DEMAND if falls else cheaper
     return reasons
+
+
+def _follows_price(assessment: Assessment, key: PlacementKey, keys: Collection[PlacementKey], *, more: bool) -> bool:
+    """Whether a change of the placement `key` follows a price of its stage, whose placements are `keys`.
+
+    It has more replicas when its own price fell or that of another rose, and fewer when it is the other way round. The
+    steps of a move follow each other, so not every one of them changes both pools.
+    """
+    rose = {other: assessment.repriced.get(other[1], 0.0) * (1 if other == key else -1) for other in keys}
+    return any(change < 0 if more else change > 0 for change in rose.values())
 
 
 def _outage_behind(

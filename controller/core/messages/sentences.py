@@ -83,6 +83,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.MEASURED_MISS: "the measured latency has exceeded the SLA",
     ChangeReason.PROBE: "first replica there, to measure it",
     ChangeReason.COST: "lower cost",
+    ChangeReason.PRICE: "the price of a pool has changed",
     ChangeReason.RULE: "threshold rule",
     ChangeReason.BUDGET: "above the budget",
     ChangeReason.POOL: "a pool cannot deliver nodes",

@@ -1,0 +1,221 @@
+"""What the cycle asks of the AWS account: prices and quotas, kept up to date by a thread of its own.
+
+A cycle never waits for AWS, except for the first answer about something new, and that only for a moment.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
+
+from controller.aws.failure import AwsFailure
+from controller.aws.prices import PriceApi, ask, refusal
+from controller.aws.quotas import QuotaApi, QuotaUse
+from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource
+
+_LOG = logging.getLogger(__name__)
+FIRST_ANSWER_S = 5.0
+"""The longest that a cycle waits for the first answer about something new, in seconds."""
+QUOTA_REFRESH_S = 60.0
+"""Time between two readings of a quota, whose use changes with every launch."""
+_RETRY_S, _LONGEST_RETRY_S = 30.0, 900.0
+_JITTER = 0.1
+"""Share by which waiting times vary, so that the operators of an account do not ask at the same moment."""
+_TURN_S = 1.0
+_UNUSED_S = 900.0
+"""After this time without a question, something is no longer asked for: its pool was deleted, or its spec changed."""
+_OLD = 3
+"""An answer is out of date after so many missed refreshes; until then, a failed request is not worth a word."""
+
+A = TypeVar("A", PriceQuote, QuotaUse)
+
+
+class Account(Protocol):
+    """The account as a cycle sees it. No method blocks, but `watch` for a moment."""
+
+    def watch(self, prices: Mapping[AwsPrice, PriceQuote | None], quotas: Collection[QuotaSource]) -> None:
+        """Begin to keep these up to date. `prices` has for each look-up what an earlier process believed, or None."""
+        ...
+
+    def price(self, source: AwsPrice) -> PriceQuote | None:
+        """Return the last believed price, None without any."""
+        ...
+
+    def problem_of_price(self, source: AwsPrice) -> str:
+        """Return why the last look-up gave no price, empty where it did or there was none."""
+        ...
+
+    def quota(self, source: QuotaSource) -> QuotaUse:
+        """Return the last reading of a quota; one that was never read has no limit, and a problem."""
+        ...
+
+
+class NoAccount:
+    """Stands for the account where there is none: nothing is known, and nothing is asked."""
+
+    def __init__(self) -> None:
+        self._kept: Mapping[AwsPrice, PriceQuote | None] = {}
+
+    def watch(self, prices: Mapping[AwsPrice, PriceQuote | None], quotas: Collection[QuotaSource]) -> None:  # noqa: ARG002
+        """Keep the prices that an earlier process believed."""
+        self._kept = prices
+
+    def price(self, source: AwsPrice) -> PriceQuote | None:
+        """Return what an earlier process believed."""
+        return self._kept.get(source)
+
+    def problem_of_price(self, source: AwsPrice) -> str:  # noqa: ARG002
+        """Return that nothing is asked."""
+        return "this operator does not ask AWS"
+
+    def quota(self, source: QuotaSource) -> QuotaUse:  # noqa: ARG002
+        """Return that the quota is not known."""
+        return QuotaUse(limit_vcpus=None, as_of_s=None, problem="this operator does not ask AWS")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watched(Generic[A]):
+    """Something that is kept up to date: its last believed answer, and why there is no newer one."""
+
+    refresh_s: float
+    due_s: float
+    asked_s: float
+    answer: A | None = None
+    problem: str = ""
+    failed: int = 0
+    tried: bool = False
+
+
+class AwsAccount:
+    """Asks AWS in a thread of its own."""
+
+    def __init__(
+        self,
+        prices: PriceApi,
+        quotas: QuotaApi,
+        *,
+        clock: Callable[[], float],
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """`clock` returns epoch seconds, `jitter` a number from 0 to 1."""
+        self._price_api, self._quota_api = prices, quotas
+        self._clock, self._jitter = clock, jitter
+        self._prices: dict[AwsPrice, _Watched[PriceQuote]] = {}
+        self._quotas: dict[QuotaSource, _Watched[QuotaUse]] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Stop asking. A request under way ends by its own deadline."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+    def watch(self, prices: Mapping[AwsPrice, PriceQuote | None], quotas: Collection[QuotaSource]) -> None:
+        """Begin to keep these up to date, and wait a moment for the first answers about those that are new."""
+        now_s = self._clock()
+        with self._changed:
+            for price, kept in prices.items():
+                self._prices.setdefault(
+                    price, _Watched(refresh_s=price.refresh_s, due_s=now_s, asked_s=now_s, answer=kept)
+                )
+                self._prices[price].asked_s = now_s
+            for quota in quotas:
+                self._quotas.setdefault(quota, _Watched(refresh_s=QUOTA_REFRESH_S, due_s=now_s, asked_s=now_s))
+                self._quotas[quota].asked_s = now_s
+            wanted: list[_Watched[PriceQuote] | _Watched[QuotaUse]] = [self._prices[each] for each in prices]
+            wanted += [self._quotas[each] for each in quotas]
+            if all(each.tried for each in wanted):
+                return
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(target=self._run, name="aws", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stopped or all(each.tried for each in wanted), FIRST_ANSWER_S)
+
+    def price(self, source: AwsPrice) -> PriceQuote | None:
+        """Return the last believed price, that of an earlier process before the first one, None without any."""
+        with self._changed:
+            found = self._prices.get(source)
+            if found is None or found.answer is None:
+                return None
+            # A refused price is said at once, an answer that did not come when it is missed.
+            worth_saying = found.problem and (found.failed == 0 or found.failed >= _OLD)
+            return replace(found.answer, problem=found.problem if worth_saying else "")
+
+    def quota(self, source: QuotaSource) -> QuotaUse:
+        """Return the last reading of a quota; one that was never read has no limit, and a problem."""
+        with self._changed:
+            found = self._quotas.get(source)
+            if found is None or found.answer is None:
+                problem = "not read yet" if found is None or not found.problem else found.problem
+                return QuotaUse(limit_vcpus=None, as_of_s=None, problem=problem)
+            return replace(found.answer, problem=found.problem) if found.failed >= _OLD else found.answer
+
+    def problem_of_price(self, source: AwsPrice) -> str:
+        """Return why the last look-up gave no price, empty where it did or there was none."""
+        with self._changed:
+            found = self._prices.get(source)
+            return "" if found is None else found.problem
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self.refresh()
+            except Exception:  # noqa: BLE001  # the thread must go on: an answer may be of a form that nobody has seen
+                _LOG.exception("asking AWS failed: internal error")
+            with self._changed:
+                if not self._stopped:
+                    self._changed.wait(_TURN_S)
+
+    def refresh(self) -> None:
+        """Ask for everything that is due, one after the other."""
+        now_s = self._clock()
+        with self._changed:
+            for watched in (self._prices, self._quotas):
+                for name in [name for name, each in watched.items() if now_s - each.asked_s > _UNUSED_S]:
+                    del watched[name]  # type: ignore[arg-type]
+            prices = [(source, each) for source, each in self._prices.items() if each.due_s <= now_s]
+            quotas = [(source, each) for source, each in self._quotas.items() if each.due_s <= now_s]
+        for price_source, price in prices:
+            self._update(price, lambda source=price_source: self._asked_price(source))  # type: ignore[misc]
+        for quota_source, quota in quotas:
+            self._update(quota, lambda source=quota_source: self._quota_api.read(source, self._clock()))  # type: ignore[misc]
+
+    def _asked_price(self, source: AwsPrice) -> PriceQuote:
+        quote = ask(self._price_api, source, self._clock())
+        with self._changed:
+            last = self._prices[source].answer if source in self._prices else None
+        if why := refusal(source, quote, last):
+            raise _Refused(why)
+        return quote
+
+    def _update(self, watched: _Watched[A], question: Callable[[], A]) -> None:
+        answer: A | None = None
+        problem, refused = "", False
+        try:
+            answer = question()
+        except _Refused as error:
+            problem, refused = str(error), True
+        except AwsFailure as error:
+            problem = str(error)
+        with self._changed:
+            if problem and problem != watched.problem:
+                _LOG.warning("AWS: %s", problem)
+            watched.problem = problem
+            if answer is not None:
+                watched.answer = answer
+            watched.failed = watched.failed + 1 if problem and not refused else 0
+            wait_s = watched.refresh_s
+            if watched.failed:
+                wait_s = min(wait_s, _LONGEST_RETRY_S, _RETRY_S * 2 ** min(watched.failed - 1, 10))
+            watched.due_s = self._clock() + wait_s * (1 + _JITTER * (2 * self._jitter() - 1))
+            watched.tried = True
+            self._changed.notify_all()
+
+
+class _Refused(AwsFailure):
+    """An answer that is not believed."""
