@@ -24,7 +24,7 @@ class Aws:
     quota: float | str = 64.0
     asked: list[str] = field(default_factory=list)
     now_s: float = 0.0
-    before: Callable[[], None] = lambda: None
+    before: Callable[[], object] = lambda: None
 
     def on_demand(self, region: str, instance_types: Collection[str]) -> Mapping[str, float]:
         self.asked.append(f"price {region}")
@@ -65,7 +65,7 @@ def test_the_first_answers_are_there_when_the_first_cycle_reads_them() -> None:
 def test_a_cycle_waits_only_a_moment_for_a_service_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.aws.account.FIRST_ANSWER_S", 0.05)
     free = threading.Event()
-    aws = Aws(before=lambda: free.wait(10) and None)
+    aws = Aws(before=lambda: free.wait(10))
     account = AwsAccount(aws, aws, clock=aws.clock)
     account.watch({SOURCE: None}, [])
     assert account.price(SOURCE) is None
@@ -108,7 +108,7 @@ def test_while_aws_fails_the_last_price_counts_and_after_three_failures_that_is_
 def test_the_times_between_failures_double() -> None:
     aws = Aws(price="no answer")
     account = an_account(aws)
-    times = []
+    times: list[float] = []
     while len(times) < 5:
         before = len(aws.asked)
         account.watch({SOURCE: None}, [])

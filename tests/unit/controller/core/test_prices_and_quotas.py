@@ -138,8 +138,10 @@ class TestPriceCondition:
         assert condition(self.quote(), ConditionType.PRICE_CURRENT) == (
             "True",
             "LookedUp",
-            ("$0.52/h as of 1970-01-01T00:00:00Z (spot price of AWS, g5.xlarge/us-east-1b); "
-            "$0.3/h to $0.52/h in the last day"),
+            (
+                "$0.52/h as of 1970-01-01T00:00:00Z (spot price of AWS, g5.xlarge/us-east-1b); "
+                "$0.3/h to $0.52/h in the last day"
+            ),
         )
 
     @pytest.mark.parametrize(

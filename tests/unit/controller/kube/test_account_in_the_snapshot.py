@@ -122,7 +122,7 @@ def a_status(quote: PriceQuote | None = QUOTE, price: PriceMemory | None = None,
         memory=PoolMemory(),
         price=price,
     )
-    return cast("dict[str, Any]", pool_status(pool, decision, {}, 1_790_000_100.0))
+    return pool_status(pool, decision, {}, 1_790_000_100.0)
 
 
 class TestStatus:
@@ -229,7 +229,7 @@ class TestOwnInstances:
                 {"metadata": {"labels": labels}},
             ),
         )
-        nodes = [
+        nodes: list[dict[str, Any]] = [
             {"metadata": {"labels": {"pool": "inf2"}}, "spec": {"providerID": "aws:///us-east-1a/i-own"}},
             {"metadata": {"labels": {"pool": "other"}}, "spec": {"providerID": "aws:///us-east-1a/i-other"}},
             {"metadata": {"labels": {"pool": "inf2"}}},

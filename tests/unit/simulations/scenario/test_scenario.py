@@ -337,7 +337,7 @@ def test_policies_are_checked_against_those_there_are(scenario: Path) -> None:
 
 
 def price(scenario: Scenario, pool: str) -> str:
-    return next(p.spec.price.per_hour for p in scenario.pools if p.metadata.name == pool)
+    return next(p.spec.price.per_hour or "" for p in scenario.pools if p.metadata.name == pool)
 
 
 def test_a_what_if_changes_only_what_it_says(scenario: Path) -> None:
