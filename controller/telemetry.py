@@ -567,7 +567,7 @@ class _Gauges:
         self.set("pool_shadow_price_usd_per_hour", labels, decision.shadow_price_per_hour)
         self.set("pool_unavailable", labels, unavailable(decision.memory, now_s))
 
-    def _add_price(self, state: PoolState, labels: list[str], now_s: float) -> None:
+    def _add_price(self, state: PoolState, labels: Sequence[str], now_s: float) -> None:
         quote = state.spec.price
         if quote is None:
             return

@@ -98,6 +98,7 @@ def _in_role(session: Any, role: str, region: str | None) -> Any:
 def failures(what: str) -> Iterator[None]:
     """Raise the errors of botocore as `AwsFailure`, with `what` was asked for before the words of AWS."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -107,7 +108,8 @@ def failures(what: str) -> Iterator[None]:
         found = error.response.get("Error", {})
         text = f"{what}: {found.get('Code', 'Unknown')}: {found.get('Message', '')}"
         raise AwsFailure(text[:_LONGEST].rstrip(": ")) from error
-    except (BotoCoreError, ValueError, KeyError, TypeError) as error:
+    except (BotoCoreError, ResponseParserError, ValueError, KeyError, TypeError) as error:
+        # A proxy may answer with a page of its own.
         raise AwsFailure(f"{what}: {type(error).__name__}: {error}"[:_LONGEST]) from error
 
 

@@ -11,7 +11,15 @@ from typing import Any, Protocol
 
 from controller.aws.clients import Make, failures
 from controller.aws.failure import AwsFailure
-from controller.core.state.cloud import QUOTA_CODES, Purchase, QuotaFamily, QuotaReading, QuotaSource, family_of
+from controller.core.state.cloud import (
+    QUOTA_CODES,
+    Purchase,
+    QuotaFamily,
+    QuotaReading,
+    QuotaSource,
+    family_of,
+    vcpus_of,
+)
 
 _PAGES = 200
 """The most pages of instances: 1000 each."""
@@ -133,8 +141,13 @@ def quota_family(code: str) -> QuotaFamily | None:
 
 
 def _vcpus(instance: Mapping[str, Any]) -> int:
-    options = instance["CpuOptions"]
-    return int(options["CoreCount"]) * int(options["ThreadsPerCore"])
+    options = instance.get("CpuOptions")
+    if options is not None:
+        return int(options["CoreCount"]) * int(options["ThreadsPerCore"])
+    by_type = vcpus_of(instance["InstanceType"])
+    if by_type is None:
+        raise AwsFailure(f"instance {instance['InstanceId']}: its number of vCPUs is not known")
+    return by_type
 
 
 def _purchase(instance: Mapping[str, Any]) -> Purchase:

@@ -116,11 +116,19 @@ def aws_account(settings: OperatorSettings, clock: Callable[[], float]) -> "AwsA
     """Return the account that pools look up prices and quotas in; nothing is asked unless a pool does."""
     from controller.aws.account import AwsAccount
     from controller.aws.clients import AwsClients
+    from controller.aws.failure import AwsFailure
+    from controller.aws.groups import AwsGroups
     from controller.aws.prices import AwsPrices
     from controller.aws.quotas import AwsQuotas
 
     clients = AwsClients(region=settings.aws_region, role=settings.aws_role)
-    return AwsAccount(AwsPrices(clients.client), AwsQuotas(clients.client), clock=clock)
+
+    def groups() -> AwsGroups:
+        if clients.region is None:
+            raise AwsFailure("Auto Scaling groups: no region: set --aws-region (SLUICE_AWS_REGION)")
+        return AwsGroups(clients.client, clients.region)
+
+    return AwsAccount(AwsPrices(clients.client), AwsQuotas(clients.client), groups, clock=clock)
 
 
 def external_scaler(
@@ -169,6 +177,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.handlers import ResourceWatches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
+    from controller.kube.auto_scaling import GroupActuator
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.gateway import ConfigurationError, Gateway
@@ -292,7 +301,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,
-            actuator=Actuator(gateway, written=cluster.written),
+            actuator=Actuator(gateway, written=cluster.written, groups=GroupActuator(account, permit)),
             reporter=reporter,
             resync=watches.resync,
             watch=watches.start,

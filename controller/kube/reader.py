@@ -14,11 +14,20 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 
 from controller.aws.account import Account, NoAccount
+from controller.aws.failure import AwsFailure
+from controller.aws.groups import (
+    NAMESPACE_TAG,
+    GroupNotFound,
+    node_pool_of,
+    target_of,
+    unknown_node_pool,
+)
 from controller.aws.quotas import quota_reading
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
     NO_ANSWER,
     NOT_READ,
+    foreign_group,
     internal_error,
     owned_target,
     owner_words,
@@ -33,6 +42,7 @@ from controller.core.state.shared import resolved
 from controller.core.state.snapshot import (
     BudgetState,
     LaunchFailure,
+    NodePoolState,
     PipelineState,
     PoolMatch,
     PoolState,
@@ -50,6 +60,7 @@ from controller.core.state.spec import (
     Target,
     with_basis,
 )
+from controller.kube.auto_scaling import group_names, within_groups
 from controller.kube.carried_state import CarriedState
 from controller.kube.cluster import Cluster, View
 from controller.kube.gateway import (
@@ -361,6 +372,12 @@ class Reader:
         pipelines = [(self._metrics.with_windows(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
+        account = self._resources.account
+        groups = group_names(specs, by_name.values())
+        if groups:
+            account.watch({}, (), groups)
+            pipelines = [(within_groups(spec, account), resource) for spec, resource in pipelines]
+            specs = [spec for spec, _ in pipelines]
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
@@ -376,7 +393,7 @@ class Reader:
         workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
         workloads = self._with_refusals(specs, resources, workloads, now_s)
         elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
-        if elastic:
+        if any(spec.node_pool is not None for spec, _ in pools):
             self._karpenter.refresh()
         workloads, failures = self._with_expected_nodes(workloads, elastic)
         states = [found.state for found in workloads.values()]
@@ -521,6 +538,8 @@ class Reader:
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
     ) -> "_Workload | Future[_Workload]":
         """Return the workload of `target`; if its kind is not watched, the future of a request for it."""
+        if target.is_group:
+            return self._group(namespace, target, now_s)
         try:
             found = view.workload(namespace, target)
         except KubeError as error:
@@ -528,6 +547,23 @@ class Reader:
         if found is None:
             return self._threads.submit(self._requested, namespace, target, nodes, now_s)
         return self._seen(namespace, *found, nodes, now_s)
+
+    def _group(self, namespace: str, target: Target, now_s: float) -> _Workload:
+        """Return an Auto Scaling group as a workload; its replicas report under the IDs of their instances."""
+        try:
+            seen = self._resources.account.group(target.name)
+        except GroupNotFound as error:
+            return _absent(str(error))
+        except AwsFailure as error:
+            return _absent(unreadable_target(target, str(error), unavailable=False), unreadable=True)
+        if seen.group.namespace != namespace:
+            return _absent(foreign_group(target.name, namespace, NAMESPACE_TAG))
+        ready = [each.name for each in seen.group.instances if each.ready and not each.leaves]
+        return _Workload(
+            state=target_of(seen),
+            reporting=frozenset(name for name in ready if seen.since_s[name] <= now_s - self._grace_s),
+            long_ready=frozenset(name for name in ready if seen.since_s[name] <= now_s - self._grace_s - SILENT_S),
+        )
 
     def _requested(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
         try:
@@ -667,11 +703,16 @@ class Reader:
         node_pool = None
         if spec.node_pool is not None:
             node_pool = self._karpenter.state(spec.node_pool, spec.node_selector, nodes, failures)
+        ready_instances, zone_count = len(ready), zones(ready)
+        if spec.auto_scaling_group is not None:
+            node_pool, serving, group_zones = self._group_of_pool(spec, spec.auto_scaling_group, nodes)
+            if not ready:  # plain instances, which are no nodes
+                ready_instances, zone_count = serving, max(1, group_zones)
         return PoolState(
             spec=spec,
-            ready_instances=len(ready),
+            ready_instances=ready_instances,
             leaving_instances=sum(map(is_leaving, ready)),
-            zones=zones(ready),
+            zones=zone_count,
             memory=self._carried.pool_memory(resource),
             unread=unread,
             unaccounted=unaccounted,
@@ -681,11 +722,25 @@ class Reader:
             priced=self._carried.priced(resource),
         )
 
+    def _group_of_pool(self, spec: PoolSpec, name: str, nodes: Sequence[Json]) -> tuple[NodePoolState, int, int]:
+        """Return the group that makes the nodes of a pool as such, its ready instances, and its zones."""
+        try:
+            seen = self._resources.account.group(name)
+        except AwsFailure as error:
+            return unknown_node_pool(str(error), missing=isinstance(error, GroupNotFound)), 0, 1
+        own = self._karpenter.instance_ids(None, spec.node_selector, nodes)
+        ready = sum(each.ready and not each.leaves for each in seen.group.instances)
+        return node_pool_of(seen, own), ready, len(seen.group.zones)
+
     def _quota(self, spec: PoolSpec, nodes: Sequence[Json]) -> QuotaReading | None:
         """Return the reading of the quota that bounds a pool: instances of the pool do not count as used by others."""
         if spec.quota is None:
             return None
         own = self._karpenter.instance_ids(spec.node_pool, spec.node_selector, nodes)
+        if spec.auto_scaling_group is not None:
+            with suppress(AwsFailure):
+                seen = self._resources.account.group(spec.auto_scaling_group)
+                own |= {each.name for each in seen.group.instances}
         return quota_reading(self._resources.account.quota(spec.quota), own, len(own) * spec.quota.vcpus)
 
 

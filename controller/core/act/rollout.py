@@ -14,7 +14,7 @@ from controller.core.plan.ledger import Ledger, Scope
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PlacementKey, Target
+from controller.core.state.spec import GROUP_KIND, Mode, PlacementKey, Target
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
@@ -23,7 +23,7 @@ FIRST_TO_GO = -1_000_000_000
 """The deletion cost of pods to remove first: far below any value that another controller writes."""
 _SAME_SHARE = 1e-9
 _ENOUGH = 0.5
-_HEEDED = ("Deployment", "ReplicaSet")
+_HEEDED = ("Deployment", "ReplicaSet", GROUP_KIND)
 """Kinds whose controller respects the deletion cost of pods."""
 
 

@@ -81,9 +81,13 @@ class Rule:
     cooldown_s: float
 
 
+GROUP_KIND = "AutoScalingGroup"
+"""The kind of a target that is an Auto Scaling group of AWS."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A workload with a scale subresource, in the pipeline's namespace."""
+    """A workload with a scale subresource, in the pipeline's namespace, or an Auto Scaling group."""
 
     api_version: str
     kind: str
@@ -91,6 +95,11 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the target is an Auto Scaling group."""
+        return self.kind == GROUP_KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from builders import a_pool
 from corpus import POOL, REMOVED, changed
 
 from controller.aws.account import Account
+from controller.aws.groups import SeenGroup
 from controller.aws.quotas import QuotaUse, quota_reading
 from controller.core.state.carry_over import PoolMemory, PriceMemory
 from controller.core.state.cloud import (
@@ -52,7 +53,13 @@ class Told:
     problem: str = ""
     watched: list[tuple[Mapping[AwsPrice, PriceQuote | None], list[QuotaSource]]] = field(default_factory=list)
 
-    def watch(self, prices: Mapping[AwsPrice, PriceQuote | None], quotas: Collection[QuotaSource]) -> None:
+    def watch(
+        self,
+        prices: Mapping[AwsPrice, PriceQuote | None],
+        quotas: Collection[QuotaSource],
+        groups: Collection[str] = (),
+    ) -> None:
+        assert not groups
         self.watched.append((prices, list(quotas)))
 
     def price(self, source: AwsPrice) -> PriceQuote | None:
@@ -65,6 +72,9 @@ class Told:
 
     def quota(self, source: QuotaSource) -> QuotaUse:
         raise AssertionError(source)
+
+    def group(self, name: str) -> SeenGroup:
+        raise AssertionError(name)
 
 
 def a_resource(price: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
