@@ -88,12 +88,22 @@ def operating_policy(settings: OperatorSettings) -> Policy:
 def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource":
     """Return the metric source that `settings` select; closing `parts` closes the source too."""
     from profiler.samples import MetricsTier
+    from profiler.sources.cloudwatch import CloudWatchSource
     from profiler.sources.direct import DirectSource
     from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.restriction import RestrictedSource
     from profiler.sources.tiers import TieredSource
 
+    if settings.metrics == ("cloudwatch",):
+        namespace, pod = settings.cloudwatch_dimensions
+        return parts.enter_context(
+            closing(
+                CloudWatchSource(
+                    settings.aws_region, namespace=settings.cloudwatch_namespace, dimensions=(namespace, pod)
+                )
+            )
+        )
     presets = PresetFiles(settings.presets_directory)
     sources: dict[MetricsTier, MetricSource] = {}
     for name in settings.metrics:

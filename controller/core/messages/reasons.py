@@ -111,6 +111,7 @@ class EventReason(Enum):
     METRICS_AVAILABLE = "MetricsAvailable"
     METRICS_LOST = ConditionReason.METRICS_LOST.value
     METRICS_FROM_PROMETHEUS = "MetricsFromPrometheus"
+    METRICS_FROM_CLOUDWATCH = "MetricsFromCloudWatch"
     METRICS_FROM_DIRECT_SCRAPE = "MetricsFromDirectScrape"
     METRICS_FROM_HOLDING = "MetricsFromHolding"
     TARGET_MISSING = HoldReason.TARGET_MISSING.value

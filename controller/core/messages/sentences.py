@@ -203,7 +203,7 @@ def _source_words(decision: PipelineDecision) -> str:
     use = decision.metrics
     why = f" ({use.because})" if use.because else ""
     match use.tier:
-        case MetricsTier.PROMETHEUS:
+        case MetricsTier.PROMETHEUS | MetricsTier.CLOUDWATCH:
             return ""
         case MetricsTier.DIRECT_SCRAPE:
             return f"metrics are read from the pods directly{why}"
