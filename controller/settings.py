@@ -285,7 +285,9 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
     if "cloudwatch" in settings.metrics:
         if len(settings.metrics) > 1:
-            raise InvalidSettings(f"{_flag('metrics')}: cloudwatch: must be the only source")
+            raise InvalidSettings(
+                f"{_flag('metrics')}: {','.join(settings.metrics)!r}: cloudwatch must be the only source"
+            )
         if settings.restricts_queries:
             raise InvalidSettings(
                 f"{_flag('metrics')}: cloudwatch: users' queries cannot be restricted to their namespace there; "

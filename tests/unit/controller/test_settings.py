@@ -146,7 +146,7 @@ def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> N
         ("aws_role", "sluice", "must be the ARN of an IAM role"),
         ("cloudwatch_namespace", "a b", "must be a namespace of CloudWatch"),
         ("cloudwatch_dimensions", "PodName", "must have at least 2 entries"),
-        ("metrics", "cloudwatch,direct", "must be the only source"),
+        ("metrics", "cloudwatch,direct", "cloudwatch must be the only source"),
     ],
 )
 def test_a_bad_value_is_named_with_its_setting_and_rule(name: str, value: str, rule: str) -> None:
