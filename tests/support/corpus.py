@@ -123,6 +123,13 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "a schedule in UTC": {f"{_EXPECTED}.timeZone": REMOVED, f"{_EXPECTED}.schedule": "*/5 8-17/2 1,15 JAN-MAR 0,7"},
     "no expected events": {"spec.demand.expected": []},
     "no budget to spend": {"spec.budget.perHour": "0"},
+    "a group of instances": {
+        "spec.stages[0].placements[0].target": {
+            "apiVersion": "sluice.dev/v1alpha1",
+            "kind": "AutoScalingGroup",
+            "name": "vad",
+        }
+    },
     "a budget for shares": {"spec.budget.basis": "Replicas"},
     "the default basis": {"spec.budget.basis": REMOVED},
     "no numbers of a placement": {
@@ -686,6 +693,12 @@ BAD: tuple[Bad, ...] = (
         "spec.price.byInstanceType.m",
         "must be a decimal number",
         base=POOL,
+    ),
+    _bad(
+        "a group of Kubernetes",
+        {f"{_E}.target.kind": "AutoScalingGroup"},
+        f"{_E}.target.apiVersion",
+        "must be sluice.dev/v1alpha1 for kind AutoScalingGroup",
     ),
     _bad(
         "two ways to name types",
