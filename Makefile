@@ -90,8 +90,9 @@ test-karpenter: $(STAMP) ## real Karpenter makes the lab's nodes and takes them 
 	  sh -c 'ip link set lo up && exec $(BIN)/pytest tests/karpenter $(ARGS)'
 
 .PHONY: test-ray
-test-ray: $(RAY_STAMP) ## simulated runs spread over a Ray cluster of this machine: the same bytes (first time: installs Ray, 500 MB)
-	@unshare --net $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
+# `ray stop` ends every process of Ray that it finds: it must find only those of the test.
+test-ray: $(RAY_STAMP) ## simulated runs spread over a Ray cluster of this machine: the same bytes (first time: installs Ray, 1 GB)
+	@unshare --net --pid --fork --mount-proc $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
 	  sh -c 'ip link set lo up && exec $(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)'
 
 $(RAY_STAMP): requirements-ray.lock pyproject.toml

@@ -1,5 +1,6 @@
 """The `sluice` program: its commands are the entry points that the installed packages declare."""
 
+import difflib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 
 import click
 
-from controller.commands.help_page import HelpContext
+from controller.commands.help_page import examples, sentence, with_long_help
 from controller.ending import Misconfigured, ended_by_signals, output_errors
 
 _GROUP = "sluice.commands"
@@ -28,7 +29,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what each command does, as one whole sentence."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, _sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)])
+            formatter.write_dl([(name, sentence(self.get_command(ctx, name))) for name in self.list_commands(ctx)])
 
     def make_context(self, info_name: str | None, args: list[str], **extra: Any) -> click.Context:  # type: ignore[override]
         """Return the context of the arguments; --help and --version are printed here."""
@@ -41,6 +42,17 @@ class Commands(click.Group):
         """Run the command that the arguments name."""
         with output_errors(), _in_one_line():
             return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first argument names; the error for an unknown one suggests the nearest."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            if close := difflib.get_close_matches(args[0], self.list_commands(ctx), n=1):
+                raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", error.ctx) from None
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of the installed commands."""
@@ -57,18 +69,8 @@ class Commands(click.Group):
             except ModuleNotFoundError as error:
                 return _not_installed(cmd_name, str(error.name))
             assert isinstance(command, click.Command)
-            command.context_class = HelpContext
-            return command
+            return with_long_help(command)
         return None
-
-
-def _sentence(command: click.Command | None) -> str:
-    """Return the short help of a command, or the first sentence of its help, up to a colon."""
-    assert command is not None
-    if command.short_help:
-        return command.short_help.rstrip(".") + "."
-    text = " ".join((command.help or "").split("\n\n")[0].split())
-    return text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
 
 
 @contextmanager
@@ -102,7 +104,11 @@ def _not_installed(name: str, module: str) -> click.Command:
     )
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("sluice plan pools.yaml speech.yaml --demand 400", "sluice explain speech/captions"),
+)
 @click.version_option(package_name="sluice-operator", prog_name="sluice")
 def main() -> None:
     """Allocate compute to speech pipelines: within the latency SLA and the budget, at least cost."""

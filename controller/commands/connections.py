@@ -90,7 +90,7 @@ def pipeline_arguments(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @click.argument("pipeline")
-    @click.option("-n", "--namespace", help=NAMESPACE_HELP)
+    @click.option("-n", "--namespace", metavar="NAMESPACE", help=NAMESPACE_HELP)
     @wraps(command)
     def named(pipeline: str, namespace: str | None, **options: object) -> None:
         command(key=pipeline_key(pipeline, namespace), **options)

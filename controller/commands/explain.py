@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from controller.commands.connections import NAMESPACE_HELP, duration_option, kubeconfig_option, pipeline_key
+from controller.commands.help_page import examples
 from controller.commands.watching import versions
 
 if TYPE_CHECKING:
@@ -22,9 +23,15 @@ INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ends."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "sluice explain speech/captions",
+        "sluice explain speech/captions --changes --since 1h",
+        "sluice explain speech/captions --from-record operator.log",
+    )
+)
 @click.argument("pipeline", required=False)
-@click.option("-n", "--namespace", help=NAMESPACE_HELP)
+@click.option("-n", "--namespace", metavar="NAMESPACE", help=NAMESPACE_HELP)
 @kubeconfig_option
 @click.option(
     "--from-record",
@@ -57,8 +64,8 @@ def explain(
 ) -> None:
     """Explain the last decision about PIPELINE: what, why, why not more, why not now, and what would change it.
 
-    Example: sluice explain speech/captions --changes --since 1h. Changes are from Events, which the API server keeps
-    for 1 h by default, or with --from-record from the records, back from the last one.
+    Changes are from Events, which the API server keeps for 1 h by default, or with --from-record from the records,
+    back from the last one.
     """
     key = None if pipeline is None else pipeline_key(pipeline, namespace)
     if watch and (output == "json" or record is not None):

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     short_help="Suggest manifests for what runs in a namespace",
     epilog=examples("sluice init -n speech --prometheus-url http://localhost:9090 > speech.yaml"),
 )
-@click.option("-n", "--namespace", required=True, help="Namespace of the workloads.")
+@click.option("-n", "--namespace", metavar="NAMESPACE", required=True, help="Namespace of the workloads.")
 @click.option(
     "-l",
     "--selector",
+    metavar="SELECTOR",
     help="Label selector of Deployments and StatefulSets; all that it selects become stages. Default: those whose "
     "metrics a preset can read, that request an accelerator, or that an autoscaler scales.",
 )

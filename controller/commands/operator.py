@@ -190,6 +190,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.auto_scaling import GroupActuator
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
+    from controller.kube.first_contact import FirstContact
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.kept_memory import KeptMemory
     from controller.kube.leadership import Leadership
@@ -210,12 +211,16 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         leadership: Leadership | None = None
         kept: KeptMemory | None = None
         try:
+            with Gateway(settings.kubeconfig) as named:
+                heard = parts.enter_context(FirstContact(named.connection().server)).heard
             if settings.leader_elect:
                 terms = Terms(duration_s=duration_s(settings.lease_duration))
                 identity = f"{settings.pod}_{uuid.uuid4().hex[:12]}"
                 leadership = Leadership(
                     # A separate client: what delays other requests must not delay renewing the lease.
-                    parts.enter_context(Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True)),
+                    parts.enter_context(
+                        Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True, on_answer=heard)
+                    ),
                     namespace=settings.lease_namespace,
                     name=settings.lease_name,
                     identity=identity,
@@ -227,7 +232,9 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             else:
                 _LOG.warning("leader election is disabled: this must be the only operator on the cluster")
             permit = leadership.check if leadership else lambda: None
-            gateway = parts.enter_context(Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested))
+            gateway = parts.enter_context(
+                Gateway(settings.kubeconfig, permit=permit, on_request=telemetry.requested, on_answer=heard)
+            )
             telemetry.measures_skew(gateway.server_clock.skew_s)
             if leadership is not None:
                 kept = KeptMemory(

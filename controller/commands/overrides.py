@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from controller.commands.connections import duration_option, kubeconfig_option, pipeline_arguments
+from controller.commands.help_page import examples
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Mode
 
 if TYPE_CHECKING:
@@ -30,15 +31,12 @@ _ANSWERS = 3
 _for = duration_option("--for", "for_s", "How long, such as 1h. Default: until `sluice resume`.", longest="720h")
 
 
-@click.command()
+@click.command(epilog=examples("sluice pause speech/captions --for 1h"))
 @pipeline_arguments
 @_for
 @kubeconfig_option
 def pause(key: str, for_s: float | None, kubeconfig: Path | None) -> None:
-    """Pause PIPELINE: its replicas stay as they are, and Sluice only reports.
-
-    Example: sluice pause speech/captions --for 1h
-    """
+    """Pause PIPELINE: its replicas stay as they are, and Sluice only reports."""
 
     def change(resource: Json, until: str | None, _gateway: "Gateway") -> Change:
         lines = [f"{key}: paused {_ends(until)}; replicas stay as they are, reports go on"]
@@ -49,15 +47,16 @@ def pause(key: str, for_s: float | None, kubeconfig: Path | None) -> None:
     _annotate(key, kubeconfig, for_s, change)
 
 
-@click.command()
+@click.command(epilog=examples("sluice resume speech/captions", "sluice resume speech/captions --stage asr --pool gpu"))
 @pipeline_arguments
-@click.option("--stage", help="With --pool: remove only the pin of this stage and pool.")
-@click.option("--pool", help="The pool of that pin.")
+@click.option("--stage", metavar="STAGE", help="With --pool: remove only the pin of this stage and pool.")
+@click.option("--pool", metavar="POOL", help="The pool of that pin.")
 @kubeconfig_option
 def resume(key: str, stage: str | None, pool: str | None, kubeconfig: Path | None) -> None:
     """End the pause and all pins of PIPELINE: it follows the plan again.
 
-    Example: sluice resume speech/captions. Exit status 1 where spec.mode is Paused, which it does not change.
+    Exit status: 0 done; 1 spec.mode is Paused, which it does not change, or the cluster cannot be read or written; 2
+    wrong usage.
     """
     if (stage is None) != (pool is None):
         raise click.UsageError("--stage and --pool: use both, or neither")
@@ -74,18 +73,17 @@ def resume(key: str, stage: str | None, pool: str | None, kubeconfig: Path | Non
         )
 
 
-@click.command()
+@click.command(epilog=examples("sluice pin speech/captions --stage asr --pool gpu --replicas 3 --for 1h"))
 @pipeline_arguments
-@click.option("--stage", required=True, help="Stage of the pipeline.")
-@click.option("--pool", required=True, help="Pool of one of its placements.")
-@click.option("--replicas", required=True, type=click.IntRange(min=0), help="Replicas that it keeps there.")
+@click.option("--stage", metavar="STAGE", required=True, help="Stage of the pipeline.")
+@click.option("--pool", metavar="POOL", required=True, help="Pool of one of its placements.")
+@click.option(
+    "--replicas", metavar="N", required=True, type=click.IntRange(min=0), help="Replicas that it keeps there."
+)
 @_for
 @kubeconfig_option
 def pin(key: str, stage: str, pool: str, replicas: int, for_s: float | None, kubeconfig: Path | None) -> None:
-    """Keep exactly so many replicas of a stage of PIPELINE on a pool, whatever the plan; budget and pool still hold.
-
-    Example: sluice pin speech/captions --stage asr --pool gpu --replicas 3 --for 1h
-    """
+    """Keep exactly so many replicas of a stage of PIPELINE on a pool, whatever the plan; budget and pool still hold."""
 
     def change(resource: Json, until: str | None, gateway: "Gateway") -> Change:
         from controller.resources.annotations import InvalidAnnotation, pin_of, with_pin

@@ -321,7 +321,7 @@ def _amount(option: str, text: str, number: str, what: str) -> float:
     value = float(number) if _NUMBER.fullmatch(number) else math.nan
     if not math.isfinite(value):
         shape = f"must be NAME={what} with a number" if what == "N" else f"{what} must be a number"
-        raise click.UsageError(f"{option}: {text!r}: {shape} ≥ 0")
+        raise click.UsageError(f"{option}: {text!r}: {shape} ≥ 0, written as 1000 or 2.5")
     return value
 
 

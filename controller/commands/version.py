@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from controller.commands.connections import kubeconfig_option
 from controller.commands.help_page import examples
 
 
@@ -15,7 +16,7 @@ from controller.commands.help_page import examples
     epilog=examples("sluice version --cluster"),
 )
 @click.option("--cluster", is_flag=True, help="Compare with the CustomResourceDefinitions in the cluster.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="File with credentials. Default: that of kubectl.")
+@kubeconfig_option
 @click.option(
     "-o",
     "--output",

@@ -1,6 +1,6 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
@@ -93,6 +93,8 @@ def pipeline_decision(
             excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
             admissible=by_plan,
             missed_since_s=missed_since_s,
+            changed={key[0] for key in _written(assessment, rollout)},
+            now_s=now_s,
         ),
         metrics=_metrics_use(assessment, now_s),
         scrapes=dict(_faulty_scrapes(assessment)),
@@ -187,6 +189,13 @@ def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
     )
 
 
+def _written(assessment: Assessment, rollout: PipelineRollout) -> Iterator[PlacementKey]:
+    """Yield the placements whose replicas this cycle changes, except where the last write was refused."""
+    for key, count in rollout.desired.items():
+        if count != assessment.current.get(key) and key not in assessment.state.refused:
+            yield key
+
+
 def _memory(
     assessment: Assessment,
     plan: PipelinePlan,
@@ -195,7 +204,10 @@ def _memory(
     excused_until_s: float | None,
     admissible: float | None,
     missed_since_s: float | None,
+    changed: Collection[StageName],
+    now_s: float,
 ) -> PipelineMemory:
+    """Return what the next cycle remembers; `changed` are the stages whose replicas this one changes."""
     batches = assessment.state.memory.batches
     if assessment.acting and aim.follows_plan:
         batches = {
@@ -208,7 +220,8 @@ def _memory(
         learned=assessment.learned,
         rules=assessment.rules.memories,
         batches=batches,
-        stages_moved_at_s=assessment.learning.stages_moved_at_s,
+        # Replicas that start before the next cycle would not be seen to start.
+        stages_moved_at_s={**assessment.learning.stages_moved_at_s, **dict.fromkeys(changed, now_s)},
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -226,6 +227,7 @@ class Gateway:
         *,
         permit: Callable[[], None] | None = None,
         on_request: Callable[[str], None] = lambda _: None,
+        on_answer: Callable[[KubeError | None], None] = lambda _: None,
         timeout_s: tuple[float, float] = _TIMEOUT_S,
         always_send: bool = False,
     ) -> None:
@@ -235,6 +237,8 @@ class Gateway:
             kubeconfig: the file with the credentials.
             permit: called right before each request that changes something; if it raises, nothing is sent.
             on_request: called with the verb of each request: the HTTP method, or WATCH.
+            on_answer: called after each request that was sent: with None if there was an answer, whatever its status,
+                else with the error.
             timeout_s: time limits of each request in seconds: to connect, and to receive.
             always_send: send requests also right after one that timed out, and during a Retry-After.
 
@@ -245,6 +249,7 @@ class Gateway:
         """The time on the server, by its answers."""
         self._kubeconfig = kubeconfig
         self._on_request = on_request
+        self._on_answer = on_answer
         self._permit = permit
         self._timeout_s = timeout_s
         self._always_send = always_send
@@ -453,6 +458,7 @@ class Gateway:
         except client.ApiException as error:
             headers = error.headers or {}
             self.server_clock.answered(headers.get("Date"), sent_s)
+            self._on_answer(None)
             if error.status in _OVERLOADED:
                 wait_s = _retry_after_s(headers)
                 why = "is overloaded" if wait_s is None else f"asked to retry after {wait_s:g} s"
@@ -464,8 +470,11 @@ class Gateway:
             # The client raises this for a broken TLS connection: it reads the body of an error that has none.
             if not isinstance(error.__context__, client.ApiException):
                 raise
-            raise Silent(f"{method} {path}: {error.__context__.reason}") from error
+            silent = Silent(f"{method} {path}: {error.__context__.reason}")
+            self._on_answer(silent)
+            raise silent from error
         self.server_clock.answered(response.headers.get("Date"), sent_s)
+        self._on_answer(None)
         return response
 
     def _unanswered(self, method: str, request: str, error: urllib3.exceptions.HTTPError) -> KubeError:
@@ -478,7 +487,9 @@ class Gateway:
             return Hung(f"{request}: {error}")
         if isinstance(error, urllib3.exceptions.TimeoutError):
             self._pause("", _SILENCE_S, _SILENT)
-        return Silent(f"{request}: {error}")
+        silent = Silent(f"{request}: {_words(error)}")
+        self._on_answer(silent)
+        return silent
 
     def _answers(self) -> bool:
         """Return whether the server answers a request that touches no object, and that no webhook sees."""
@@ -530,7 +541,7 @@ def _connect(kubeconfig: Path | None) -> Any:
             path = None if kubeconfig is None else str(kubeconfig)
             config.load_kube_config(config_file=path, client_configuration=settings, persist_config=False)
     except (config.ConfigException, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else _problem(str(error))
         raise ConfigurationError(f"no credentials for a Kubernetes API server: {origin}: {reason}") from error
     # The loader does not check the form of the file: what is not a kubeconfig ends in one of these.
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -539,6 +550,26 @@ def _connect(kubeconfig: Path | None) -> Any:
             f"no credentials for a Kubernetes API server: {origin}: must be a kubeconfig{form or _FORM}"
         ) from error
     return client.ApiClient(configuration=settings)
+
+
+def _problem(text: str) -> str:
+    """Return what is wrong with a kubeconfig, from the message of its loader, without the name of the file."""
+    if found := re.search(r"Expected object with name (?P<name>.+) in .*/(?P<kind>\w+)s list", text):
+        return f"has no {found['kind']} named {found['name']!r}"
+    if "No configuration found" in text:
+        return "does not exist"
+    return "is empty" if "file is empty" in text else " ".join(text.split())
+
+
+def _words(error: urllib3.exceptions.HTTPError) -> str:
+    """Return why there was no answer; of a failed connection without the classes of the client."""
+    shape = r"HTTPS?Connection\(host='(?P<host>[^']*)', port=(?P<port>\d+)\): (?P<what>.*)"
+    found = re.fullmatch(shape, str(error), re.DOTALL)
+    if found is None:
+        return str(error)
+    why = re.sub(r"\[Errno -?\d+\] ", "", found["what"].removeprefix("Failed to establish a new connection: "))
+    host = f"[{found['host']}]" if ":" in found["host"] else found["host"]
+    return f"no connection to {host}:{found['port']}: {why}"
 
 
 _BY_STATUS = {400: Invalid, 401: Forbidden, 403: Forbidden, 404: NotFound, 409: Conflict, 422: Invalid}

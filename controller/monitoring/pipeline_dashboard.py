@@ -197,7 +197,11 @@ PIPELINE_DASHBOARD = Dashboard(
                     unit="ops",
                     queries=(
                         Query(expr=_of("stage_refusals_per_second", "stage"), legend="refused by {{stage}}"),
-                        Query(expr=f"sum(rate({CUT_SESSIONS}{{{_HERE}}}[$__rate_interval]))", legend="cut"),
+                        Query(
+                            expr=f"sum(rate({CUT_SESSIONS}{{{_HERE}}}[$__rate_interval]))",
+                            legend="cut",
+                            empty_because="no ingress counts cut sessions, so that their number is unknown",
+                        ),
                     ),
                 ),
             ),

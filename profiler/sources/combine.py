@@ -5,7 +5,7 @@ as not reported.
 """
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Container, Mapping, Set
 from dataclasses import dataclass
 
 from profiler.samples import ABSURD, Absence, AbsenceReason, Reading, sane
@@ -55,15 +55,18 @@ def reporting(
 
 
 def combine_values(how: Combine, pods: Reporting, values: Mapping[Pod, float]) -> Reading:
-    """Return the sum, mean or maximum of the pods' values; absent if too few pods report one."""
-    finite = {pod: values[pod] for pod in pods.fresh if pod in values and sane(values[pod])}
-    absence = _too_few(pods, finite.keys(), values.keys(), needs_all=how is Combine.SUM)
+    """Return the sum, mean or maximum of the pods' values; absent if too few pods report one.
+
+    `values` may have those of other pods too.
+    """
+    finite = [value for pod in pods.fresh if (value := values.get(pod)) is not None and sane(value)]
+    absence = _too_few(pods, len(finite), values, needs_all=how is Combine.SUM)
     if absence is not None:
         return absence
     if how is Combine.MAX:
-        return max(finite.values())
+        return max(finite)
     # Growth rates of gauges are part of some sums and may leave them slightly negative.
-    total = max(0.0, math.fsum(finite.values()))
+    total = max(0.0, math.fsum(finite))
     return _concluded(total * pods.factor if how is Combine.SUM else total / len(finite))
 
 
@@ -74,8 +77,8 @@ def combine_ratio(
 
     A `positive` ratio is absent where it is 0: the server counts items, but does not measure what they take.
     """
-    both = {pod for pod in pods.fresh if sane(above.get(pod, math.nan)) and sane(below.get(pod, math.nan))}
-    absence = _too_few(pods, both, above.keys() & below.keys(), needs_all=False)
+    both = [pod for pod in pods.fresh if sane(above.get(pod, math.nan)) and sane(below.get(pod, math.nan))]
+    absence = _too_few(pods, len(both), above, below, needs_all=False)
     if absence is not None:
         return absence
     denominator = math.fsum(below[pod] for pod in both)
@@ -87,17 +90,12 @@ def combine_ratio(
     return _concluded(numerator / denominator)
 
 
-def combine_buckets(pods: Reporting, formula: Formula, buckets: Mapping[Pod, Buckets]) -> Reading:
-    """Return the quantile that `formula` names, of the sum of the pods' histograms."""
-    return quantile_of(formula, summed_buckets(pods, buckets))
-
-
 def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets | Absence:
     """Return the sum of the pods' histograms, for the bounds that all pods have; absent if too few pods report."""
     finite = {
         pod: buckets[pod] for pod in pods.fresh if pod in buckets and all(sane(rate) for rate in buckets[pod].values())
     }
-    absence = _too_few(pods, finite.keys(), buckets.keys(), needs_all=False)
+    absence = _too_few(pods, len(finite), buckets, needs_all=False)
     if absence is not None:
         return absence
     bounds = set.intersection(*(set(own) for own in finite.values()))
@@ -159,22 +157,23 @@ def _concluded(value: float) -> Reading:
     return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail=f"{value:g}: must be at most {ABSURD:g}")
 
 
-def _too_few(pods: Reporting, usable: Set[Pod], reported: Set[Pod], *, needs_all: bool) -> Absence | None:
-    """Return the absence if too few pods have a `usable` value, else None; `reported` are the pods with any value."""
+def _too_few(pods: Reporting, usable: int, *found: Container[Pod], needs_all: bool) -> Absence | None:
+    """Return the absence if too few pods have a `usable` value, else None; pods in all of `found` have any value."""
     expected = len(pods.expected) - len(pods.excused)
     needed = expected if needs_all else math.ceil(expected / 2)
-    if usable and len(usable) >= needed:
+    if usable and usable >= needed:
         return None
+    reported = {pod for pod in pods.fresh if all(pod in each for each in found)}
     silent = (pods.expected - pods.fresh - pods.stale - pods.excused) | (pods.fresh - reported)
     if usable:
         reason = AbsenceReason.PARTIAL
-    elif pods.fresh & reported:
+    elif reported:
         reason = AbsenceReason.NOT_A_NUMBER
     elif pods.stale:
         reason = AbsenceReason.STALE
     else:
         reason = AbsenceReason.MISSING
-    parts = [f"{len(usable)} of {expected} pods"]
+    parts = [f"{usable} of {expected} pods"]
     parts += [f"{len(pods.stale)} stale ({_names(pods.stale)})"] if pods.stale else []
     parts += [f"{len(silent)} silent ({_names(silent)})"] if silent else []
     return Absence(reason=reason, detail=", ".join(parts))

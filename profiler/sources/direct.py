@@ -80,7 +80,7 @@ class DirectSource:
         found: dict[Identity, ScrapeTarget] = {}
         without: set[tuple[str, str]] = set()
         for target in request.placements:
-            own = plan.placements[target.pipeline, target.stage, target.pool]
+            own = plan.placements[target.pipeline, target.stage, target.pool].readings
             names, window_s = _needs(query for planned in own.values() for query in planned.queries)
             without |= {(target.namespace, pod) for pod in target.pods - target.endpoints.keys()}
             for pod, endpoint in target.endpoints.items():

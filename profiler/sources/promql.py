@@ -69,8 +69,13 @@ class PodSeries:
         return pod_ages(self.result)
 
     @cached_property
-    def _values(self) -> Mapping[Pod, float]:
+    def all_values(self) -> Mapping[Pod, float]:
+        """Return the value of every pod, as `pod_values`."""
         return pod_values(self.result)
+
+    @cached_property
+    def _repeated(self) -> Mapping[Pod, float]:
+        return {pod: value for pod, value in self.all_values.items() if value > 1}
 
     @cached_property
     def _buckets(self) -> Mapping[Pod, dict[float, float]]:
@@ -82,7 +87,11 @@ class PodSeries:
 
     def values(self, pods: Set[Pod]) -> dict[Pod, float]:
         """Return the value of each of `pods`, as `pod_values`."""
-        return _only(pods, self._values)
+        return _only(pods, self.all_values)
+
+    def repeated(self, pods: Set[Pod]) -> dict[Pod, float]:
+        """Return the values of those of `pods` where they are above 1: most often none."""
+        return _only(pods, self._repeated) if self._repeated else {}
 
     def buckets(self, pods: Set[Pod]) -> dict[Pod, dict[float, float]]:
         """Return the cumulative rates of the histogram of each of `pods`, as `pod_buckets`."""

@@ -5,13 +5,13 @@ Pure.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from controller.core.messages.phrases import duration, share_words, timestamp
-from controller.core.state.spec import PoolSpec
+from controller.core.state.spec import DemandUnit, PoolSpec
 from optimizer.model import PipelineKey, PoolName
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.pieces import Piece
@@ -19,7 +19,9 @@ from simulations.backtest.record import PipelineRecord
 from simulations.experiment.experiment import SLUICE
 from simulations.policies.recorded import RECORDED
 from simulations.report import formats
+from simulations.report.conclusions import served_sentence
 from simulations.results.results import PipelineSeries, RunResult
+from simulations.results.users import Users
 
 _FAR = 1.25
 """Simulated over measured latency (or its inverse) from which the difference is called large."""
@@ -129,6 +131,58 @@ def document(comparisons: Sequence[Comparison], notes: Sequence[str], period: Pe
         ],
         "notes": list(notes),
     }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What happened to the users of all pipelines under one policy, in the scored time of all pieces."""
+
+    name: str
+    users: tuple[Users, ...]
+    sessions_cut: int
+
+    def sentence(self) -> str:
+        """Return how many users were served as promised, and how many were refused, cut, late or lost."""
+        return served_sentence(self.name, self.users, self.sessions_cut)
+
+
+_NAMES = {SLUICE: "Sluice", RECORDED: "What ran (simulated)"}
+
+
+def served(results: Sequence[RunResult], pieces: int) -> tuple[Served, ...]:
+    """Return the users under Sluice and under what ran, from all `results`; a policy without all `pieces` is left out.
+
+    Streams are a mean number over the scored time, so that a piece counts by its length; requests are added.
+    """
+    found = []
+    for policy, name in _NAMES.items():
+        own = [result for result in results if result.policy == policy]
+        if len(own) == pieces:
+            cut = sum(result.sessions_cut for result in own)
+            found.append(Served(name=name, users=_users_of_all(own), sessions_cut=cut))
+    return tuple(found)
+
+
+def _users_of_all(results: Sequence[RunResult]) -> tuple[Users, ...]:
+    lengths_s = [math.fsum(result.series.length_s) for result in results]
+
+    def total(of_pieces: Sequence[Users], name: str) -> float:
+        if of_pieces[0].unit is DemandUnit.REQUESTS:
+            return math.fsum(getattr(users, name) for users in of_pieces)
+        weighted = zip(of_pieces, lengths_s, strict=True)
+        return math.fsum(getattr(users, name) * length_s for users, length_s in weighted) / math.fsum(lengths_s)
+
+    return tuple(
+        replace(
+            of_pieces[0],
+            offered=total(of_pieces, "offered"),
+            as_promised=total(of_pieces, "as_promised"),
+            refused=total(of_pieces, "refused"),
+            late=total(of_pieces, "late"),
+            lost=total(of_pieces, "lost"),
+        )
+        for of_pieces in zip(*(result.users for result in results), strict=True)
+    )
 
 
 COLUMNS = ("", ">cost", ">windows in SLA", ">median latency", ">without an answer")

@@ -5,13 +5,24 @@ from collections.abc import Sequence
 from controller.core.messages.phrases import timestamp
 from controller.html import Markup, element, page
 from profiler.sources.prometheus_api import Period
-from simulations.backtest.comparison import COLUMNS, Comparison, head, rows, sentences
+from simulations.backtest.comparison import COLUMNS, Comparison, Served, head, rows, sentences
 from simulations.backtest.pieces import Piece
 from simulations.report.page import asset
+from simulations.report.table import table
+from simulations.results.users import promise_kept
 
 
-def index(compared: Sequence[Comparison], notes: Sequence[str], pieces: Sequence[Piece], period: Period) -> str:
-    """Return the page; `NUMBER/report.html` beside it is the report of each of `pieces`, counted from 1."""
+def index(
+    compared: Sequence[Comparison],
+    served: Sequence[Served],
+    notes: Sequence[str],
+    pieces: Sequence[Piece],
+    period: Period,
+) -> str:
+    """Return the page; `NUMBER/report.html` beside it is the report of each of `pieces`, counted from 1.
+
+    Its first sentence is that of the reports: the users of `served`, Sluice's before those of what ran.
+    """
     steps = sum(piece.end - piece.scored for piece in pieces)
     return page(
         "Sluice backtest",
@@ -27,6 +38,7 @@ def index(compared: Sequence[Comparison], notes: Sequence[str], pieces: Sequence
         ),
         element(
             "main",
+            served and element("section", element("h2", "Verdict"), [_sentence(one) for one in served]),
             [_pipeline(one, period, steps) for one in compared],
             element(
                 "section",
@@ -41,7 +53,13 @@ def index(compared: Sequence[Comparison], notes: Sequence[str], pieces: Sequence
             ),
         ),
         style=asset("style.css"),
+        script=asset("script.js"),
     )
+
+
+def _sentence(one: Served) -> Markup:
+    tone = {True: " good", False: " bad", None: ""}[promise_kept(one.users)]
+    return element("p", one.sentence().replace(" %", "\N{NO-BREAK SPACE}%"), class_=f"first{tone}")
 
 
 def _pipeline(one: Comparison, period: Period, steps: int) -> Markup:
@@ -49,25 +67,7 @@ def _pipeline(one: Comparison, period: Period, steps: int) -> Markup:
         "section",
         element("h2", head(one, period, steps)),
         element("ul", [element("li", sentence) for sentence in sentences(one)], class_="findings"),
-        element(
-            "div",
-            element(
-                "table",
-                element("thead", element("tr", [element("th", name.lstrip(">"), scope="col") for name in COLUMNS])),
-                element(
-                    "tbody",
-                    [
-                        element(
-                            "tr",
-                            element("th", row[0], scope="row"),
-                            [element("td", cell, class_="n") for cell in row[1:]],
-                        )
-                        for row in rows(one)
-                    ],
-                ),
-            ),
-            class_="scroll",
-        ),
+        table(("#", *COLUMNS[1:]), rows(one), label=f"Comparison of {one.key}"),
     )
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from controller.core.state.spec import PipelineSpec, PoolSpec
     from optimizer.model import PipelineKey, PoolName
     from profiler.sources.prometheus_api import Period
-    from simulations.backtest.comparison import Comparison
+    from simulations.backtest.comparison import Comparison, Served
     from simulations.backtest.pieces import Piece
     from simulations.backtest.record import PipelineRecord
     from simulations.results.results import RunResult
@@ -247,7 +247,7 @@ class _Replay:
         """Replay all pieces of the record, print the comparison, and write the reports into `folder` if `kept`."""
         import numpy as np
 
-        from simulations.backtest.comparison import comparison, document
+        from simulations.backtest.comparison import comparison, document, served
         from simulations.backtest.notes import notes_of
         from simulations.backtest.page import index
         from simulations.backtest.pieces import SHORTEST_S, documents_of, pieces, requests_per_s, write_scenario
@@ -270,14 +270,15 @@ class _Replay:
                 step()
         compared = [comparison(record, subjects.pools, found, results, period) for record in records]
         steps = sum(piece.end - piece.scored for piece in found)
+        users = served(results, len(found))
         answer = document(compared, notes.all(), period, steps)
         if output == "json":
             click.echo(json.dumps(answer, indent=2, allow_nan=False))
         else:
-            _print(compared, notes.all(), period, steps)
+            _print(compared, users, notes.all(), period, steps)
         if kept:
             (folder / RESULTS).write_text(json.dumps(answer, indent=1, allow_nan=False) + "\n")
-            (folder / REPORT).write_text(index(compared, notes.all(), found, period))
+            (folder / REPORT).write_text(index(compared, users, notes.all(), found, period))
             click.echo(f"report: {(folder / REPORT).resolve()}", err=output == "json")
 
 
@@ -308,11 +309,16 @@ def _run(
     return results
 
 
-def _print(compared: Sequence["Comparison"], notes: Sequence[str], period: "Period", steps: int) -> None:
+def _print(
+    compared: Sequence["Comparison"], users: Sequence["Served"], notes: Sequence[str], period: "Period", steps: int
+) -> None:
     from controller.commands.terminal import Page
     from simulations.backtest.comparison import COLUMNS, head, rows, sentences
 
     page = Page()
+    for each in users:
+        page.say(each.sentence(), style="bold")
+    page.say()
     for one in compared:
         page.say(head(one, period, steps), style="bold")
         page.table(COLUMNS, rows(one))

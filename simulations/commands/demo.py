@@ -11,13 +11,24 @@ import click
 from controller.commands.help_page import examples
 from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
-from simulations.commands.lab import executed, read_scenario, report_path, run_options, write_report
+from simulations.commands.lab import (
+    cycle_interval_s,
+    executed,
+    read_scenario,
+    report_path,
+    run_options,
+    write_report,
+)
+from simulations.experiment.experiment import run_one
 from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import MAX_LAG_S, Options
-from simulations.report.conclusions import served_sentence
-from simulations.results.results import DecisionEntry
-from simulations.results.scoring import Interval
-from simulations.scenario.scenario import Fault
+from simulations.report import formats
+from simulations.report.conclusions import served_sentence, users_words
+from simulations.results.results import DecisionEntry, RunResult
+from simulations.results.scoring import Clock, Interval
+from simulations.results.users import by_unit
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.scenario import Fault, Scenario
 
 
 @click.command(
@@ -26,7 +37,7 @@ from simulations.scenario.scenario import Fault
 )
 @run_options
 @click.option("--keep", is_flag=True, help="Keep the lab running after the demo, until Ctrl-C.")
-def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, report: Path | None) -> None:
+def demo(*, seed: int | None, interval: float | None, operator: bool, keep: bool, report: Path | None) -> None:
     """Watch the operator scale a four-stage speech pipeline on a real Kubernetes, for four minutes.
 
     The load rises and falls. While it rises, the pool of cheap accelerators has no capacity for new replicas for a
@@ -38,14 +49,20 @@ def demo(*, seed: int | None, interval: float, operator: bool, keep: bool, repor
         options = Options(
             seed=scenario.file.seeds[0] if seed is None else seed,
             operator=operator,
-            interval_s=interval,
+            interval_s=cycle_interval_s(interval, scenario),
         )
         place = report_path(report, f"demo-{options.seed}")
         with executed(scenario, options) as (finished, cluster):
             summary = finished.result.summary
             name = "Sluice" if operator else "The lab without the operator"
             fallbacks = fallback_lines(scenario.file.faults, finished.result.decisions)
-            for line in (*verdict(finished.result, name), *filter(None, fallbacks.values())):
+            closing = closing_lines(
+                finished.result,
+                static_plan(scenario, options.seed),
+                scored_h=scored_h(scenario.file.clock),
+                sessions=sessions_of(scenario, options.seed),
+            )
+            for line in (*verdict(finished.result, name), *filter(None, fallbacks.values()), *closing):
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
@@ -70,7 +87,7 @@ def verdict(result: LabResult, name: str) -> list[str]:
     A line each follows for windows, items, cost and changes, and for a late load.
     """
     summary = result.summary
-    met, cost, static = summary.sla_windows_met, summary.cost, summary.static_peak_cost
+    met = summary.sla_windows_met
     lines = [
         served_sentence(name, result.users, summary.sessions_cut),
         f"within the SLA: {'-' if met is None else f'{met:.1%}'} of {summary.windows} windows",
@@ -78,8 +95,7 @@ def verdict(result: LabResult, name: str) -> list[str]:
             f"items: {summary.offered} offered = {summary.served} served + {summary.filtered} filtered by VAD"
             f" + {summary.shed} shed + {summary.refused} refused + {summary.lost} lost + {summary.in_flight} in flight"
         ),
-        f"cost: ${cost:.4f}"
-        + ("" if not static else f", ${static:.4f} with a static allocation for the peak ({cost / static:.0%} of it)"),
+        f"cost: ${summary.cost:.4f}",
         (
             f"{summary.replica_changes} replica changes, {summary.sessions_cut} sessions cut,"
             f" {summary.cap_violations} cap violations"
@@ -87,6 +103,49 @@ def verdict(result: LabResult, name: str) -> list[str]:
     ]
     if summary.generator_lag_p99_s > MAX_LAG_S:
         lines.append(f"warning: the load generator was late by {summary.generator_lag_p99_s * 1000:.1f} ms (p99)")
+    return lines
+
+
+def static_plan(scenario: Scenario, seed: int) -> RunResult:
+    """Return the simulated run of a static allocation for the peak: the same load, and the same failures."""
+    return run_one(scenario, policy="static-peak", seed=seed)
+
+
+def sessions_of(scenario: Scenario, seed: int) -> int:
+    """Return how many sessions are under way in the scored time of a run, over all pipelines."""
+    clock = scenario.file.clock
+    return sum(
+        int(((load.end_s > clock.warmup_s) & (load.start_s < clock.duration_s)).sum())
+        for load in pipeline_schedules(scenario, seed=seed).values()
+    )
+
+
+def scored_h(clock: Clock) -> float:
+    """Return the scored time of a run in hours."""
+    return (clock.duration_s - clock.warmup_s) / 3600
+
+
+def closing_lines(result: LabResult, static: RunResult, *, scored_h: float, sessions: int) -> list[str]:
+    """Return the last lines of the demo: a static plan under the same failure, then the result in USD per month.
+
+    `scored_h` is the scored time in hours, `sessions` the number of sessions in it.
+    """
+    mine, fixed = result.summary.cost / scored_h, static.cost / scored_h
+    name = "A static allocation for the peak (simulated, with the same load and failure)"
+    lines = [f"{served_sentence(name, static.users, static.sessions_cut)} It costs {formats.per_month(fixed)}."]
+    cut = result.summary.sessions_cut
+    share = f" ({formats.share(cut / sessions)})" if sessions else ""
+    saved = f"{formats.money_month(abs(fixed - mine))} ({formats.share(abs(fixed - mine) / fixed)})" if fixed else ""
+    against = f", {saved} {'less' if mine <= fixed else 'more'} than the static allocation" if saved else ""
+    served = "; ".join(
+        f"{users_words(one)} served as promised ({formats.share(one.share)}), {formats.users(one.refused)} refused,"
+        f" {formats.users(one.late)} late, {formats.users(one.lost)} lost"
+        for one in by_unit(result.users)
+    )
+    lines.append(
+        f"result: {formats.per_month(mine)}{against}; {served};"
+        f" {formats.count(cut)} of {formats.count(sessions)} sessions cut{share}"
+    )
     return lines
 
 

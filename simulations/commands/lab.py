@@ -20,6 +20,7 @@ from rich.console import Console
 
 from controller.commands.findings import refused
 from controller.commands.help_page import examples
+from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.cluster.cluster import LabCluster
@@ -30,7 +31,7 @@ from simulations.lab.host.processes import LOOPBACK, ProcessError
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_page
 from simulations.lab.session.report import LabResult, LiveRun, lab_result
-from simulations.lab.session.run import MAX_LAG_S, Options, check, run
+from simulations.lab.session.run import LAB_INTERVAL_S, MAX_LAG_S, Options, check, run
 from simulations.lab.session.view import LineView, LiveView, RunView
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
@@ -56,13 +57,13 @@ def prepare_environment() -> None:
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), LOOPBACK]))
 
 
-def finite(_: click.Context, __: click.Parameter, value: float) -> float:
+def finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     """Return `value`, the value of an option; refuse nan and infinity, which `click.FloatRange` accepts.
 
     Raises:
         click.BadParameter: `value` is not finite.
     """
-    if not math.isfinite(value):
+    if value is not None and not math.isfinite(value):
         raise click.BadParameter(f"{value} is not a finite number.")
     return value
 
@@ -77,10 +78,8 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
             "--interval",
             type=click.FloatRange(0.5),
             metavar="SECONDS",
-            default=2.0,
-            show_default=True,
             callback=finite,
-            help="Seconds between cycles of the operator.",
+            help="Seconds between cycles of the operator. Default: the scenario's, or 2.",
         ),
         click.option(
             "--operator/--no-operator",
@@ -109,6 +108,14 @@ def report_path(asked: Path | None, run: str) -> Path:
     if not os.access(there, os.W_OK) or (there != path.absolute() and not there.is_dir()):
         raise click.BadParameter(f"{path}: cannot be written: {there} is no writable folder.", param_hint="'--report'")
     return path
+
+
+def cycle_interval_s(asked: float | None, scenario: Scenario) -> float:
+    """Return the time between the operator's cycles: `asked`, or else the scenario's, or else that of the lab."""
+    if asked is not None:
+        return asked
+    own = scenario.file.interval
+    return LAB_INTERVAL_S if own is None else duration_s(own)
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -204,7 +211,7 @@ def build(*, helm: bool) -> None:
 )
 @run_options
 def run_(
-    scenario: Path, *, scale: float, seed: int | None, interval: float, operator: bool, report: Path | None
+    scenario: Path, *, scale: float, seed: int | None, interval: float | None, operator: bool, report: Path | None
 ) -> None:
     """Run SCENARIO live and write a JSON report.
 
@@ -212,7 +219,10 @@ def run_(
     """
     loaded = read_scenario(scenario)
     options = Options(
-        seed=loaded.file.seeds[0] if seed is None else seed, scale=scale, operator=operator, interval_s=interval
+        seed=loaded.file.seeds[0] if seed is None else seed,
+        scale=scale,
+        operator=operator,
+        interval_s=cycle_interval_s(interval, loaded),
     )
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
     with executed(loaded, options) as (finished, _):

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from multiprocessing import resource_tracker
 from typing import Any, Protocol
 
@@ -35,6 +35,7 @@ from simulations.experiment.hindsight import BoundRequest, bound_one
 from simulations.policies.autoscaler import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
 from simulations.policies.catalogue import POLICIES
 from simulations.policies.recorded import RecordedReplicas, RecordedSettings
+from simulations.policies.sluice import SluiceSettings
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
@@ -119,7 +120,7 @@ def run_one(
     began_s = time.perf_counter()
     scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
     loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
-    chosen = _settings(policy, tuning) if settings is None else settings
+    chosen = _settings(scenario, policy, tuning) if settings is None else settings
     if isinstance(chosen, OneWorkloadSettings) and chosen.hardware is Hardware.CHEAPEST:
         scenario = cheapest_first(scenario)
     autoscaler = _autoscaler(scenario, policy, chosen, loads)
@@ -327,11 +328,13 @@ class _Loads:
 _loads = _Loads()
 
 
-def _settings(policy: str, tuning: Tuning) -> Any:
+def _settings(scenario: Scenario, policy: str, tuning: Tuning) -> Any:
     family = POLICIES[policy]
     settings = family.default if tuning is Tuning.DEFAULT else family.trained
     if settings is None:
         raise ValueError(f"policy: {policy}: has no trained settings")
+    if isinstance(settings, SluiceSettings) and scenario.file.interval is not None:
+        return replace(settings, interval_s=duration_s(scenario.file.interval))
     return settings
 
 

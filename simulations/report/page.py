@@ -44,7 +44,7 @@ def render(
         ("policies", "Policies compared", _policies(experiment)),
         ("what-ifs", "What if", _what_ifs(experiment, scenario)),
         ("trust", "Accuracy", Markup.of(trust(experiment, error_bar, live), changes.sensitivity_list(peak))),
-        ("asked", "What was asked", scenario_summary(scenario, experiment.seeds)),
+        ("asked", "What was asked", scenario_summary(scenario, experiment.seeds, experiment.notes)),
         ("again", "How to repeat it", again(experiment)),
         ("words", "Glossary", glossary()),
     ]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from controller.core.messages.phrases import duration
 from controller.core.state.spec import PipelineSpec
 from controller.html import Markup, element
+from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import ServiceLaw
 from simulations.report import formats, scenario_words
@@ -13,12 +14,14 @@ from simulations.report.table import table
 from simulations.scenario.scenario import Scenario
 
 
-def scenario_summary(scenario: Scenario, seeds: Sequence[int]) -> Markup:
-    """Return the section about a scenario, for runs with `seeds`."""
+def scenario_summary(scenario: Scenario, seeds: Sequence[int], notes: Sequence[str] = ()) -> Markup:
+    """Return the section about a scenario, for runs with `seeds`; `notes` say what was simulated otherwise."""
     clock = scenario.file.clock
     end = formats.span(clock.duration_s)
     warmup = f"; the first {formats.span(clock.warmup_s)} are not scored" if clock.warmup_s else ""
     bands = scenario_words.bands(scenario)
+    interval = scenario.file.interval
+    cycles = "" if interval is None else f"Sluice decides every {formats.span(duration_s(interval))}. "
     return Markup.of(
         element(
             "p",
@@ -31,11 +34,13 @@ def scenario_summary(scenario: Scenario, seeds: Sequence[int]) -> Markup:
         element("ul", [element("li", scenario_words.load_words(load)) for load in scenario.file.load]),
         element(
             "p",
-            f"It runs for {end}{warmup}. The SLA is checked in windows of {formats.span(clock.window_s)}. "
+            f"It runs for {end}{warmup}. The SLA is checked in windows of {formats.span(clock.window_s)}. {cycles}"
             f"Seeds: {', '.join(map(str, seeds))}.",
         ),
         element("h3", "Faults"),
         fault_list(bands) or element("p", "None."),
+        notes and element("h3", "Simulated otherwise than written"),
+        notes and element("ul", [element("li", note) for note in notes]),
     )
 
 

@@ -84,7 +84,8 @@ def _chosen(names: Sequence[str], series: str | None, default: str, where: str) 
     if len(names) == 1:
         return 0
     raise InvalidTrace(
-        f"{where}: has no column {default!r}, but {len(names)} series; name one of them as `series`: {_listed(names)}"
+        f"{where}: has no column {default!r}, but {len(names)} series; name one (`series`, or --series): "
+        f"{_listed(names)}"
     )
 
 
@@ -99,6 +100,8 @@ def _listed(names: Sequence[str]) -> str:
 def _csv(text: str, *, name: str, series: str | None, default: str) -> Recording:
     rows = _rows(text, name)
     line, header = next(rows, (1, []))
+    if not any(header):
+        raise InvalidTrace(f"{name}: has no rows")
     header = [field.strip() for field in header]
     if not header or header[0].lower() not in TIME_COLUMNS:
         names = ", ".join(TIME_COLUMNS[:-1])

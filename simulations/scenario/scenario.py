@@ -467,6 +467,9 @@ class ScenarioFile(Part):
     """The service times of replicas differ by a factor of mean 1 and this coefficient of variation."""
     node_startup: NodeStartup = NodeStartup()
     """Launch of a node, on pools with `capacity.nodePool`, in the simulator."""
+    interval: PositiveDuration | None = None
+    """The time between two cycles of Sluice. Default: 15s, as of the operator, and 2s on the lab. A load that is played
+    faster than it was recorded needs shorter cycles in proportion. The other policies keep their own."""
     scrape_interval: PositiveDuration = "1s"
     """The time between two scrapes of the metrics."""
     sheds: bool = True

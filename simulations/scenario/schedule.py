@@ -19,6 +19,7 @@ from simulations.scenario.traces import Column, Trace
 MAX_SESSIONS = 5_000_000
 """The most sessions or bins in a schedule: more are surely a mistake, and would not fit into memory."""
 
+_FIRST_S = 10.0
 _SPIKE_JITTER_S = 1.0
 _PHASES, _SPIKE, _THINNING = 1, 2, 3  # a random stream for each purpose
 
@@ -243,7 +244,8 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
     """Return sessions whose number follows the level.
 
     A session that ends while the level holds is replaced at once. When the level falls, the sessions that would have
-    ended first end then. Without a session length, sessions last until the level falls.
+    ended first end then. Without a session length, sessions last until the level falls. When it rises, sessions start
+    throughout the bin; those of the first level start within `_FIRST_S`, however long the bin is.
     """
 
     def end_of(start_s: float) -> float:
@@ -260,7 +262,8 @@ def _follow_level(replay: Replay, duration_s: float, rng: Generator) -> Schedule
         while len(active) > wanted:
             _, start_s = heappop(active)
             done.append((start_s, begin_s))
-        starts_s = begin_s + np.sort(rng.random(wanted - len(active))) * (until_s - begin_s)
+        rises_s = until_s - begin_s if index else min(until_s, _FIRST_S)
+        starts_s = begin_s + np.sort(rng.random(wanted - len(active))) * rises_s
         active.extend((end_of(start_s), float(start_s)) for start_s in starts_s)
         heapify(active)
         while active and active[0][0] < until_s:

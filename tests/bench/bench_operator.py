@@ -61,13 +61,14 @@ _QUIET = 0.4  # cores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """The mean cycle of several: seconds in all and by part, CPU seconds, API requests by verb, resident memory."""
+    """The mean cycle of several: seconds in all and by part, CPU seconds, requests by verb, queries, memory."""
 
     cycles: int
     seconds: float
     parts: dict[str, float]
     cpu_seconds: float
     requests: dict[str, float]
+    queries: float
     rss_mib: float
 
 
@@ -77,7 +78,6 @@ class Delayed:
 
     delay_ms: int
     cycle: Cycle
-    queries: float
     unanswered: dict[str, float]
     complete: float
 
@@ -186,13 +186,16 @@ class OperatorProcess:
                 return int(line.split()[1]) / 1024
         return float("nan")
 
-    def measured(self, count: int) -> Cycle:
-        """Return the mean of the next `count` cycles, or of a few more. The operator is seldom asked meanwhile."""
+    def measured(self, count: int, queries: Callable[[], int] = lambda: 0) -> Cycle:
+        """Return the mean of the next `count` cycles, or of a few more. The operator is seldom asked meanwhile.
+
+        `queries` returns how many queries for metrics there were until now.
+        """
         begun = self.cycles() + 1
         self.wait(lambda: self.cycles() >= begun, "did not go on")
-        before, cpu_s = self.counters(), self.cpu_s()
+        before, cpu_s, asked = self.counters(), self.cpu_s(), queries()
         self.wait(lambda: self.cycles() >= begun + count, "did not go on", within_s=20.0)
-        after, cpu_s = self.counters(), self.cpu_s() - cpu_s
+        after, cpu_s, asked = self.counters(), self.cpu_s() - cpu_s, queries() - asked
         count = round(after[_CYCLES] - before[_CYCLES])
         moved = {name: (value - before.get(name, 0.0)) / count for name, value in after.items()}
         return Cycle(
@@ -205,6 +208,7 @@ class OperatorProcess:
                 for name, value in moved.items()
                 if value and (match := re.fullmatch(r'sluice_api_requests_total\{verb="(\w+)"\}', name))
             },
+            queries=asked / count,
             rss_mib=self.mib("VmRSS"),
         )
 
@@ -358,13 +362,11 @@ def _delayed(
         for delay_ms in DELAYS_MS:
             proxy.delay_s = delay_ms / 1000
             operator.wait_cycles(1)
-            before = proxy.requests
-            cycle = operator.measured(cycles)
+            cycle = operator.measured(cycles, lambda: proxy.requests)
             rows.append(
                 Delayed(
                     delay_ms=delay_ms,
                     cycle=cycle,
-                    queries=(proxy.requests - before) / cycles,
                     unanswered=operator.labelled("sluice_metrics_unanswered_ratio", "kind"),
                     complete=1 - operator.missing() / fleet.pipelines,
                 )
@@ -484,7 +486,7 @@ def report_delayed(rows: Sequence[Delayed]) -> None:
     for delayed in rows:
         lost = ", ".join(f"{kind} {share:.0%}" for kind, share in delayed.unanswered.items() if share)
         print(
-            f"  {delayed.delay_ms:3} ms a query  {cycle_words(delayed.cycle)}; {delayed.queries:.0f} queries, "
+            f"  {delayed.delay_ms:3} ms a query  {cycle_words(delayed.cycle)}; {delayed.cycle.queries:.0f} queries, "
             f"unanswered: {lost or 'none'}; complete: {delayed.complete:.1%} of the pipelines",
             flush=True,
         )

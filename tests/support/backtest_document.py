@@ -23,7 +23,7 @@ NOW_S = 1_793_620_800  # 2026-11-02T12:00:00Z
 SINCE = "3h"
 REPLICAS = {"vad": 4, "asr-gpu": 0, "asr-cpu": 6}
 MANIFESTS = f"{PIPELINE}---\n{POOLS}"
-_BLOCK = re.compile(r"(?<=\n```text\n)speech/captions: (?:.*\n)*?(?=```)")
+_BLOCK = re.compile(r"(?<=\n```text\n)Sluice served (?:.*\n)*?(?=```)")
 
 
 def recorded(query: str, period: Period) -> Any:

@@ -73,8 +73,8 @@ def _commands() -> str:
     ]
     return _page(
         "# Commands\n",
-        "Every command has `--help`. Tables are for people; `-o json` prints JSON and nothing else on standard output."
-        "\n",
+        "Every command has `--help`; where that leaves out options, `--help-all` has them. Tables are for people; "
+        "`-o json` prints JSON and nothing else on standard output.\n",
         *sections,
         f"## Exit status\n\n{exit_table()}",
     )

@@ -162,7 +162,8 @@ def close_loop(
         return Feedback(memory=memory, hold=_unexplained(memory, assessment, latency_s))
     if memory.step is not None:
         return Feedback(memory=memory, hold=_refused(memory, assessment, plan, latency_s, now_s))
-    if not plan.feasible or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
+    starts = any(_starts(assessment, stage.name) for stage in assessment.spec.stages)
+    if not plan.feasible or starts or _grows(assessment, aimed):  # what is missed has a name, or capacity is on its way
         return Feedback(memory=memory)
     return _stepped(memory, assessment, plan, attainable, latency_s, now_s)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from controller.core.assess.budgets import group_budgets
 from controller.core.state.policy import Policy
@@ -77,20 +78,20 @@ def _possible(state: PipelineState, pools: Mapping[PoolName, PoolState], per_hou
         sizes = [(placements[key].prior.per_instance, count) for key, count in counts.items() if key[1] == pool]
         return whole_instances(sizes)
 
+    def affordable(key: PlacementKey, count: int, per_hour: float) -> bool:
+        return cost_per_hour(key, count) <= per_hour + _EPSILON
+
+    def placeable(key: PlacementKey, count: int, others: Mapping[PlacementKey, int]) -> bool:
+        return key[1] not in room or instances({**others, key: count}, key[1]) <= room[key[1]]
+
     fitting: dict[PlacementKey, Pin] = {}
     for key, pin in pins.items():
         served = {stage for (stage, _), count in counted.items() if count} | {key[0]}
-        others = [keys for stage, keys in candidates.items() if stage not in served and keys]
-        left = money - sum(min(cost_per_hour(other, 1) for other in keys) for keys in others)
-        needed = {keys[0]: 1 for keys in others if all(other[1] == key[1] for other in keys)}
-        by_budget = _most(pin.replicas, lambda count, key=key, left=left: cost_per_hour(key, count) <= left + _EPSILON)
-        by_pool = pin.replicas
-        if key[1] in room:
-            others_there = {**counted, **needed}
-            by_pool = _most(
-                pin.replicas,
-                lambda count, key=key, there=others_there: instances({**there, key: count}, key[1]) <= room[key[1]],
-            )
+        unserved = [keys for stage, keys in candidates.items() if stage not in served and keys]
+        left = money - sum(min(cost_per_hour(other, 1) for other in keys) for keys in unserved)
+        beside = counted | {keys[0]: 1 for keys in unserved if all(other[1] == key[1] for other in keys)}
+        by_budget = _most(pin.replicas, partial(affordable, key, per_hour=left))
+        by_pool = _most(pin.replicas, partial(placeable, key, others=beside))
         fits = min(by_budget, by_pool)
         short_of = "" if fits == pin.replicas else f"pool {key[1]}" if by_pool < by_budget else "the budget"
         fitting[key] = replace(pin, fits=fits, short_of=short_of)

@@ -37,6 +37,9 @@ from simulations.scenario.schedule import Schedule
 MAX_LAG_S = 0.005
 """The largest lag of the load generator (p99) of a valid run."""
 
+LAB_INTERVAL_S = 2.0
+"""The time between the operator's cycles, unless the scenario or the user says otherwise."""
+
 _READY_S = 30.0
 _TICK_S = 0.25
 _LEAD_S = 4.0  # enough for a Python process to start and to load compiled code
@@ -54,7 +57,7 @@ class Options:
     seed: int
     scale: float = 1.0
     operator: bool = True
-    interval_s: float = 2.0
+    interval_s: float = LAB_INTERVAL_S
     operator_program: tuple[str, ...] = OPERATOR
 
 

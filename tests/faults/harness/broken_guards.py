@@ -231,17 +231,17 @@ def _unread_refusals() -> None:
 
 def _labels_untold() -> None:
     """Do not look for the label that has the pods when no series has one of them."""
-    from profiler.sources.queries import PlannedScrapes
+    from profiler.sources import reporting_pods
 
-    untold: Any = PlannedScrapes
-    untold._unlabelled = lambda *_: ""
+    untold: Any = reporting_pods
+    untold.unlabelled = lambda *_: ""
 
 
 def _copies_counted() -> None:
     """Take each pod for one that is scraped once."""
-    from profiler.sources import queries
+    from profiler.sources.reporting_pods import PodQueries
 
-    once: Any = queries._Reads
+    once: Any = PodQueries
     counted = once.copies.func
     once.copies = property(lambda self: f"({counted(self)}) * 0 + 1")
 

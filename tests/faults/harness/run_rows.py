@@ -418,8 +418,9 @@ _SOON_S = 12.0
 """The time for a window of the metrics to pass, and a cycle."""
 _READ_S = 20.0
 """The time until a replica must report: four scrapes, here of 4 s, and a cycle."""
-_TRIAL_S = 45.0
-"""The time until all windows are full after the load has doubled, so that the overhead is measured."""
+_TRIAL_S = 55.0
+"""The time until all windows are full after the replicas for twice the load were added, so that the overhead is
+measured."""
 _THRIFTY = 0.9
 _CALM_SHARE, _BUSY_SHARE = 0.25, 0.75
 _ROLL_S, _ROOM_S = 20.0, 40.0

@@ -13,6 +13,7 @@ from typing import IO, Any, TypeVar
 
 import psutil
 import pytest
+from api_server import api_server
 
 ROOT = Path(__file__).parents[3]
 SLUICE = [sys.executable, "-m", "controller"]
@@ -68,9 +69,9 @@ def test_a_command_that_does_not_return_to_the_interpreter_is_ended_with_its_chi
         "from controller.ending import ended_by_signals\n"
         "with ended_by_signals():\n"
         "    child = subprocess.Popen(['sleep', '600'])\n"
-        "    print(child.pid, flush=True)\n"
         "    while True:\n"
         "        try:\n"
+        "            print(child.pid, flush=True)\n"  # the signal that follows arrives in the block
         "            child.wait()\n"
         "        except SystemExit:\n"
         "            pass\n"  # as code that cannot be interrupted
@@ -145,3 +146,20 @@ def test_an_error_of_usage_is_one_line_that_names_the_help() -> None:
     ended = run(["plan"])
     assert ended.returncode == 2
     assert re.fullmatch(r"Error: Missing argument 'FILE...'\. See '.*plan --help'\.\n", ended.stderr)
+
+
+def test_an_operator_without_an_api_server_says_so_again_and_ends_on_sigterm(tmp_path: Path) -> None:
+    with api_server(tmp_path, {}) as kubeconfig:
+        pass  # from here on nothing listens at its address
+    flags = ["--kubeconfig", str(kubeconfig), "--metrics", "direct", "--port", "0", "--lease-namespace", "sluice"]
+    with started([*SLUICE, "operator", *flags], stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        lines = (line for line in process.stderr if "the API server at " in line)
+        at_s = []
+        for _ in range(2):
+            assert "does not answer, so nothing is scaled; retrying: " in next(lines)
+            at_s.append(time.monotonic())
+        assert at_s[1] - at_s[0] > 1.0
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(10) == 0

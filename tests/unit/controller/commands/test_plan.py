@@ -286,7 +286,7 @@ def test_instances_can_be_replaced() -> None:
         (["--demand=8", DEMAND], "is given twice"),
         (["--demand=speech/live-captions=-1"], "must be NAME=N"),
         (["--demand=speech/live-captions=nan"], "must be NAME=N"),
-        (["--demand=speech/live-captions=1_000"], "must be NAME=N"),
+        (["--demand=speech/live-captions=1_000"], "must be NAME=N with a number ≥ 0, written as 1000 or 2.5"),
         (["--demand=speech/live-captions=١٠"], "must be NAME=N"),
         (["--demand=speech/live-captions=1:1_0"], "HIGH must be a number"),
         ([DEMAND, DEMAND], "is given twice"),

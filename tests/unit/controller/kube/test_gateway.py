@@ -1,6 +1,7 @@
 """The gateway's paths, errors and pauses, against a small HTTP server."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,12 +11,14 @@ from threading import Event, Thread
 
 import pytest
 import yaml
+from api_server import api_server
 
 from controller.core.state.spec import Target
 from controller.kube.gateway import (
     DEPLOYMENTS,
     LEASES,
     NODES,
+    PIPELINES,
     PODS,
     ConfigurationError,
     Conflict,
@@ -311,7 +314,11 @@ def test_an_event_that_is_none_ends_the_stream(line: bytes, error: type[KubeErro
         ("[1, 2]", "must be a kubeconfig"),
         ("clusters: 1", "must be a kubeconfig"),
         ("", "is empty"),
-        (None, "Invalid kube-config file"),
+        (None, "does not exist"),
+        (
+            "apiVersion: v1\nkind: Config\nclusters: []\nusers: []\ncontexts: []\ncurrent-context: gone\n",
+            "has no context named 'gone'",
+        ),
     ],
 )
 def test_a_file_that_is_no_kubeconfig_is_named_with_its_problem(
@@ -325,3 +332,11 @@ def test_a_file_that_is_no_kubeconfig_is_named_with_its_problem(
     assert str(refused.value).startswith(f"no credentials for a Kubernetes API server: {path}: ")
     assert problem in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_connection_that_is_refused_is_told_without_classes_of_the_client(tmp_path: Path) -> None:
+    with api_server(tmp_path, {}) as kubeconfig:
+        pass  # from here on nothing listens at its address
+    with Gateway(kubeconfig) as gateway, pytest.raises(Silent) as raised:
+        gateway.get(PIPELINES, "speech", "captions")
+    assert re.search(r"captions: no connection to 127\.0\.0\.1:\d+: Connection refused$", str(raised.value))

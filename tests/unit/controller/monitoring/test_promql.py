@@ -1,6 +1,8 @@
 import pytest
 
-from controller.monitoring.promql import UnknownMetric, gauge, series
+from controller.monitoring.pipeline_dashboard import PIPELINE_DASHBOARD
+from controller.monitoring.promql import CUT_SESSIONS, UnknownMetric, gauge, series
+from controller.telemetry import metric_names
 
 
 def test_a_series_has_the_name_that_the_operator_exports() -> None:
@@ -24,3 +26,11 @@ def test_a_gauge_is_one_series_for_each_value_of_its_labels() -> None:
 def test_a_label_that_the_metric_does_not_have_is_refused() -> None:
     with pytest.raises(UnknownMetric, match="sluice_pool_limit: has no label pipeline"):
         gauge("pool_limit", by="pool, pipeline")
+
+
+def test_streams_that_no_ingress_counts_as_cut_are_unknown_and_never_0() -> None:
+    assert not any("cut" in name for name in metric_names())
+    queries = [query for row in PIPELINE_DASHBOARD.rows for panel in row.panels for query in panel.queries]
+    (cut,) = [query for query in queries if CUT_SESSIONS in query.expr]
+    assert " or " not in cut.expr  # a default would show 0 where nothing is known
+    assert "unknown" in cut.empty_because

@@ -5,11 +5,12 @@ import pytest
 
 from profiler.samples import MISSING, Absence, AbsenceReason, Reading
 from profiler.sources.combine import (
-    combine_buckets,
     combine_ratio,
     combine_values,
     histogram_quantile,
+    quantile_of,
     reporting,
+    summed_buckets,
     whole_answer_percentile,
 )
 from profiler.sources.presets import Combine, Edge, Formula
@@ -114,11 +115,11 @@ class TestAbsurdNumbers:
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
     def test_a_histogram_of_them_is_no_number(self) -> None:
-        found = combine_buckets(ALL, quantile(0.95), {pod: {0.1: 1e308, INF: 1e308} for pod in PODS})
+        found = quantile_of(quantile(0.95), summed_buckets(ALL, {pod: {0.1: 1e308, INF: 1e308} for pod in PODS}))
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
     def test_a_quantile_between_absurd_bounds_is_no_number(self) -> None:
-        found = combine_buckets(ALL, quantile(0.95), {pod: {1e30: 1.0, INF: 1.0} for pod in PODS})
+        found = quantile_of(quantile(0.95), summed_buckets(ALL, {pod: {1e30: 1.0, INF: 1.0} for pod in PODS}))
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
 
@@ -200,13 +201,16 @@ class TestQuantiles:
     def test_buckets_of_all_pods_are_summed_before_the_quantile(self) -> None:
         slow = {0.1: 0.0, 0.2: 10.0, INF: 10.0}
         fast = {0.1: 90.0, 0.2: 90.0, INF: 90.0}
-        found = combine_buckets(ALL, quantile(0.95), {FIRST: slow, SECOND: fast})
+        found = quantile_of(quantile(0.95), summed_buckets(ALL, {FIRST: slow, SECOND: fast}))
         assert found == pytest.approx(0.15)
 
     def test_pods_with_other_bounds_are_joined_on_the_common_ones(self) -> None:
         coarse = {0.2: 10.0, INF: 10.0}
         fine = {0.1: 5.0, 0.2: 10.0, INF: 10.0}
-        assert combine_buckets(ALL, quantile(0.5), {FIRST: coarse, SECOND: fine}) == pytest.approx(0.1)
+        assert quantile_of(quantile(0.5), summed_buckets(ALL, {FIRST: coarse, SECOND: fine})) == pytest.approx(0.1)
 
     def test_too_few_pods_is_partial(self) -> None:
-        assert reason(combine_buckets(ALL, quantile(0.95), {FIRST: {0.1: 1.0, INF: 1.0}})) is AbsenceReason.PARTIAL
+        assert (
+            reason(quantile_of(quantile(0.95), summed_buckets(ALL, {FIRST: {0.1: 1.0, INF: 1.0}})))
+            is AbsenceReason.PARTIAL
+        )

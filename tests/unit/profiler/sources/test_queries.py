@@ -38,7 +38,7 @@ def planned(target: PlacementTarget = TARGET) -> QueryPlan:
 
 
 def answers(found: QueryPlan) -> dict[str, Any]:
-    ages, sessions = found.placements[PLACEMENT][Quantity.SESSIONS].queries
+    ages, sessions = found.placements[PLACEMENT].readings[Quantity.SESSIONS].queries
     return {**{key: [] for key in found.pod_queries()}, ages: series(AGES_S), sessions: series(SESSIONS)}
 
 
@@ -55,7 +55,7 @@ def test_a_back_end_that_does_not_answer_has_no_sessions_of_single_pods() -> Non
 
 
 def test_an_override_has_no_sessions_of_single_pods() -> None:
-    assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).sessions == {}
+    assert planned(replace(TARGET, overrides={Quantity.SESSIONS: "sum(mine)"})).placements[PLACEMENT].sessions is None
 
 
 def of_models(pods: Mapping[str, Mapping[str, str]], **labels: str) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def of_models(pods: Mapping[str, Mapping[str, str]], **labels: str) -> list[dict
 def completions(ages_s: Mapping[str, Mapping[str, str]], rates: Mapping[str, Mapping[str, str]], **target: Any) -> Any:
     """Return the completions of a Triton stage whose pods report models of these ages and rates."""
     found = planned(replace(TARGET, pods=frozenset(ages_s), preset="triton", **target))
-    ages, value = found.placements[PLACEMENT][Quantity.COMPLETION_RATE].queries
+    ages, value = found.placements[PLACEMENT].readings[Quantity.COMPLETION_RATE].queries
     results = {**{query: [] for query in found.pod_queries()}, ages: of_models(ages_s), value: of_models(rates)}
     return found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.COMPLETION_RATE)
 
@@ -108,7 +108,7 @@ def test_stages_with_different_models_share_their_queries() -> None:
 def test_a_service_time_of_zero_is_absent() -> None:
     """As of an ensemble whose steps report no compute time."""
     found = planned(replace(TARGET, pods=frozenset({"asr-0"}), preset="triton"))
-    _, compute, _ = found.placements[PLACEMENT][Quantity.SERVICE_TIME].queries
+    _, compute, _ = found.placements[PLACEMENT].readings[Quantity.SERVICE_TIME].queries
     results = {query: of_models({"asr-0": {"ensemble": "10"}}) for query in found.pod_queries()}
     results[compute] = of_models({"asr-0": {"ensemble": "0"}})
     reading = found.answer(results, {}, {}).placements[PLACEMENT].of(Quantity.SERVICE_TIME)

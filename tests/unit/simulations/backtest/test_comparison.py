@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 from compared import ONE, RAN, RECORDED, SLUICE
+from experiments import a_result, a_series, some_users
 
-from simulations.backtest.comparison import COLUMNS, Measures, rows, sentences
+from controller.core.state.spec import DemandUnit
+from simulations.backtest.comparison import COLUMNS, Measures, rows, sentences, served
+from simulations.policies.recorded import RECORDED as RECORDED_POLICY
+from simulations.results.results import RunResult
 
 
 def test_the_saving_is_between_two_simulations_not_against_the_record() -> None:
@@ -51,3 +55,40 @@ def test_what_is_not_known_is_not_a_number() -> None:
     assert "no latency was measured" in unmeasured.calibration()
     endless = replace(ONE, sluice=replace(SLUICE, latency_s=None))
     assert rows(endless)[2][3] == "p95 no answer"
+
+
+def a_part(policy: str, windows: int, *, streams: float, requests: float, cut: int) -> RunResult:
+    """A run of one part: a pipeline of streams, of which all are served as promised, and one of requests, none late."""
+    return replace(
+        a_result(policy, windows=windows),
+        users=(
+            some_users(share=1.0, streams=streams),
+            some_users(share=0.9, streams=requests, unit=DemandUnit.REQUESTS),
+        ),
+        series=a_series(windows=windows),
+        sessions_cut=cut,
+    )
+
+
+def test_users_of_the_parts_are_a_mean_of_streams_by_length_and_a_sum_of_requests() -> None:
+    results = [
+        a_part("sluice", 1, streams=10.0, requests=100.0, cut=2),
+        a_part(RECORDED_POLICY, 1, streams=10.0, requests=100.0, cut=0),
+        a_part("sluice", 3, streams=50.0, requests=300.0, cut=5),
+        a_part(RECORDED_POLICY, 3, streams=50.0, requests=300.0, cut=1),
+    ]
+    ours, ran = served(results, 2)
+
+    assert (ours.name, ours.sessions_cut, ran.name, ran.sessions_cut) == ("Sluice", 7, "What ran (simulated)", 1)
+    streams, requests = ours.users
+    assert streams.offered == pytest.approx(40.0)
+    assert requests.offered == pytest.approx(400.0)
+    assert requests.as_promised == pytest.approx(360.0)
+    assert requests.late + requests.lost == pytest.approx(40.0)
+    assert ours.sentence().startswith("Sluice served 40 of 40 open streams (mean) as promised (100 %")
+
+
+def test_what_ran_is_not_told_where_it_is_not_recorded_in_every_part() -> None:
+    parts = [a_part(policy, 2, streams=1.0, requests=1.0, cut=0) for policy in ("sluice", RECORDED_POLICY, "sluice")]
+
+    assert [one.name for one in served(parts, 2)] == ["Sluice"]

@@ -4,21 +4,26 @@ import contextlib
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from experiments import a_result
 
 from controller.core.state.spec import DemandUnit
 from simulations.commands import demo as command
+from simulations.commands.demo import closing_lines
 from simulations.commands.lab import Finished
 from simulations.lab.session.report import LabResult, LabSummary
 from simulations.lab.session.run import Options
 from simulations.results.results import DecisionEntry, PlacementChange
 from simulations.results.users import Users
-from simulations.scenario.scenario import Scenario
+from simulations.scenario.scenario import Scenario, load_scenario
+
+DEMO = Path(__file__).parents[4] / "simulations" / "scenarios" / "demo" / "scenario.yaml"
 
 SUMMARY: dict[str, Any] = {
     "sla_windows_met": 0.954,
@@ -57,20 +62,37 @@ def a_decision(t_s: float, reason: str, **changes: list[int]) -> DecisionEntry:
 
 
 DECISIONS = [
-    a_decision(64.0, "demand", inferentia=[1, 3]),
-    a_decision(72.4, "a pool cannot deliver nodes", gpu=[0, 1], inferentia=[3, 1]),
-    a_decision(92.0, "retry after a failure", inferentia=[1, 2]),
-    a_decision(98.0, "a pool cannot deliver nodes", inferentia=[2, 1]),
-    a_decision(138.0, "retry after a failure", inferentia=[1, 2]),
-    a_decision(146.0, "lower cost", inferentia=[2, 3]),
-    a_decision(152.0, "lower cost", gpu=[1, 0]),
+    a_decision(74.0, "demand", inferentia=[1, 3]),
+    a_decision(92.4, "a pool cannot deliver nodes", gpu=[0, 1], inferentia=[3, 1]),
+    a_decision(102.0, "retry after a failure", inferentia=[1, 2]),
+    a_decision(108.0, "a pool cannot deliver nodes", inferentia=[2, 1]),
+    a_decision(118.0, "retry after a failure", inferentia=[1, 2]),
+    a_decision(126.0, "lower cost", inferentia=[2, 3]),
+    a_decision(132.0, "lower cost", gpu=[1, 0]),
 ]
 
 
 FALLBACK = (
-    "no capacity for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s; "
-    "one replica tried again at 92 s, 138 s; replicas moved back from 152 s on"
+    "no capacity for new replicas on inferentia from 80 s to 120 s: gpu took over at 92 s; "
+    "one replica tried again at 102 s, 118 s; replicas moved back from 132 s on"
 )
+
+USERS = Users(
+    pipeline="speech/captions",
+    unit=DemandUnit.STREAMS,
+    promised_share=0.95,
+    offered=45.0,
+    as_promised=43.2,
+    refused=0.6,
+    late=1.2,
+    lost=0.0,
+)
+STATIC = replace(
+    a_result("static-peak", cost=0.5),
+    users=(replace(USERS, as_promised=44.1, refused=0.0, late=0.9),),
+    sessions_cut=0,
+)
+"""A recorded run of the static plan, under the same failure."""
 
 
 class Runs:
@@ -92,18 +114,7 @@ class Runs:
                 kubernetes="v1.36.3",
                 windows=(),
                 decisions=tuple(self.decisions),
-                users=(
-                    Users(
-                        pipeline="speech/captions",
-                        unit=DemandUnit.STREAMS,
-                        promised_share=0.95,
-                        offered=45.0,
-                        as_promised=43.2,
-                        refused=0.6,
-                        late=1.2,
-                        lost=0.0,
-                    ),
-                ),
+                users=(USERS,),
                 summary=LabSummary(**self.summary),
             ),
             page="<!doctype html>",
@@ -118,6 +129,8 @@ def runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
     monkeypatch.chdir(tmp_path)
     runs = Runs()
     monkeypatch.setattr(command, "executed", runs.executed)
+    monkeypatch.setattr(command, "static_plan", lambda _scenario, seed: replace(STATIC, seed=seed))
+    monkeypatch.setattr(command, "sessions_of", lambda _scenario, _seed: 200)
     return runs
 
 
@@ -137,9 +150,18 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
         ),
         "within the SLA: 95.4% of 22 windows",
         "items: 1000 offered = 430 served + 550 filtered by VAD + 9 shed + 3 refused + 0 lost + 8 in flight",
-        "cost: $0.2500, $0.5000 with a static allocation for the peak (50% of it)",
+        "cost: $0.2500",
         "14 replica changes, 2 sessions cut, 0 cap violations",
         FALLBACK,
+        (
+            "A static allocation for the peak (simulated, with the same load and failure) served 44.1 of 45 open "
+            "streams (mean) as promised (98.0 %; the SLA asks for 95.0 %): 0 refused, 0.9 late, 0 lost; 0 sessions "
+            "were cut. It costs $5,713/month."
+        ),
+        (
+            "result: $2,857/month, $2,857 (50.0 %) less than the static allocation; 43.2 of 45 open streams (mean) "
+            "served as promised (96.0 %), 0.6 refused, 1.2 late, 0 lost; 2 of 200 sessions cut (1.0 %)"
+        ),
         f"page: {tmp_path}/reports/demo-1.html",
         f"report: {tmp_path}/reports/demo-1.json",
     ]
@@ -147,7 +169,7 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
     assert report["summary"] == SUMMARY
     assert report["users"][0]["share"] == pytest.approx(0.96)
     assert report["decisions"][0] == {
-        "t_s": 64.0,
+        "t_s": 74.0,
         "pipeline": "speech/captions",
         "changes": [{"stage": "encoder", "pool": "inferentia", "replicas": [1, 3]}],
         "reason": "encoder (demand): demand 300 streams",
@@ -184,7 +206,7 @@ def test_a_pool_without_room_that_nothing_goes_around_is_a_broken_promise(runs: 
 def test_work_that_does_not_come_back_within_the_run_is_not_said_to(runs: Runs) -> None:
     runs.decisions = DECISIONS[:2]
     found = [line for line in invoke().stdout.splitlines() if "inferentia" in line]
-    assert found == ["no capacity for new replicas on inferentia from 60 s to 140 s: gpu took over at 72 s"]
+    assert found == ["no capacity for new replicas on inferentia from 80 s to 120 s: gpu took over at 92 s"]
 
 
 def test_a_missed_sla_and_shed_items_are_no_failure(runs: Runs) -> None:
@@ -192,12 +214,19 @@ def test_a_missed_sla_and_shed_items_are_no_failure(runs: Runs) -> None:
     assert invoke().exit_code == 0
 
 
-@pytest.mark.parametrize("static_peak_cost", [None, 0.0])
-def test_without_a_static_allocation_to_compare_with_the_cost_stands_alone(
-    runs: Runs, static_peak_cost: float | None
-) -> None:
-    runs.summary["static_peak_cost"] = static_peak_cost
-    assert "cost: $0.2500" in invoke().stdout.splitlines()
+def test_a_run_that_costs_more_than_the_static_plan_says_so(runs: Runs) -> None:
+    runs.summary["cost"] = 0.6
+    (line,) = [line for line in invoke().stdout.splitlines() if line.startswith("result: ")]
+    assert line.startswith("result: $6,856/month, $1,143 (20.0 %) more than the static allocation; 43.2 of 45")
+
+
+def test_a_static_plan_that_costs_nothing_and_a_run_without_sessions_are_not_divided_by(runs: Runs) -> None:
+    with runs.executed(load_scenario(DEMO), Options(seed=1)) as (finished, _):
+        lines = closing_lines(finished.result, replace(STATIC, cost=0.0), scored_h=0.1, sessions=0)
+    assert lines[-1] == (
+        "result: $1,825/month; 43.2 of 45 open streams (mean) served as promised (96.0 %), 0.6 refused, 1.2 late, "
+        "0 lost; 2 of 0 sessions cut"
+    )
 
 
 def test_no_window_to_score_is_a_dash(runs: Runs) -> None:

@@ -119,6 +119,18 @@ def test_flags_reach_the_run(runs: Runs, scenario: Path) -> None:
     assert runs.options == [Options(seed=7, scale=0.25, operator=False, interval_s=5.0)]
 
 
+@pytest.mark.parametrize(
+    ("line", "arguments", "interval_s"),
+    [("", (), 2.0), ("interval: 3s\n", (), 3.0), ("interval: 3s\n", ("--interval", 4), 4.0)],
+)
+def test_the_interval_is_that_of_the_option_or_the_scenario_or_the_lab(
+    runs: Runs, scenario: Path, line: str, arguments: tuple[object, ...], interval_s: float
+) -> None:
+    scenario.write_text(scenario.read_text() + line)
+    invoke("run", scenario, *arguments)
+    assert [options.interval_s for options in runs.options] == [interval_s]
+
+
 def test_the_run_s_folder_goes_with_it(runs: Runs, scenario: Path) -> None:
     invoke("run", scenario)
     runs.failure = ProcessError("etcd ended with exit status 1")

@@ -359,7 +359,7 @@ def test_the_examples_are_simulated(simulator: Simulator, names: list[str], argu
         ([], "meeting-notes.yaml: has resources and no load; give --trace FILE with recorded load, or --demand N"),
         (
             ["--trace", "grafana.csv"],
-            "grafana.csv:1: has no column 'streams', but 2 series; name one of them as `series`: captions, notes",
+            "grafana.csv:1: has no column 'streams', but 2 series; name one (`series`, or --series): captions, notes",
         ),
         (["--trace", "gone.csv"], "--trace: gone.csv: no such file or bundled trace"),
         (

@@ -17,6 +17,7 @@ from small_scenarios import a_scenario
 from simulations.experiment.experiment import RunRequest, longest_first, planned_runs, run_all, run_and_bound, run_one
 from simulations.experiment.hindsight import BoundRequest, bound_one
 from simulations.policies.catalogue import POLICIES
+from simulations.policies.sluice import SluiceSettings
 from simulations.results.results import RunResult, Tuning
 from simulations.scenario.scenario import Scenario
 
@@ -68,6 +69,21 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Scenario:
 @pytest.fixture(scope="module")
 def run(scenario: Scenario) -> RunResult:
     return run_one(scenario, policy="sluice", seed=1)
+
+
+def test_the_interval_of_a_scenario_is_that_of_sluice_alone(tmp_path: Path) -> None:
+    default = a_scenario(tmp_path, load=STEP, duration_s=60)
+    quick = replace(default, file=default.file.model_copy(update={"interval": "2s"}))
+
+    for tuning in Tuning:
+        family = POLICIES["sluice"]
+        settings = family.default if tuning is Tuning.DEFAULT else family.trained
+        assert isinstance(settings, SluiceSettings)
+        asked = replace(settings, interval_s=2.0)
+        told_to = run_one(default, policy="sluice", seed=1, settings=asked, tuning=tuning)
+        assert told(run_one(quick, policy="sluice", seed=1, tuning=tuning)) == told(told_to)
+    assert told(run_one(quick, policy="sluice", seed=1)) != told(run_one(default, policy="sluice", seed=1))
+    assert told(run_one(quick, policy="hpa", seed=1)) == told(run_one(default, policy="hpa", seed=1))
 
 
 def test_a_run_s_items_add_up(run: RunResult) -> None:

@@ -108,6 +108,23 @@ def test_what_was_asked_is_there(whole: str) -> None:
         assert words in asked
 
 
+def test_what_was_simulated_otherwise_than_written_is_told_with_what_was_asked(scenario: Scenario) -> None:
+    notes = ("speech/live-captions: demand.query is replaced: <b>", "speech/live-captions: mode Recommend runs as Auto")
+    asked = section(page(replace(an_experiment(), notes=notes), scenario), "asked")
+
+    assert "<h3>Simulated otherwise than written</h3>" in asked
+    assert "<li>speech/live-captions: demand.query is replaced: &lt;b&gt;</li>" in asked
+    assert "<li>speech/live-captions: mode Recommend runs as Auto</li>" in asked
+    assert "otherwise than written" not in page(an_experiment(), scenario)
+
+
+def test_the_interval_of_a_scenario_is_among_what_was_asked(scenario: Scenario) -> None:
+    quick = replace(scenario, file=scenario.file.model_copy(update={"interval": "2s"}))
+
+    assert "Sluice decides every 2 s." in section(page(an_experiment(), quick), "asked")
+    assert "Sluice decides every" not in section(page(an_experiment(), scenario), "asked")
+
+
 def test_what_ifs_are_side_by_side_with_the_scenario_as_it_is(whole: str) -> None:
     rows = re.findall(r'<th scope="row"><a[^>]*>(.*?)</a>', section(whole, "what-ifs"))
     assert rows == ["no change", "half-budget", "no-inferentia", "double-load"]

@@ -53,7 +53,8 @@ def findings(path: Path, text: str) -> list[str]:
 def test_the_bundled_scenario_is_valid() -> None:
     scenario = load_scenario(DEMO / "scenario.yaml")
 
-    assert scenario.file.policies == ["sluice"]
+    assert scenario.file.policies == ["sluice", "static-peak"]
+    assert scenario.file.interval == "2s"
 
 
 def test_the_scenario_of_the_contract_is_valid_as_it_stands() -> None:

@@ -116,6 +116,21 @@ def test_the_number_of_streams_follows_a_recorded_level(session: SessionLength |
         assert len(schedule) > 2 * sum(max(0, b - a) for a, b in itertools.pairwise([0, *levels]))
 
 
+@pytest.mark.parametrize("session", [None, SessionLength(mean_s=300, cv=1.3)])
+def test_a_level_holds_from_the_begin_of_the_run_however_long_its_bin_is(session: SessionLength | None) -> None:
+    replay = Replay(trace=trace([100.0, 100.0], Column.STREAMS, bin_s=3600), session=session)
+    schedule = stream_schedule(replay, 3600, seed=1)
+
+    assert schedule.active(np.array([1.0]))[0] > 0
+    assert schedule.active(np.arange(10.0, 3600.0, 60.0)).tolist() == [100] * 60
+
+
+def test_a_level_that_rises_later_does_so_throughout_its_bin() -> None:
+    schedule = stream_schedule(Replay(trace=trace([0.0, 100.0], Column.STREAMS, bin_s=100)), 200, seed=1)
+
+    assert 30 <= schedule.active(np.array([150.0]))[0] <= 70
+
+
 def test_a_rate_is_in_recorded_time() -> None:
     replay = Replay(trace=trace([10.0] * 100, Column.RATE_PER_S), speed=5)
 

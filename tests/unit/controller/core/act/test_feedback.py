@@ -208,6 +208,20 @@ class TestStep:
         assert not steps(found)
         assert not found[1].feedback.floors
 
+    def test_it_is_not_made_before_a_window_is_of_the_replicas_that_were_added_and_started_at_once(self) -> None:
+        spec = a_pipeline()
+        found = run(12, constant(0.8), spec=spec, replicas={**planned(spec), ENCODER: 1})
+        assert encoders(found)[:2] == [1, planned(spec)[ENCODER]]
+        window_cycles = spec.stages[1].metrics_window_s / CYCLE_S
+        assert steps(found)
+        assert min(number for number, _ in steps(found)) > window_cycles
+
+    def test_it_is_not_made_while_replicas_of_another_stage_start(self) -> None:
+        spec = a_pipeline()
+        state = {**planned(spec), VAD: a_target(3, ready=2)}
+        found = run(10, constant(0.8), spec=spec, replicas=state, ready=False)  # type: ignore[arg-type]
+        assert not steps(found)
+
     def test_it_is_made_while_not_enough_is_known_of_another_stage(self) -> None:
         vad = replace(a_placement("cpu", service_s=0.01), declared=Declared(service=False, cv=False))
         encoder = a_stage("encoder", a_placement("gpu", bounds=(0, 40)), after=["vad"])

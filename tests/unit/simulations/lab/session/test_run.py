@@ -51,9 +51,9 @@ def test_the_lab_can_run_the_demo_and_the_scenario_of_the_interface(path: Path) 
 
 
 def test_manifests_are_checked_too(tmp_path: Path) -> None:
-    for name in ("scenario.yaml", "captions.yaml"):
-        (tmp_path / name).write_text((DEMO.parent / name).read_text())
-    pools = (DEMO.parent / "pools.yaml").read_text().replace("instances: 3", "readyNodes: true")
+    for name in ("scenario.yaml", "captions.yaml", "day.csv.gz"):
+        (tmp_path / name).write_bytes((DEMO.parent / name).read_bytes())
+    pools = (DEMO.parent / "pools.yaml").read_text().replace("instances: 4", "readyNodes: true")
     (tmp_path / "pools.yaml").write_text(pools)
 
     with pytest.raises(UnsupportedManifest, match=r"ComputePool cpu: spec\.capacity\.instances"):
@@ -91,8 +91,8 @@ class Cluster:
 
 def demo(folder: Path, *lines: str) -> Scenario:
     """Return the demo with further lines in its scenario file."""
-    for name in ("captions.yaml", "pools.yaml"):
-        (folder / name).write_text((DEMO.parent / name).read_text())
+    for name in ("captions.yaml", "pools.yaml", "day.csv.gz"):
+        (folder / name).write_bytes((DEMO.parent / name).read_bytes())
     (folder / "scenario.yaml").write_text("\n".join([DEMO.read_text(), *lines]))
     return load_scenario(folder / "scenario.yaml")
 
@@ -113,8 +113,8 @@ def test_the_cluster_gets_the_declared_resources_and_workers_with_the_true_servi
     (declared,) = (document for document in documents if document["kind"] == "SpeechPipeline")
     (true,) = scenario.documents["SpeechPipeline/speech/captions"]["spec"]["stages"][0]["placements"]
     (placement,) = declared["spec"]["stages"][0]["placements"]
-    assert (true["serviceTime"]["fixed"], placement["serviceTime"]["fixed"]) == ("4ms", "2000us")
-    assert pipelines[0].stages[0].placements[0].prior.service.fixed_s == 0.004
+    assert (true["serviceTime"]["fixed"], placement["serviceTime"]["fixed"]) == ("12ms", "6000us")
+    assert pipelines[0].stages[0].placements[0].prior.service.fixed_s == 0.012
     assert properties == {"speed_spread": 0.2, "first_token": None, "other_models": None}
     assert scrape_interval_s == 30
 
