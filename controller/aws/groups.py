@@ -4,7 +4,9 @@
 cycle knows of other workloads and of other makers of nodes.
 
 An instance is ready when its lifecycle state is InService and the group takes it for healthy. Instances of a warm pool
-are not there yet. One in a Terminating state drains: a lifecycle hook of the user may hold it there.
+are not there yet. One in a Terminating state drains: a lifecycle hook of the user may hold it there. One that is
+protected from scale-in is not chosen to go, and the group keeps it until the protection ends, even beyond the desired
+capacity: so does a worker that protects its instance while it has sessions.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,8 +52,11 @@ class GroupInstance:
 
     @property
     def leaves(self) -> bool:
-        """Whether the instance is being terminated; it may drain."""
-        return self.lifecycle.startswith(("Terminating", "Terminated", "Detach"))
+        """Whether the instance no longer counts for the desired capacity: it is being terminated, or set aside.
+
+        It may drain, and it still costs.
+        """
+        return self.lifecycle.startswith(("Terminating", "Terminated", "Detach", "Standby", "EnteringStandby"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,16 +239,21 @@ def target_of(seen: SeenGroup) -> TargetState:
             for each in staying
             if not each.ready
         ),
-        serving=tuple(ServingReplica(name=each.name) for each in staying if each.ready),
+        serving=tuple(ServingReplica(name=each.name, protected=each.protected) for each in staying if each.ready),
         resource_version=str(group.desired),
         rolling=group.refreshing,
     )
 
 
-def node_pool_of(seen: SeenGroup, nodes: Collection[str]) -> NodePoolState:
-    """Return the group as the maker of the nodes of a pool; `nodes` are the instance IDs of the nodes that exist."""
+def node_pool_of(seen: SeenGroup, nodes: Collection[str], scale_ups: Sequence[LaunchFailure] = ()) -> NodePoolState:
+    """Return the group as the maker of the nodes of a pool; `nodes` are the instance IDs of the nodes that exist.
+
+    `scale_ups` are those that the cluster autoscaler reports as failed. A group that has failed activities tells the
+    same failures itself, so they then count for the class of error only.
+    """
     group = seen.group
-    errors = ((each, classify(each.text)) for each in group.failed)
+    failed = tuple(LaunchFailure(claim=each.name, at_s=each.at_s, reason=each.text) for each in group.failed)
+    errors = sorted(((each, classify(each.reason)) for each in (*failed, *scale_ups)), key=lambda each: each[0].at_s)
     return NodePoolState(
         instances=group.max_size,
         claims=tuple(
@@ -251,9 +261,9 @@ def node_pool_of(seen: SeenGroup, nodes: Collection[str]) -> NodePoolState:
             for each in group.instances
             if each.name not in nodes and not each.leaves and each.lifecycle != _IN_SERVICE
         ),
-        failures=tuple(LaunchFailure(claim=each.name, at_s=each.at_s, reason=each.text) for each in group.failed),
+        failures=failed or tuple(scale_ups),
         errors=tuple(
-            ProviderError(kind=kind, at_s=each.at_s, text=each.text) for each, kind in errors if kind is not None
+            ProviderError(kind=kind, at_s=each.at_s, text=each.reason) for each, kind in errors if kind is not None
         ),
     )
 

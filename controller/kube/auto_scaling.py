@@ -62,9 +62,20 @@ def _as_kube_errors() -> Iterator[None]:
 def group_names(specs: Iterable[PipelineSpec], pools: Iterable[PoolSpec]) -> list[str]:
     """Return the names of the groups that pipelines scale or that make the nodes of pools, each once."""
     targets = (placement.target for spec in specs for placement in spec.placements().values())
-    names = [*(target.name for target in targets if target.is_group)]
-    names += [pool.auto_scaling_group for pool in pools if pool.auto_scaling_group is not None]
-    return list(dict.fromkeys(names))
+    names = [target.name for target in targets if target.is_group]
+    return list(dict.fromkeys([*names, *made_by_groups(pools)]))
+
+
+def made_by_groups(pools: Iterable[PoolSpec]) -> list[str]:
+    """Return the names of the groups that make the nodes of `pools`, each once."""
+    return list(dict.fromkeys(pool.auto_scaling_group for pool in pools if pool.auto_scaling_group is not None))
+
+
+def groups_of(pool: PoolSpec, specs: Iterable[PipelineSpec]) -> list[str]:
+    """Return the names of the groups whose instances are of `pool`: its own, and those that pipelines scale there."""
+    placed = (placement for spec in specs for (_, name), placement in spec.placements().items() if name == pool.name)
+    targets = [placement.target.name for placement in placed if placement.target.is_group]
+    return list(dict.fromkeys([*made_by_groups([pool]), *targets]))
 
 
 def within_groups(spec: PipelineSpec, account: Account) -> PipelineSpec:

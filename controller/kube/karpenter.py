@@ -3,13 +3,14 @@
 The names, labels, conditions and Events are those of Karpenter's API karpenter.sh/v1. A NodeClaim has the conditions
 `Launched` and `Registered`. If the provider has no capacity, Karpenter writes the Event `InsufficientCapacityError`
 about the NodeClaim and deletes it. The Event `Nominated` about a pod names the NodeClaim that it is to run on. The
-cluster autoscaler writes `TriggeredScaleUp` about the pod.
+cluster autoscaler writes `TriggeredScaleUp` about the pod. If it cannot scale a group, it writes `FailedToScaleUpGroup`
+or `ScaleUpFailed` about its status, a ConfigMap in kube-system.
 """
 
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -26,6 +27,9 @@ _EXPECTS = ("Nominated", "TriggeredScaleUp")
 _NO_CAPACITY = "InsufficientCapacityError"
 _CLUSTER_EVENTS = "default"
 """The namespace of Events about objects that are in no namespace."""
+_NO_SCALE_UP = ("FailedToScaleUpGroup", "ScaleUpFailed")
+_AUTOSCALER_EVENTS = "kube-system"
+"""The namespace of the cluster autoscaler's status, which its Events about groups are about."""
 _EARLIER_S = 60.0
 """The first failure may be earlier than the cycle that saw it: a controller tries again ever more rarely."""
 _LONGEST = 1024  # characters of a message, which its writer may make as long as an object can be
@@ -127,6 +131,24 @@ class Karpenter:
         found = self._listed(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
         failures = (LaunchFailure(claim=_about(each), at_s=event_s(each), reason=_message(each)) for each in found)
         return {failure.claim: failure for failure in failures}
+
+    def scale_up_failures(self, groups: Collection[str]) -> Mapping[str, tuple[LaunchFailure, ...]]:
+        """Return why the cluster autoscaler could not scale these groups up, by the name of the group.
+
+        Nothing is known to an operator of some namespaces without `kube-system`.
+        """
+        if not groups or (self._namespaces and _AUTOSCALER_EVENTS not in self._namespaces):
+            return {}
+        found = [each for reason in _NO_SCALE_UP for each in self._listed(_AUTOSCALER_EVENTS, f"reason={reason}")]
+        found.sort(key=event_s)
+        return {
+            group: tuple(
+                LaunchFailure(claim=each["metadata"]["name"], at_s=event_s(each), reason=_message(each))
+                for each in found
+                if _names_group(_message(each), group)
+            )
+            for group in groups
+        }
 
     def expected(self, namespace: str) -> Mapping[str, tuple[ExpectedNode, ...]]:
         """Return the nodes that autoscalers have announced for the pods of `namespace`, by the name of the pod."""
@@ -265,6 +287,11 @@ def event_s(event: Json) -> float:
 def _about(event: Json) -> str:
     """Return the name of the object that an Event is about. Its writer may have left it out."""
     return str((event.get("involvedObject") or {}).get("name") or "")
+
+
+def _names_group(message: str, group: str) -> bool:
+    """Whether a message of the cluster autoscaler is about `group`: the name of a group may have spaces."""
+    return f"group {group}: " in message or f"group {group} due to " in message
 
 
 def _message(event: Json) -> str:

@@ -7,7 +7,7 @@ the pods of the scale's selector: two small requests, for eight targets at a tim
 import json
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,7 @@ from controller.aws.account import Account, NoAccount
 from controller.aws.failure import AwsFailure
 from controller.aws.groups import (
     NAMESPACE_TAG,
+    Group,
     GroupNotFound,
     node_pool_of,
     target_of,
@@ -60,7 +61,7 @@ from controller.core.state.spec import (
     Target,
     with_basis,
 )
-from controller.kube.auto_scaling import group_names, within_groups
+from controller.kube.auto_scaling import group_names, groups_of, made_by_groups, within_groups
 from controller.kube.carried_state import CarriedState
 from controller.kube.cluster import Cluster, View
 from controller.kube.gateway import (
@@ -76,8 +77,8 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from controller.kube.karpenter import FailedCreation, Karpenter, refusal
+from controller.kube.kept_answers import kept_quota, kept_quote
 from controller.kube.kept_memory import KeptMemory
-from controller.kube.kept_prices import kept_quote
 from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
 from controller.kube.metrics_reader import MetricsReader, metrics_target
@@ -292,6 +293,14 @@ def _in_place_of(budget: Json, last: Json | None) -> Iterator[tuple[Json, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _FailedLaunches:
+    """The launches that autoscalers report as failed: Karpenter's by NodeClaim, the cluster autoscaler's by group."""
+
+    of_claims: Mapping[str, LaunchFailure] = field(default_factory=dict)
+    of_groups: Mapping[str, tuple[LaunchFailure, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Workload:
     """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
 
@@ -395,7 +404,7 @@ class Reader:
         elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
         if any(spec.node_pool is not None for spec, _ in pools):
             self._karpenter.refresh()
-        workloads, failures = self._with_expected_nodes(workloads, elastic)
+        workloads, failures = self._with_expected_nodes(workloads, elastic, made_by_groups(by_name.values()))
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
@@ -416,6 +425,7 @@ class Reader:
                         unaccounted.get(spec.name, {}),
                         shared.get(spec.name, {}),
                         failures,
+                        groups_of(spec, specs),
                     ),
                     nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
                     node_zones=node_zones(nodes, spec.node_selector, occupied)
@@ -664,11 +674,15 @@ class Reader:
         return found
 
     def _with_expected_nodes(
-        self, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], elastic: frozenset[PoolName]
-    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], Mapping[str, LaunchFailure]]:
+        self,
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        elastic: frozenset[PoolName],
+        groups: Collection[str],
+    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], _FailedLaunches]:
         """Return the workloads with the nodes that are announced for pods that are pending on `elastic` pools.
 
-        The second value has the launches that failed, by NodeClaim. Without such pods, no Event is read.
+        The second value has the launches that failed; `groups` are the Auto Scaling groups that make nodes. Without
+        such pods, no Event is read.
         """
         waiting = {
             name
@@ -676,7 +690,7 @@ class Reader:
             if name[1][1] in elastic and isinstance(found.state, TargetState) and found.state.pending
         }
         if not waiting:
-            return workloads, {}
+            return workloads, _FailedLaunches()
         expected = {space: self._karpenter.expected(space) for space in {key.partition("/")[0] for key, _ in waiting}}
 
         def told(name: tuple[PipelineKey, PlacementKey], found: _Workload) -> _Workload:
@@ -687,7 +701,10 @@ class Reader:
             pending = tuple(replace(each, expected=of_pod.get(each.name, ())) for each in found.state.pending)
             return replace(found, state=replace(found.state, pending=pending))
 
-        return {name: told(name, found) for name, found in workloads.items()}, self._karpenter.launch_failures()
+        failed = _FailedLaunches(
+            of_claims=self._karpenter.launch_failures(), of_groups=self._karpenter.scale_up_failures(groups)
+        )
+        return {name: told(name, found) for name, found in workloads.items()}, failed
 
     def _pool_state(
         self,
@@ -697,17 +714,23 @@ class Reader:
         unread: str,
         unaccounted: Mapping[int, int],
         shared: Mapping[PoolName, tuple[str, ...]],
-        failures: Mapping[str, LaunchFailure],
+        failures: _FailedLaunches,
+        groups: Collection[str],
     ) -> PoolState:
+        """Return the state of a pool; `groups` are the Auto Scaling groups whose instances are of it."""
         ready = ready_nodes(nodes, spec.node_selector)
         node_pool = None
         if spec.node_pool is not None:
-            node_pool = self._karpenter.state(spec.node_pool, spec.node_selector, nodes, failures)
-        ready_instances, zone_count = len(ready), zones(ready)
+            node_pool = self._karpenter.state(spec.node_pool, spec.node_selector, nodes, failures.of_claims)
         if spec.auto_scaling_group is not None:
-            node_pool, serving, group_zones = self._group_of_pool(spec, spec.auto_scaling_group, nodes)
-            if not ready:  # plain instances, which are no nodes
-                ready_instances, zone_count = serving, max(1, group_zones)
+            scale_ups = failures.of_groups.get(spec.auto_scaling_group, ())
+            node_pool = self._group_of_pool(spec, spec.auto_scaling_group, nodes, scale_ups)
+        ready_instances, zone_count = len(ready), zones(ready)
+        if not ready:
+            # Plain instances are no nodes.
+            seen = self._seen_groups(groups)
+            ready_instances = sum(each.ready and not each.leaves for group in seen for each in group.instances)
+            zone_count = max(1, len({zone for group in seen for zone in group.zones}))
         return PoolState(
             spec=spec,
             ready_instances=ready_instances,
@@ -718,30 +741,44 @@ class Reader:
             unaccounted=unaccounted,
             node_pool=node_pool,
             shared_nodes=shared,
-            quota=self._quota(spec, nodes),
+            quota=self._quota(spec, resource, nodes, groups),
             priced=self._carried.priced(resource),
         )
 
-    def _group_of_pool(self, spec: PoolSpec, name: str, nodes: Sequence[Json]) -> tuple[NodePoolState, int, int]:
-        """Return the group that makes the nodes of a pool as such, its ready instances, and its zones."""
+    def _group_of_pool(
+        self, spec: PoolSpec, name: str, nodes: Sequence[Json], scale_ups: Sequence[LaunchFailure]
+    ) -> NodePoolState:
+        """Return the group that makes the nodes of a pool as such."""
         try:
             seen = self._resources.account.group(name)
         except AwsFailure as error:
-            return unknown_node_pool(str(error), missing=isinstance(error, GroupNotFound)), 0, 1
-        own = self._karpenter.instance_ids(None, spec.node_selector, nodes)
-        ready = sum(each.ready and not each.leaves for each in seen.group.instances)
-        return node_pool_of(seen, own), ready, len(seen.group.zones)
+            return unknown_node_pool(str(error), missing=isinstance(error, GroupNotFound))
+        return node_pool_of(seen, self._karpenter.instance_ids(None, spec.node_selector, nodes), scale_ups)
 
-    def _quota(self, spec: PoolSpec, nodes: Sequence[Json]) -> QuotaReading | None:
-        """Return the reading of the quota that bounds a pool: instances of the pool do not count as used by others."""
+    def _seen_groups(self, names: Collection[str]) -> Sequence[Group]:
+        """Return those of the groups that could be read."""
+        seen: list[Group] = []
+        for name in names:
+            with suppress(AwsFailure):
+                seen.append(self._resources.account.group(name).group)
+        return seen
+
+    def _quota(
+        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], groups: Collection[str]
+    ) -> QuotaReading | None:
+        """Return the reading of the quota that bounds a pool: instances of the pool do not count as used by others.
+
+        Until the first answer of AWS, the last reading of an earlier process counts.
+        """
         if spec.quota is None:
             return None
         own = self._karpenter.instance_ids(spec.node_pool, spec.node_selector, nodes)
-        if spec.auto_scaling_group is not None:
-            with suppress(AwsFailure):
-                seen = self._resources.account.group(spec.auto_scaling_group)
-                own |= {each.name for each in seen.group.instances}
-        return quota_reading(self._resources.account.quota(spec.quota), own, len(own) * spec.quota.vcpus)
+        own |= {each.name for group in self._seen_groups(groups) for each in group.instances}
+        reading = quota_reading(self._resources.account.quota(spec.quota), own, len(own) * spec.quota.vcpus)
+        if reading.limit_vcpus is not None:
+            return reading
+        kept = kept_quota(resource.status(), spec.quota)
+        return reading if kept is None else replace(kept, problem=reading.problem)
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:

@@ -161,7 +161,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
 
 
 def price_document(spec: PoolSpec, remembered: PriceMemory | None) -> Json | None:
-    """Return where the price of a pool comes from, and its last change; `controller.kube.kept_prices` reads it.
+    """Return where the price of a pool comes from, and its last change; `controller.kube.kept_answers` reads it.
 
     None for a declared price that has not changed.
     """

@@ -1,7 +1,8 @@
 """Metrics from Amazon CloudWatch, by GetMetricData.
 
 The servers' `speech_stage_*` metrics must be there under these names, each with two dimensions: the namespace of the
-pod and the pod. The CloudWatch agent publishes counters as differences, so a sum over a period is what was counted in it.
+pod and the pod. The CloudWatch agent publishes counters as differences, so a sum over a period is what was counted in
+it.
 Latencies must be published as single values: CloudWatch then computes their percentiles.
 
 A request has at most 500 queries, and CloudWatch charges for each metric that is asked for. Its values are of whole

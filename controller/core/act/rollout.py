@@ -495,15 +495,16 @@ def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, fl
     """Return the deletion costs to write before `target` is scaled down to `after` replicas, by pod.
 
     The pods on leaving nodes go first, then the pods with the fewest `sessions`; a pod with unknown sessions counts as
-    the busiest. Pods that are not ready need no cost: Kubernetes removes them first. The result is empty where nothing
-    distinguishes the pods. Costs that other controllers wrote are replaced only on the pods to remove.
+    the busiest. Instances that are protected from scale-in stay as long as others can go. Pods that are not ready need
+    no cost: Kubernetes removes them first. The result is empty where nothing distinguishes the pods. Costs that other
+    controllers wrote are replaced only on the pods to remove.
     """
     goes = state.ready - after
     if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):
         return {}
 
-    def rank(replica: ServingReplica) -> tuple[bool, float, str]:
-        return not replica.leaving, sessions.get(replica.name, math.inf), replica.name
+    def rank(replica: ServingReplica) -> tuple[bool, bool, float, str]:
+        return replica.protected, not replica.leaving, sessions.get(replica.name, math.inf), replica.name
 
     chosen = {replica.name for replica in sorted(state.serving, key=rank)[:goes]}
     costs: dict[str, int] = {}

@@ -40,13 +40,15 @@ class PendingReplica:
 class ServingReplica:
     """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost.
 
-    `startup_s` is the time from when it got its node until it was ready, None where that is not known.
+    `startup_s` is the time from when it got its node until it was ready, None where that is not known. `protected` says
+    that an instance of an Auto Scaling group is protected from scale-in.
     """
 
     name: str
     leaving: bool = False
     deletion_cost: int = 0
     startup_s: float | None = None
+    protected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

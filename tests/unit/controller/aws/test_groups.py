@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from aws_answers import StubbedAws
-from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
+from builders import a_placement, a_pool, a_scaling, a_snapshot, a_spec, a_stage, a_state, pools
 
 from controller.aws.account import AwsAccount, GroupChanged
 from controller.aws.failure import AwsFailure
@@ -27,7 +27,7 @@ from controller.core.cycle import decide
 from controller.core.state.decision import ChangeReason, ReplicaChange
 from controller.core.state.policy import Policy
 from controller.core.state.provider_errors import ErrorClass
-from controller.core.state.snapshot import NodePoolProblem
+from controller.core.state.snapshot import LaunchFailure, NodePoolProblem
 from controller.core.state.spec import Target
 from controller.kube.auto_scaling import GroupActuator, group_names, within_groups
 from controller.kube.gateway import Conflict, Failed, Forbidden, NotFound
@@ -97,6 +97,24 @@ class TestTarget:
         third = observed(a_group(an_instance("i-1"), as_of_s=NOW_S + 60), second)
         assert [each.since_s["i-1"] for each in (first, second, third)] == [NOW_S, NOW_S, NOW_S + 60]
 
+    def test_an_instance_on_standby_is_no_replica_and_still_costs(self) -> None:
+        state = target_of(observed(a_group(an_instance("i-1"), an_instance("i-2", "Standby"), desired=1), None))
+        assert (state.existing, state.ready, state.terminating, state.starting, state.pending) == (1, 1, 1, (), ())
+
+    def test_a_protected_instance_stays_beyond_the_desired_capacity_and_is_no_choice(self) -> None:
+        state = target_of(observed(a_group(an_instance("i-1", protected=True), an_instance("i-2"), desired=1), None))
+        assert (state.desired, state.existing) == (1, 2)
+        assert [(each.name, each.protected) for each in state.serving] == [("i-1", True), ("i-2", False)]
+
+    def test_while_instances_are_refreshed_none_is_taken_away(self) -> None:
+        spec = a_spec(a_stage("asr", a_placement("vad", bounds=(1, 20))), scaling=a_scaling(down_s=0.0))
+        for refreshing, held in ((True, True), (False, False)):
+            group = a_group(*(an_instance(f"i-{i}") for i in range(8)), refreshing=refreshing)
+            replicas = {(StageName("asr"), PoolName("vad")): target_of(observed(group, None))}
+            state = a_state(spec, demand=1.0, replicas=replicas)
+            decision = decide(a_snapshot(state, fleet=pools(a_pool("vad")), now_s=NOW_S), Policy())
+            assert (not decision.pipelines[0].changes) is held
+
     def test_an_instance_refresh_is_a_roll_out(self) -> None:
         state = target_of(observed(a_group(an_instance("i-1", "Pending"), refreshing=True), None))
         assert state.rolling
@@ -117,6 +135,19 @@ class TestNodePool:
         state = node_pool_of(observed(a_group(failed=failed), None), ())
         assert [failure.claim for failure in state.failures] == ["a", "b"]
         assert [error.kind for error in state.errors] == [ErrorClass.QUOTA]
+
+    def test_without_failed_activities_the_words_of_the_cluster_autoscaler_count(self) -> None:
+        denied = LaunchFailure(claim="e", at_s=3.0, reason="Scale-up failed for group vad: AccessDenied: no")
+        state = node_pool_of(observed(a_group(), None), (), [denied])
+        assert state.failures == (denied,)
+        assert [error.kind for error in state.errors] == [ErrorClass.PERMISSION]
+
+    def test_a_failure_that_the_group_tells_itself_is_counted_once(self) -> None:
+        failed = (FailedActivity(name="a", at_s=1.0, text=QUOTA_TEXT),)
+        again = LaunchFailure(claim="e", at_s=0.5, reason="Failed adding 1 nodes to group vad due to OutOfQuota; x")
+        state = node_pool_of(observed(a_group(failed=failed), None), (), [again])
+        assert [failure.claim for failure in state.failures] == ["a"]
+        assert [error.at_s for error in state.errors] == [0.5, 1.0]
 
     def test_a_group_that_is_not_known_says_which_way(self) -> None:
         assert unknown_node_pool("none", missing=True).problem is NodePoolProblem.GROUP_NOT_FOUND

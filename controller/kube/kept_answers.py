@@ -1,9 +1,18 @@
-"""Prices that an earlier process of the operator believed, from the statuses of the pools."""
+"""Prices and quotas that an earlier process of the operator read, from the statuses of the pools."""
 
 import logging
 import math
 
-from controller.core.state.cloud import AwsPrice, PriceOrigin, PriceQuote, PriceRange, lookup_text, node_key
+from controller.core.state.cloud import (
+    AwsPrice,
+    PriceOrigin,
+    PriceQuote,
+    PriceRange,
+    QuotaReading,
+    QuotaSource,
+    lookup_text,
+    node_key,
+)
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 
@@ -38,6 +47,32 @@ def kept_quote(status: Json, source: AwsPrice) -> PriceQuote | None:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         _LOG.warning("the stored price is not used: %s: %s", type(error).__name__, error)
         return None
+
+
+def kept_quota(status: Json, source: QuotaSource) -> QuotaReading | None:
+    """Return the reading of a quota that `controller.kube.status` wrote; None where it is of another quota."""
+    document = status.get("quota")
+    try:
+        if not document or (document.get("code"), document.get("region")) != (source.code, source.region):
+            return None
+        limit, others = document.get("limitVcpus"), document.get("usedByOthersVcpus")
+        if limit is None or document.get("asOf") is None:
+            return None
+        return QuotaReading(
+            limit_vcpus=_vcpus(limit),
+            others_vcpus=None if others is None else _vcpus(others),
+            as_of_s=seconds(document["asOf"]),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        _LOG.warning("the stored quota is not used: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _vcpus(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value) or value < 0:
+        raise ValueError(f"{text!r}: must be at least 0")
+    return value
 
 
 def _amount(text: str) -> float:

@@ -26,7 +26,7 @@ from controller.core.state.decision import PoolDecision
 from controller.core.state.snapshot import PoolState
 from controller.kube.carried_state import CarriedState
 from controller.kube.karpenter import Karpenter
-from controller.kube.kept_prices import kept_quote
+from controller.kube.kept_answers import kept_quote
 from controller.kube.reader import Resources
 from controller.kube.status import pool_status
 from controller.kube.store import ResourceStore
