@@ -79,7 +79,10 @@ def groups_of(pool: PoolSpec, specs: Iterable[PipelineSpec]) -> list[str]:
 
 
 def within_groups(spec: PipelineSpec, account: Account) -> PipelineSpec:
-    """Return `spec` with the bounds of placements on groups within the MinSize and the MaxSize of the group."""
+    """Return `spec` with the bounds of placements on groups within the MinSize and the MaxSize of the group.
+
+    While an instance refresh replaces instances of a group, none of them is taken away.
+    """
     if not any(placement.target.is_group for placement in spec.placements().values()):
         return spec
     stages = tuple(
@@ -97,5 +100,6 @@ def _within_group(placement: PlacementSpec, account: Account) -> PlacementSpec:
     except AwsFailure:
         return placement
     most = min(placement.prior.max_replicas, group.max_size)
-    least = min(most, max(placement.prior.min_replicas, group.min_size))
+    stays = max(group.min_size, group.desired if group.refreshing else 0)
+    least = min(most, max(placement.prior.min_replicas, stays))
     return replace(placement, prior=replace(placement.prior, min_replicas=least, max_replicas=most))

@@ -299,7 +299,7 @@ class TestFailures:
     def test_a_service_that_hangs_is_given_up_within_the_deadline(
         self, source: CloudWatchSource, cloudwatch: CloudWatch
     ) -> None:
-        cloudwatch.refuse = lambda _: time.sleep(2.0)  # type: ignore[func-returns-value]
+        cloudwatch.refuse = lambda _: time.sleep(2.0)
         started_s = time.monotonic()
         answer = read(source, deadline_s=0.5)
         assert time.monotonic() - started_s < 1.0
@@ -308,7 +308,7 @@ class TestFailures:
     def test_what_was_not_answered_is_asked_for_again_in_the_same_minute(
         self, source: CloudWatchSource, cloudwatch: CloudWatch
     ) -> None:
-        cloudwatch.refuse = lambda _: time.sleep(0.6)  # type: ignore[func-returns-value]
+        cloudwatch.refuse = lambda _: time.sleep(0.6)
         read(source, deadline_s=0.4)
         cloudwatch.refuse = lambda _: None
         time.sleep(0.7)

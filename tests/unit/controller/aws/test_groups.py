@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from aws_answers import StubbedAws
-from builders import a_placement, a_pool, a_scaling, a_snapshot, a_spec, a_stage, a_state, pools
+from builders import a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
 
 from controller.aws.account import AwsAccount, GroupChanged
 from controller.aws.failure import AwsFailure
@@ -105,15 +105,6 @@ class TestTarget:
         state = target_of(observed(a_group(an_instance("i-1", protected=True), an_instance("i-2"), desired=1), None))
         assert (state.desired, state.existing) == (1, 2)
         assert [(each.name, each.protected) for each in state.serving] == [("i-1", True), ("i-2", False)]
-
-    def test_while_instances_are_refreshed_none_is_taken_away(self) -> None:
-        spec = a_spec(a_stage("asr", a_placement("vad", bounds=(1, 20))), scaling=a_scaling(down_s=0.0))
-        for refreshing, held in ((True, True), (False, False)):
-            group = a_group(*(an_instance(f"i-{i}") for i in range(8)), refreshing=refreshing)
-            replicas = {(StageName("asr"), PoolName("vad")): target_of(observed(group, None))}
-            state = a_state(spec, demand=1.0, replicas=replicas)
-            decision = decide(a_snapshot(state, fleet=pools(a_pool("vad")), now_s=NOW_S), Policy())
-            assert (not decision.pipelines[0].changes) is held
 
     def test_an_instance_refresh_is_a_roll_out(self) -> None:
         state = target_of(observed(a_group(an_instance("i-1", "Pending"), refreshing=True), None))
@@ -346,6 +337,14 @@ class TestReader:
         account.watch({}, (), ["vad"])
         account.close()
         prior = within_groups(self.spec(*declared), account).stages[0].placements[0].prior
+        assert (prior.min_replicas, prior.max_replicas) == bounds
+
+    @pytest.mark.parametrize(("refreshing", "bounds"), [(True, (5, 8)), (False, (1, 8))])
+    def test_while_instances_are_refreshed_none_is_taken_away(self, refreshing: bool, bounds: tuple[int, int]) -> None:
+        account = an_account(Groups(a_group(*(an_instance(f"i-{i}") for i in range(5)), refreshing=refreshing)))
+        account.watch({}, (), ["vad"])
+        account.close()
+        prior = within_groups(self.spec(), account).stages[0].placements[0].prior
         assert (prior.min_replicas, prior.max_replicas) == bounds
 
     def test_a_group_that_cannot_be_read_leaves_the_declared_bounds(self) -> None:
