@@ -80,7 +80,7 @@ class OperatorSettings(BaseSettings):
     metrics: Annotated[tuple[Literal["prometheus", "direct", "cloudwatch"], ...], NoDecode, Field(min_length=1)] = (
         "prometheus",
     )
-    """Metric sources, preferred first: prometheus (default), direct, prometheus,direct, or cloudwatch alone."""
+    """Metric sources, preferred first: prometheus (default), direct, or cloudwatch alone."""
     prometheus_url: Url | None = None
     """URL of Prometheus, such as http://prometheus:9090."""
     prometheus_token_file: Path | None = None

@@ -1,7 +1,7 @@
 """Assesses each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -16,7 +16,6 @@ from controller.core.assess.optimizer_input import (
     optimizer_pipeline,
     stages_sla_s,
 )
-from controller.core.assess.prices import recent_changes
 from controller.core.assess.rules import RuleResults, evaluate_rules
 from controller.core.state.carry_over import Conflict, PlacementFailure, PoolMemory
 from controller.core.state.decision import Hold, HoldReason
@@ -76,8 +75,7 @@ class Assessment:
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
-    `outages` has a hold for every placement that cannot be used: why, and until when. `repriced` has the pools whose
-    price changed lately, and by how much in USD per hour.
+    `outages` has a hold for every placement that cannot be used: why, and until when.
     """
 
     state: PipelineState
@@ -95,7 +93,6 @@ class Assessment:
     conflicting: Mapping[PlacementKey, str | Conflict]
     failures: Mapping[PlacementKey, PlacementFailure]
     outages: tuple[Hold, ...]
-    repriced: Mapping[PoolName, float] = field(default_factory=dict)
 
     @property
     def key(self) -> PipelineKey:
@@ -329,7 +326,6 @@ def assess(
         conflicting=conflicting(state, changes, now_s),
         failures=availability.failures.get(spec.key, {}),
         outages=tuple(_outages(state, availability)),
-        repriced=recent_changes(snapshot.pools, now_s),
     )
 
 
