@@ -1,12 +1,13 @@
-"""What the cycle asks of the AWS account: prices and quotas, kept up to date by a thread of its own.
+"""What the cycle asks of the AWS account: prices, quotas and groups, kept up to date by two threads of their own.
 
-A cycle never waits for AWS, except for the first answer about something new, and that only for a moment.
+A cycle never waits for an answer, except for the first one about something new, and that only for a moment. Groups have
+a thread for themselves: their instances are replicas, and a price list that hangs must not make them unknown.
 """
 
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -35,6 +36,7 @@ _OLD = 3
 """An answer is out of date after so many missed refreshes; until then, a failed request is not worth a word."""
 
 A = TypeVar("A", PriceQuote, QuotaUse, SeenGroup)
+K = TypeVar("K", AwsPrice, QuotaSource, str)
 
 
 class Account(Protocol):
@@ -120,7 +122,7 @@ class _Watched(Generic[A]):
 
 
 class AwsAccount:
-    """Asks AWS in a thread of its own."""
+    """Asks AWS in threads of its own."""
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class AwsAccount:
         self._quotas: dict[QuotaSource, _Watched[QuotaUse]] = {}
         self._changed = threading.Condition()
         self._stopped = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
 
     def close(self) -> None:
         """Stop asking. A request under way ends by its own deadline."""
@@ -174,9 +176,10 @@ class AwsAccount:
             wanted += [*(self._quotas[each] for each in quotas), *(self._groups[each] for each in groups)]
             if all(each.tried for each in wanted):
                 return
-            if self._thread is None and not self._stopped:
-                self._thread = threading.Thread(target=self._run, name="aws", daemon=True)
-                self._thread.start()
+            if not self._threads and not self._stopped:
+                for name, part in (("aws-groups", self.refresh_groups), ("aws", self.refresh_prices_and_quotas)):
+                    self._threads.append(threading.Thread(target=self._run, args=(part,), name=name, daemon=True))
+                    self._threads[-1].start()
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._stopped or all(each.tried for each in wanted), FIRST_ANSWER_S)
 
@@ -256,10 +259,10 @@ class AwsAccount:
             found = self._prices.get(source)
             return "" if found is None else found.problem
 
-    def _run(self) -> None:
+    def _run(self, part: Callable[[], None]) -> None:
         while not self._stopped:
             try:
-                self.refresh()
+                part()
             except Exception:  # noqa: BLE001  # the thread must go on: an answer may be of a form that nobody has seen
                 _LOG.exception("asking AWS failed: internal error")
             with self._changed:
@@ -268,21 +271,28 @@ class AwsAccount:
 
     def refresh(self) -> None:
         """Ask for everything that is due, one after the other."""
+        self.refresh_groups()
+        self.refresh_prices_and_quotas()
+
+    def refresh_groups(self) -> None:
+        """Ask for the groups that are due."""
+        for name, group in self._due(self._groups):
+            self._update(group, lambda name=name: self._asked_group(name))  # type: ignore[misc]
+
+    def refresh_prices_and_quotas(self) -> None:
+        """Ask for the prices and quotas that are due."""
+        for price_source, price in self._due(self._prices):
+            self._update(price, lambda source=price_source: self._asked_price(source))  # type: ignore[misc]
+        for quota_source, quota in self._due(self._quotas):
+            self._update(quota, lambda source=quota_source: self._quota_api.read(source, self._clock()))  # type: ignore[misc]
+
+    def _due(self, watched: dict[K, _Watched[A]]) -> Sequence[tuple[K, _Watched[A]]]:
+        """Return what is due, and forget what no cycle has asked about for long."""
         now_s = self._clock()
         with self._changed:
-            for watched in (self._prices, self._quotas, self._groups):
-                for name in [name for name, each in watched.items() if now_s - each.asked_s > _UNUSED_S]:
-                    del watched[name]  # type: ignore[arg-type]
-            prices = [(source, each) for source, each in self._prices.items() if each.due_s <= now_s]
-            quotas = [(source, each) for source, each in self._quotas.items() if each.due_s <= now_s]
-            groups = [(name, each) for name, each in self._groups.items() if each.due_s <= now_s]
-        # Groups first: their instances are replicas.
-        for name, group in groups:
-            self._update(group, lambda name=name: self._asked_group(name))  # type: ignore[misc]
-        for price_source, price in prices:
-            self._update(price, lambda source=price_source: self._asked_price(source))  # type: ignore[misc]
-        for quota_source, quota in quotas:
-            self._update(quota, lambda source=quota_source: self._quota_api.read(source, self._clock()))  # type: ignore[misc]
+            for name in [name for name, each in watched.items() if now_s - each.asked_s > _UNUSED_S]:
+                del watched[name]
+            return [(name, each) for name, each in watched.items() if each.due_s <= now_s]
 
     def _asked_group(self, name: str) -> SeenGroup:
         group = self._groups_api().read(name, self._clock())

@@ -14,6 +14,8 @@ from controller.aws.failure import AwsFailure
 CONNECT_S, READ_S = 2.0, 10.0
 """Limits on one attempt of a request, in seconds."""
 ATTEMPTS = 3
+GROUPS_READ_S = 4.0
+"""The limit for Auto Scaling groups, with one attempt: a cycle waits for their changes; the next one tries again."""
 _SESSION_NAME = "sluice"
 _LONGEST = 300  # characters of a message of AWS: it may have an encoded authorization failure of some thousands
 NO_CREDENTIALS = "no AWS credentials: give the operator's ServiceAccount an IAM role (IRSA or EKS Pod Identity)"
@@ -22,9 +24,15 @@ NO_CREDENTIALS = "no AWS credentials: give the operator's ServiceAccount an IAM 
 class AwsClients:
     """Makes the clients of services by region, once each; they may be used in several threads."""
 
-    def __init__(self, *, region: str | None = None, role: str | None = None) -> None:
-        """`region` is the default region, None: that of the environment. `role` is the ARN of a role to assume."""
+    def __init__(
+        self, *, region: str | None = None, role: str | None = None, read_s: float = READ_S, attempts: int = ATTEMPTS
+    ) -> None:
+        """`region` is the default region, None: that of the environment. `role` is the ARN of a role to assume.
+
+        An attempt of a request takes `CONNECT_S` + `read_s` at most, and there are as many as `attempts`.
+        """
         self._region, self._role = region, role
+        self._read_s, self._attempts = read_s, attempts
         self._lock = threading.Lock()
         self._session: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
@@ -47,7 +55,7 @@ class AwsClients:
         with self._lock, failures(f"{service} in {region}"):
             if (service, region) not in self._clients:
                 self._clients[service, region] = self._boto_session().client(
-                    service, region_name=region, config=_config()
+                    service, region_name=region, config=_config(self._read_s, self._attempts)
                 )
             return self._clients[service, region]
 
@@ -61,13 +69,13 @@ class AwsClients:
         return self._session
 
 
-def _config() -> Any:
+def _config(read_s: float, attempts: int) -> Any:
     from botocore.config import Config
 
     return Config(
         connect_timeout=CONNECT_S,
-        read_timeout=READ_S,
-        retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+        read_timeout=read_s,
+        retries={"mode": "standard", "total_max_attempts": attempts},
         user_agent_extra="sluice-operator",
     )
 
@@ -79,7 +87,7 @@ def _in_role(session: Any, role: str, region: str | None) -> Any:
     from botocore.session import get_session
 
     def create(service: str, **arguments: Any) -> Any:
-        return session.client(service, **{"region_name": region, **arguments, "config": _config()})
+        return session.client(service, **{"region_name": region, **arguments, "config": _config(READ_S, ATTEMPTS)})
 
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=create,

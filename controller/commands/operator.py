@@ -125,18 +125,19 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
 def aws_account(settings: OperatorSettings, clock: Callable[[], float]) -> "AwsAccount":
     """Return the account that pools look up prices and quotas in; nothing is asked unless a pool does."""
     from controller.aws.account import AwsAccount
-    from controller.aws.clients import AwsClients
+    from controller.aws.clients import GROUPS_READ_S, AwsClients
     from controller.aws.failure import AwsFailure
     from controller.aws.groups import AwsGroups
     from controller.aws.prices import AwsPrices
     from controller.aws.quotas import AwsQuotas
 
     clients = AwsClients(region=settings.aws_region, role=settings.aws_role)
+    of_groups = AwsClients(region=settings.aws_region, role=settings.aws_role, read_s=GROUPS_READ_S, attempts=1)
 
     def groups() -> AwsGroups:
-        if clients.region is None:
+        if of_groups.region is None:
             raise AwsFailure("Auto Scaling groups: no region: set --aws-region (SLUICE_AWS_REGION)")
-        return AwsGroups(clients.client, clients.region)
+        return AwsGroups(of_groups.client, of_groups.region)
 
     return AwsAccount(AwsPrices(clients.client), AwsQuotas(clients.client), groups, clock=clock)
 

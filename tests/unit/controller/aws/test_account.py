@@ -8,6 +8,7 @@ import pytest
 
 from controller.aws.account import FIRST_ANSWER_S, AwsAccount, NoAccount
 from controller.aws.failure import AwsFailure
+from controller.aws.groups import Group
 from controller.aws.prices import SpotPrice
 from controller.aws.quotas import QuotaUse
 from controller.core.state.cloud import AwsPrice, PriceOrigin, PriceQuote, Purchase, QuotaSource
@@ -72,6 +73,32 @@ def test_a_cycle_waits_only_a_moment_for_a_service_that_hangs(monkeypatch: pytes
     free.set()
     account.close()
     assert FIRST_ANSWER_S <= 5
+
+
+def test_a_price_list_that_hangs_does_not_keep_groups_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.aws.account.FIRST_ANSWER_S", 0.05)
+    free = threading.Event()
+    aws = Aws(before=lambda: free.wait(10))
+
+    class Groups:
+        def read(self, name: str, now_s: float) -> Group:
+            return Group(
+                name=name, min_size=0, max_size=1, desired=0, zones=("us-east-1a",), instances=(), as_of_s=now_s
+            )
+
+        def set_desired(self, name: str, desired: int) -> None:
+            raise AssertionError
+
+        def terminate(self, name: str, instances: Collection[str]) -> None:
+            raise AssertionError
+
+    account = AwsAccount(aws, aws, Groups, clock=aws.clock)
+    account.watch({SOURCE: None}, [])
+    monkeypatch.setattr("controller.aws.account.FIRST_ANSWER_S", 10.0)
+    account.watch({}, (), ["vad"])
+    assert account.group("vad").group.max_size == 1
+    free.set()
+    account.close()
 
 
 def test_a_price_is_asked_for_again_when_it_is_due_and_not_before() -> None:

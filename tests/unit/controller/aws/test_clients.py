@@ -50,11 +50,11 @@ def a_service(answer: Callable[[int], Answer]) -> Iterator[tuple[str, list[float
         thread.join()
 
 
-def read_quota(monkeypatch: pytest.MonkeyPatch, url: str) -> float:
+def read_quota(monkeypatch: pytest.MonkeyPatch, url: str, made_by: AwsClients | None = None) -> float:
     monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    client = AwsClients().client("service-quotas", "us-east-1")
+    client = (made_by or AwsClients()).client("service-quotas", "us-east-1")
     try:
         with failures("quota"):
             value: float = client.get_service_quota(ServiceCode="ec2", QuotaCode="L-1945791B")["Quota"]["Value"]
@@ -91,16 +91,13 @@ def test_attempts_end_and_the_failure_has_its_class(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_service_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients, "READ_S", 0.05)
-    monkeypatch.setattr(clients, "ATTEMPTS", 1)
-
     def hang(_: int) -> Answer:
         time.sleep(0.5)
         return QUOTA
 
     begun = time.monotonic()
     with a_service(hang) as (url, _), pytest.raises(AwsFailure, match="ReadTimeoutError"):
-        read_quota(monkeypatch, url)
+        read_quota(monkeypatch, url, AwsClients(read_s=0.05, attempts=1))
     assert time.monotonic() - begun < 5
 
 
