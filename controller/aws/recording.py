@@ -36,12 +36,14 @@ _KEPT: Mapping[str, frozenset[str]] = {
         | {"InstanceId", "InstanceType", "AvailabilityZone", "AvailabilityZones", "LifecycleState", "HealthStatus"}
         | {"ProtectedFromScaleIn", "CreatedTime"}
     ),
-    "describe_scaling_activities": frozenset({"Activities", "StartTime", "EndTime", "StatusCode", "StatusMessage"}),
+    "describe_scaling_activities": frozenset(
+        {"Activities", "ActivityId", "StartTime", "EndTime", "StatusCode", "StatusMessage"}
+    ),
     "describe_instance_refreshes": frozenset({"InstanceRefreshes", "Status", "PercentageComplete"}),
 }
 _KEPT_FREE = frozenset({"priceDimensions", "OnDemand"})
 """Fields that are maps by IDs of the price list, which are public; their keys are numbered."""
-_OWN_NAMES = frozenset({"InstanceId", "AutoScalingGroupName"})
+_OWN_NAMES = frozenset({"ActivityId", "AutoScalingGroupName", "InstanceId"})
 _SECRETS = (
     (re.compile(r"arn:[a-z-]+:[^\s\"',]+"), "arn:removed"),
     (re.compile(r"\b\d{12}\b"), "000000000000"),

@@ -5,6 +5,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from controller.commands.help_page import examples
 if TYPE_CHECKING:
     from controller.aws.clients import Make
     from controller.aws.quotas import QuotaUse
-    from controller.core.state.cloud import QuotaSource
+    from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource
     from controller.core.state.spec import PipelineSpec, PoolSpec
     from optimizer.model import PipelineKey, PoolName
 
@@ -109,7 +110,8 @@ def quotas(
     """Print the vCPUs that the pipelines in manifest FILEs need at their peak, what the account has, and the requests.
 
     Needs are those of the cheapest plan without quotas, for the pools with spec.capacity.quota. Needs the rights
-    servicequotas:GetServiceQuota, servicequotas:GetAWSDefaultServiceQuota and ec2:DescribeInstances.
+    servicequotas:GetServiceQuota, servicequotas:GetAWSDefaultServiceQuota and ec2:DescribeInstances; and for prices of
+    spec.price.aws pricing:GetProducts, or ec2:DescribeSpotPriceHistory.
 
     Exit status: 0 the quotas suffice, 1 one does not or is not known, or the manifests are invalid, 2 wrong usage.
     """
@@ -124,11 +126,14 @@ def quotas(
     checked = validate_files(files)
     if checked.findings:
         raise refused(checked.findings)
-    specs, pools = specs_of(checked)
-    completed, _ = resolved(specs.values())
     recorder = None if offline else Recorder(AwsClients(role=aws_role).client)
-    report = _report(completed, pools, _peaks(demands, completed), None if recorder is None else recorder.client)
+    client = None if recorder is None else recorder.client
+    problems: list[str] = []
+    specs, pools = specs_of(checked, lambda source: _quote(source, client, problems))
+    completed, _ = resolved(specs.values())
+    report = replace(_report(completed, pools, _peaks(demands, completed), client), problems=tuple(problems))
     if recorder is not None and record is not None:
+        _read_groups(completed.values(), pools.values(), recorder.client)
         recorder.save(record)
         click.echo(f"recorded without secrets: {record.resolve()}", err=True)
     if output == "json":
@@ -143,13 +148,15 @@ def quotas(
 class _Report:
     """What is needed of each quota, and the cost in USD per hour without quotas and within them.
 
-    None: no plan serves the load within the SLA; `within_per_hour` is None too where a quota is not known.
+    None: no plan serves the load within the SLA; `within_per_hour` is None too where a quota is not known. `problems`
+    say which prices AWS did not give, so that those of the manifest or of the bundled table count.
     """
 
     needs: Sequence[QuotaNeed]
     free_per_hour: float | None
     within_per_hour: float | None
     known: bool
+    problems: tuple[str, ...] = ()
 
 
 def _peaks(demands: Iterable[str], specs: Mapping["PipelineKey", "PipelineSpec"]) -> list[str]:
@@ -239,6 +246,41 @@ def _use(source: "QuotaSource", client: "Make | None") -> "QuotaUse":
         return QuotaUse(limit_vcpus=None, as_of_s=None, problem=str(failure))
 
 
+def _quote(source: "AwsPrice", client: "Make | None", problems: list[str]) -> "PriceQuote | None":
+    """Return what AWS says about a price, None with a further problem where that is nothing to believe."""
+    from controller.aws.failure import AwsFailure
+    from controller.aws.prices import AwsPrices, ask, refusal
+
+    if client is None:
+        return None
+    try:
+        quote = ask(AwsPrices(client), source, time.time())
+    except AwsFailure as failure:
+        problems.append(str(failure))
+        return None
+    if why := refusal(source, quote, None):
+        problems.append(why)
+        return None
+    return quote
+
+
+def _read_groups(specs: Iterable["PipelineSpec"], pools: Iterable["PoolSpec"], client: "Make") -> None:
+    """Read the Auto Scaling groups of `specs` and `pools`, so that the record has them, or what went wrong.
+
+    They are in the regions of the pools; a group that is in another one is not found.
+    """
+    from controller.aws.failure import AwsFailure
+    from controller.aws.groups import AwsGroups
+    from controller.kube.auto_scaling import group_names
+
+    there = list(pools)
+    regions = {source.region for pool in there for source in (pool.quota, pool.looked_up) if source is not None}
+    for name in group_names(specs, there):
+        for region in sorted(regions):
+            with suppress(AwsFailure):
+                AwsGroups(client, region).read(name, time.time())
+
+
 def _document(report: _Report) -> dict[str, Any]:
     return {
         "quotas": [
@@ -260,6 +302,7 @@ def _document(report: _Report) -> dict[str, Any]:
         "cost_per_hour": report.free_per_hour,
         "cost_within_quotas_per_hour": report.within_per_hour,
         "worth_per_hour": _worth(report),
+        "problems": list(report.problems),
     }
 
 
@@ -289,6 +332,8 @@ def _print(report: _Report) -> None:
             for need in report.needs
         ),
     )
+    for problem in report.problems:
+        page.say(f"{problem}: the price of the manifest or of the bundled table counts")
     for need in report.needs:
         pools = ", ".join(f"{name} {vcpus}" for name, vcpus in need.by_pool.items())
         page.say(f"{need.source.code}: needed by pools: {pools}")

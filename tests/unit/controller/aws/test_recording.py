@@ -1,12 +1,14 @@
 """Recorded answers: the fields that Sluice reads, and nothing that belongs to the user."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from aws_answers import StubbedAws, a_product, a_spot_price
 
 from controller.aws.failure import AwsFailure
+from controller.aws.groups import AwsGroups
 from controller.aws.prices import AwsPrices, ask
 from controller.aws.recording import Recorder, without_secrets
 from controller.core.state.cloud import AwsPrice, Purchase
@@ -39,6 +41,53 @@ def test_spot_prices_keep_types_zones_and_times(tmp_path: Path) -> None:
     (entry,) = json.loads((tmp_path / "record.json").read_text())["answers"]
     (kept,) = entry["answer"]["SpotPriceHistory"]
     assert (kept["InstanceType"], kept["AvailabilityZone"], kept["SpotPrice"]) == ("g5.xlarge", "us-east-1a", "0.41")
+
+
+def test_a_recorded_group_has_its_states_and_no_names(tmp_path: Path) -> None:
+    aws, words = (
+        StubbedAws(),
+        "We currently do not have sufficient g5.xlarge capacity. Launching i-0123456789abcdef0 failed.",
+    )
+    stub = aws.stub("autoscaling")
+    instance = {
+        "InstanceId": "i-0123456789abcdef0",
+        "LifecycleState": "InService",
+        "HealthStatus": "Healthy",
+        "ProtectedFromScaleIn": True,
+        "AvailabilityZone": "us-east-1a",
+        "LaunchTemplate": {"LaunchTemplateId": "lt-0123456789abcdef0", "LaunchTemplateName": "my-template"},
+    }
+    group = {
+        "AutoScalingGroupName": "my-group",
+        "MinSize": 0,
+        "MaxSize": 3,
+        "DesiredCapacity": 1,
+        "DefaultCooldown": 300,
+        "AvailabilityZones": ["us-east-1a"],
+        "HealthCheckType": "EC2",
+        "CreatedTime": datetime(2026, 1, 1, tzinfo=UTC),
+        "VPCZoneIdentifier": "subnet-0123456789abcdef0",
+        "Instances": [instance],
+    }
+    activity = {
+        "ActivityId": "0a1b2c3d",
+        "AutoScalingGroupName": "my-group",
+        "Cause": "my-user changed the desired capacity",
+        "StartTime": datetime(2026, 1, 1, tzinfo=UTC),
+        "StatusCode": "Failed",
+        "StatusMessage": words,
+    }
+    stub.add_response("describe_auto_scaling_groups", {"AutoScalingGroups": [group]})
+    stub.add_response("describe_scaling_activities", {"Activities": [activity]})
+    stub.add_response("describe_instance_refreshes", {"InstanceRefreshes": []})
+    recorder = Recorder(aws.client)
+    read = AwsGroups(recorder.client, "us-east-1").read("my-group", NOW_S)
+    assert len(read.failed) == 1
+    recorder.save(tmp_path / "record.json")
+    text = (tmp_path / "record.json").read_text()
+    assert "do not have sufficient g5.xlarge capacity" in text
+    for hidden in ("0123456789abcdef0", "my-group", "my-template", "my-user", "subnet", "0a1b2c3d"):
+        assert hidden not in text
 
 
 def test_an_error_is_recorded_without_the_account(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from aws_answers import StubbedAws, an_instance
+from aws_answers import StubbedAws, a_product, an_instance
 from click.testing import CliRunner, Result
 from corpus import CONTRACT
 
@@ -136,6 +136,47 @@ def test_without_demand_the_declared_peak_counts(
         each["needed_vcpus"] for each in by_option["quotas"]
     ]
     assert "--demand: speech/live-captions: missing" in run(*files, "--offline").stderr
+
+
+def a_priced_pool(files: list[Path], tmp_path: Path, region: str) -> list[Path]:
+    """Return the files with a price of AWS, and no other, for the pool of GPUs."""
+    documents = list(yaml.safe_load_all(files[0].read_text()))
+    gpu = next(each for each in documents if each["metadata"]["name"] == "gpu")
+    gpu["spec"]["price"] = {"aws": {"instanceType": "g5.xlarge", "region": region}}
+    pools = tmp_path / "priced.yaml"
+    pools.write_text(yaml.safe_dump_all(documents))
+    return [pools, files[1]]
+
+
+def test_prices_of_aws_are_looked_up_and_recorded(
+    files: list[Path], tmp_path: Path, account: Callable[..., StubbedAws]
+) -> None:
+    aws = account(1000.0, 1000.0)
+    aws.stub("pricing").add_response("get_products", {"PriceList": [a_product("g5.xlarge", "1.123", "eu-west-1")]})
+    record = tmp_path / "record.json"
+    result = run(*a_priced_pool(files, tmp_path, "eu-west-1"), DEMAND, "--record", record, "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["problems"] == []
+    assert json.loads(record.read_text())["answers"][0]["operation"] == "get_products"
+
+
+@pytest.mark.parametrize(
+    ("region", "exit_status", "told"),
+    [("us-east-1", 0, "the price of the manifest or of the bundled table counts"), ("eu-west-1", 1, "set spec.price")],
+)
+def test_a_price_that_aws_does_not_give_is_said(
+    files: list[Path],
+    tmp_path: Path,
+    account: Callable[..., StubbedAws],
+    region: str,
+    exit_status: int,
+    told: str,
+) -> None:
+    aws = account(1000.0, 1000.0)
+    aws.stub("pricing").add_client_error("get_products", "AccessDeniedException", "not authorized")
+    result = run(*a_priced_pool(files, tmp_path, region), DEMAND)
+    assert result.exit_code == exit_status, result.output
+    assert told in " ".join(result.output.split())
 
 
 def test_pools_without_quotas_are_wrong_usage() -> None:
