@@ -180,12 +180,15 @@ def write_report(finished: Finished, path: Path) -> None:
     click.echo(f"report: {path.resolve()}")
 
 
-@click.group(short_help="Run Sluice on a real control plane on this machine")
+@click.group(
+    short_help="Run Sluice on a real control plane on this machine",
+    epilog=examples("sluice lab build", "sluice lab up pools.yaml captions.yaml", "sluice lab run scenario.yaml"),
+)
 def lab() -> None:
     """Run Sluice on a real Kubernetes control plane on this machine, without root or a container engine."""
 
 
-@lab.command(epilog=examples("sluice lab build"))
+@lab.command(short_help="Build the lab's programs into the user's cache", epilog=examples("sluice lab build"))
 @click.option("--helm", is_flag=True, help="Build Helm too, which tests of the chart need.")
 def build(*, helm: bool) -> None:
     """Build the lab's programs into the user's cache (once; about seven minutes on two cores)."""

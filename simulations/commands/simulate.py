@@ -179,7 +179,8 @@ def simulate(
 ) -> None:
     """Simulate SCENARIO: what Sluice and baseline policies would cost, and how often they would meet the SLA.
 
-    MANIFESTs with --trace or --demand need no SCENARIO: one is written, to run and to edit.
+    MANIFESTs with --trace or --demand need no SCENARIO: one is written, to run and to edit. With several
+    pipelines, say whose each value is: NAMESPACE/NAME=VALUE.
 
     Exit status: 0 done; 1 the scenario is invalid or cannot be simulated; 2 wrong usage.
     """

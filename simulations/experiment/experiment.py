@@ -39,6 +39,7 @@ from simulations.policies.sluice import SluiceSettings
 from simulations.results import spending
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
+from simulations.results.run_times import in_run_times
 from simulations.results.scoring import ItemScore, Tally, totals
 from simulations.results.users import users_of
 from simulations.scenario.load import pipeline_schedules
@@ -386,7 +387,7 @@ class _DecisionLog:
                         ),
                         reason=decision.reason
                         if isinstance(decision, AutoscalerDecision)
-                        else reason_sentence(pipeline),
+                        else in_run_times(reason_sentence(pipeline)),
                     )
                 )
 

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 PAGE = ROOT / "docs" / "quick-start.md"
 TAINT = "dedicated=speech:NoSchedule"
+WINDOW_S = 60  # as speech.yaml names none
 WORKLOAD = ("deployment", "encoder", "--namespace", "speech")
 
 
@@ -35,17 +36,21 @@ def cluster(lab: InstallLab) -> Iterator[InstallLab]:
     tolerant = {"spec": {"template": {"spec": {"tolerations": [{"key": "dedicated", "operator": "Exists"}]}}}}
     lab.releases.kubectl("patch", *WORKLOAD, "--patch", json.dumps(tolerant))
     lab.releases.kubectl("scale", *WORKLOAD, "--replicas=2")
-    until(lambda: both_are_scraped(lab), within_s=PATIENCE_S)
+    until(lambda: both_have_samples(lab), within_s=WINDOW_S + 2 * PATIENCE_S)
     yield lab
     lab.releases.kubectl("taint", "nodes", *others, f"{TAINT}-")
     if "sluice" in lab.releases.helm("list", "--short", chart=None):
         lab.uninstall(SYSTEM)
 
 
-def both_are_scraped(lab: InstallLab) -> bool:
-    """Whether Prometheus has the two pods of the workload, and no longer those of a former test."""
+def both_have_samples(lab: InstallLab) -> bool:
+    """Whether Prometheus has had the two pods of the workload for a window, and no longer those of a former test.
+
+    Pods that are younger have no samples yet: the reader's workload has been there for longer.
+    """
     pods = {pod["metadata"]["name"] for pod in lab.releases.get("pods", "--namespace", "speech")["items"]}
-    return len(pods) == 2 and pods == {up["metric"]["pod"] for up in lab.query('up{namespace="speech"} == 1')}
+    moments = ('up{namespace="speech"} == 1', f'up{{namespace="speech"}} offset {WINDOW_S + 15}s == 1')
+    return len(pods) == 2 and all(pods == {up["metric"]["pod"] for up in lab.query(moment)} for moment in moments)
 
 
 def environment(lab: InstallLab, folder: Path) -> dict[str, str]:

@@ -23,7 +23,7 @@ from profiler.correction import leaves_too_little
 from profiler.samples import Absence, Quantity
 
 PATIENCE = 2
-"""How many cycles in a row must miss the SLA before a step."""
+"""How many cycles in a row must miss the SLA with the present replicas before a step."""
 STEP = 0.25
 """The share of a stage's replicas that a step adds."""
 WINDOWS = 3
@@ -155,7 +155,8 @@ def close_loop(
         if assessment.never_down:
             return Feedback(memory=memory)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
-    memory = replace(memory, misses=min(PATIENCE, memory.misses + 1), met_since_s=None, room_since_s=None)
+    misses = memory.misses + _of_present_replicas(assessment, now_s)
+    memory = replace(memory, misses=min(PATIENCE, misses), met_since_s=None, room_since_s=None)
     if memory.misses < PATIENCE:
         return Feedback(memory=memory)
     if leaves_too_little(sla_s, assessment.profile.overhead_s):
@@ -195,6 +196,20 @@ def _starts(assessment: Assessment, stage: StageName) -> bool:
     return any(
         key[0] == stage and target.ready < target.desired and key not in assessment.failures
         for key, target in assessment.state.found()
+    )
+
+
+def _of_present_replicas(assessment: Assessment, now_s: float) -> bool:
+    """Whether what is missed is missed by the replicas of now, not by those of before the last change.
+
+    The latency of the whole pipeline holds what every stage was like for a window. A pipeline whose replicas never rest
+    would wait for ever: a miss that has lasted for several windows counts in any case.
+    """
+    stages, missed_since_s = assessment.spec.stages, assessment.state.memory.missed_since_s
+    lasts_s = 0.0 if missed_since_s is None else now_s - missed_since_s
+    moved_at_s = assessment.learning.stages_moved_at_s
+    return lasts_s >= WINDOWS * max(stage.metrics_window_s for stage in stages) or all(
+        settled(stage, moved_at_s, now_s) for stage in stages
     )
 
 

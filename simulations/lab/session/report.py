@@ -13,6 +13,7 @@ from optimizer.model import PipelineKey, PoolName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import spending
 from simulations.results.results import DecisionEntry, user_document
+from simulations.results.run_times import in_run_times
 from simulations.results.scoring import (
     Clock,
     Interval,
@@ -150,7 +151,7 @@ def lab_result(run: LiveRun) -> LabResult:
                 t_s=round(decision.now_s - run.began_s, 3),
                 pipeline=decision.pipeline,
                 changes=decision.changes,
-                reason=decision.reason,
+                reason=in_run_times(decision.reason, run.began_s),
             )
             for decision in run.decisions
         ),

@@ -18,7 +18,7 @@ from numpy.random import default_rng
 FASTER = 15
 DAY_S = 240
 NIGHT, NIGHT_OF_DAILY = 0.08, 0.2
-AT_NOON = 0.2
+AT_NOON = 0.4
 """The share (0–1) of the sessions of `daily` at noon that is kept: about as many as two cores can serve."""
 SEED = 7
 DAILY = Path(__file__).parents[1] / "daily" / "day.csv.gz"

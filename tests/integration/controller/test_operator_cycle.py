@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from kubernetes import client
 from waiting import until
 
+from controller.commands.overrides import pause, pin, resume
 from controller.core.state.decision import Decision, Outcome
 from controller.core.state.policy import Policy
 from controller.health import Health
@@ -24,6 +27,7 @@ from controller.telemetry import Telemetry
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.base import ReadAnswer, ReadRequest
 from simulations.lab.cluster import nodes
+from simulations.lab.cluster.control_plane import ControlPlane
 
 pytestmark = pytest.mark.lab
 
@@ -301,6 +305,33 @@ def test_the_write_is_by_name_of_the_operator(world: World, admin: client.ApiCli
     world.cycle()
     managers = client.AppsV1Api(admin).read_namespaced_deployment("captions", world.namespace).metadata.managed_fields
     assert ("sluice", "scale") in [(entry.manager, entry.subresource) for entry in managers]
+
+
+def test_a_person_pauses_pins_and_resumes_by_command(world: World, control_plane: ControlPlane) -> None:
+    world.add_workload("captions")
+    world.add_pipeline("captions")
+    world.metrics.offered = {"captions": 100.0}
+    key = f"{world.namespace}/captions"
+
+    def sluice(command: click.Command, *arguments: str) -> str:
+        done = CliRunner().invoke(command, [key, *arguments, "--kubeconfig", str(control_plane.kubeconfig)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "replicas stay as they are" in sluice(pause)
+    world.cycle()
+    assert world.replicas("captions") == 1
+    assert world.pipeline("captions")["status"]["summary"]["health"] == "Paused"
+
+    sluice(pin, "--stage", "asr", "--pool", world.pool, "--replicas", "3", "--for", "1h")
+    sluice(resume)
+    world.cycle()
+    planned = world.replicas("captions")
+    assert planned > 3, "resume ends the pause and all pins"
+
+    sluice(pin, "--stage", "asr", "--pool", world.pool, "--replicas", str(planned + 2))
+    world.cycle()
+    assert world.replicas("captions") == planned + 2
 
 
 def test_cycles_and_restarts_with_nothing_changed_write_nothing(world: World) -> None:

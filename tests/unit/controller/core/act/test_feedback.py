@@ -216,6 +216,25 @@ class TestStep:
         assert steps(found)
         assert min(number for number, _ in steps(found)) > window_cycles
 
+    def test_it_is_not_made_for_a_latency_of_before_another_stage_had_its_replicas(self) -> None:
+        spec = a_pipeline()
+        fewer = {**planned(spec, 100.0), VAD: 1}
+        found = run(12, constant(0.8), spec=spec, replicas=fewer, demand=lambda _: 100.0)
+        assert [change.stage for change in found[0].changes] == ["vad"]
+        (first, *_) = steps(found)
+        assert first[1] == "encoder"
+        assert first[0] > spec.stages[0].metrics_window_s / CYCLE_S
+
+    def test_it_is_made_after_three_windows_where_replicas_of_another_stage_never_rest(self) -> None:
+        spec = a_pipeline()
+
+        def restless(memory: PipelineMemory) -> PipelineMemory:
+            return replace(memory, stages_moved_at_s={**memory.stages_moved_at_s, "vad": NOW_S + 3600})
+
+        windows_s = 3 * spec.stages[0].metrics_window_s
+        found = run(int(windows_s / CYCLE_S) + 4, constant(0.8), spec=spec, kept=restless)
+        assert [number for number, _ in steps(found)] == [windows_s / CYCLE_S + 1]
+
     def test_it_is_not_made_while_replicas_of_another_stage_start(self) -> None:
         spec = a_pipeline()
         state = {**planned(spec), VAD: a_target(3, ready=2)}
