@@ -311,6 +311,8 @@ class AwsAccount:
         answer: A | None = None
         problem, refused = "", False
         failure: AwsFailure | None = None
+        with self._changed:
+            due_s = watched.due_s
         try:
             answer = question()
         except _Refused as error:
@@ -327,7 +329,8 @@ class AwsAccount:
             wait_s = watched.refresh_s
             if watched.failed:
                 wait_s = min(wait_s, _LONGEST_RETRY_S, _RETRY_S * 2 ** min(watched.failed - 1, 10))
-            watched.due_s = self._clock() + wait_s * (1 + _JITTER * (2 * self._jitter() - 1))
+            if watched.due_s == due_s:  # otherwise it was changed meanwhile, and this answer may be of before
+                watched.due_s = self._clock() + wait_s * (1 + _JITTER * (2 * self._jitter() - 1))
             watched.tried = True
             self._changed.notify_all()
 

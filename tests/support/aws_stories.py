@@ -1,7 +1,7 @@
 """A pipeline on plain instances of three Auto Scaling groups, whose pools ask AWS for prices and a quota."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from aws_service import AwsService, aws_service
 from moto_account import REGION, MotoAccount, moto_account
+from typing_extensions import override
 
 from controller.aws.account import AwsAccount
 from controller.aws.clients import AwsClients
 from controller.aws.groups import AwsGroups
 from controller.aws.prices import AwsPrices
 from controller.aws.quotas import AwsQuotas
+from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity
 from profiler.sources.base import ReadAnswer, ReadRequest
 
@@ -64,6 +66,24 @@ class Metrics:
         )
 
 
+class SteppedAccount(AwsAccount):
+    """Asks AWS in the thread of the test, for what is due when a cycle names it."""
+
+    def __init__(self, *ports: Any, **settings: Any) -> None:
+        super().__init__(*ports, **settings)
+        self.close()  # no threads of its own
+
+    @override
+    def watch(
+        self,
+        prices: Mapping[AwsPrice, PriceQuote | None],
+        quotas: Collection[QuotaSource],
+        groups: Collection[str] = (),
+    ) -> None:
+        super().watch(prices, quotas, groups)
+        self.refresh()
+
+
 @dataclass
 class AwsStory:
     """The account as the operator sees it at `service.url`, and as its owner does."""
@@ -75,9 +95,8 @@ class AwsStory:
     metrics: Metrics = field(default_factory=Metrics)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, and let everything that is due by then be asked for."""
+        """Let time pass; the next cycle asks for everything that is due by then."""
         self.clock.ahead_s += seconds
-        self.account.refresh()
 
     def desired(self) -> Mapping[str, int]:
         """Return the desired capacity of the groups."""
@@ -108,17 +127,14 @@ def aws_story(monkeypatch: pytest.MonkeyPatch, namespace: str) -> Iterator[AwsSt
         service.spot = {("g5.xlarge", "us-east-1a"): 0.40, ("g5.xlarge", "us-east-1b"): 0.42}
         service.quotas = {INF_QUOTA: 64.0}
         clients, clock = AwsClients(region=REGION), Clock()
-        account = AwsAccount(
+        account = SteppedAccount(
             AwsPrices(clients.client),
             AwsQuotas(clients.client),
             lambda: AwsGroups(clients.client, REGION),
             clock=clock,
             jitter=lambda: 0.5,
         )
-        try:
-            yield AwsStory(moto=moto, service=service, account=account, clock=clock)
-        finally:
-            account.close()
+        yield AwsStory(moto=moto, service=service, account=account, clock=clock)
 
 
 def a_pool(group: str, suffix: str = "") -> dict[str, Any]:

@@ -271,6 +271,27 @@ class TestScaling:
         an_account(groups).scale("vad", 1, 4, first=["i-0"])
         assert groups.told == [("desired", 4)]
 
+    def test_a_group_that_is_scaled_while_it_is_read_is_read_again(self) -> None:
+        groups, now = Groups(a_group(an_instance("i-0"))), [NOW_S]
+        account = AwsAccount(cast("Any", None), cast("Any", None), lambda: groups, clock=lambda: now[0])
+        account.close()
+        account.watch({}, (), ["vad"])
+        read, during = groups.read, [lambda: account.scale("vad", 1, 4)]
+
+        def reading(name: str, now_s: float) -> Group:
+            before = read(name, now_s)
+            if during:
+                now[0] += 1.0
+                during.pop()()
+                groups.group = replace(groups.group, desired=4)
+            return before
+
+        groups.read = reading  # type: ignore[method-assign]
+        account.refresh()
+        assert account.group("vad").group.desired == 1
+        account.refresh()
+        assert account.group("vad").group.desired == 4
+
     def change(self, before: int, after: int) -> ReplicaChange:
         return ReplicaChange(
             stage=StageName("asr"),
