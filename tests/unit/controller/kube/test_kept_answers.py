@@ -26,7 +26,7 @@ from controller.core.state.decision import PoolDecision
 from controller.core.state.snapshot import PoolState
 from controller.kube.carried_state import CarriedState
 from controller.kube.karpenter import Karpenter
-from controller.kube.kept_answers import kept_quote
+from controller.kube.kept_answers import kept_quota, kept_quote
 from controller.kube.reader import Resources
 from controller.kube.status import pool_status
 from controller.kube.store import ResourceStore
@@ -213,6 +213,32 @@ class TestStatus:
             "increaseToVcpus": 68,
             "worthPerHour": "0.4",
         }
+
+    @pytest.mark.parametrize(
+        ("edited", "limit"),
+        [
+            ({}, 64.0),
+            ({"usedByOthersVcpus": None}, 64.0),
+            ({"code": "L-DB2E81BA"}, None),
+            ({"region": "eu-west-1"}, None),
+            ({"limitVcpus": "-1"}, None),
+            ({"limitVcpus": "nan"}, None),
+            ({"usedByOthersVcpus": "many"}, None),
+            ({"asOf": "today"}, None),
+        ],
+    )
+    def test_a_restart_goes_on_with_the_quota_of_the_status(self, edited: dict[str, Any], limit: float | None) -> None:
+        document = {
+            "code": INF.code,
+            "region": INF.region,
+            "limitVcpus": "64",
+            "usedByOthersVcpus": "8",
+            "asOf": "2026-01-01T00:00:00Z",
+            **edited,
+        }
+        kept = kept_quota({"quota": document}, INF)
+        assert (None if kept is None else kept.limit_vcpus) == limit
+        assert kept_quota({}, INF) is None
 
     def test_a_quota_that_does_not_bind_has_no_worth(self) -> None:
         reading = QuotaReading(limit_vcpus=640.0, others_vcpus=0.0, as_of_s=1_790_000_000.0)
