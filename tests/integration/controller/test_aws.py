@@ -80,13 +80,12 @@ class World:
         )
 
     def apply(self, *groups: str) -> None:
-        for group in groups:
-            self.manifests.append(a_pool(group, self.suffix))
-            self._objects.create_cluster_custom_object(GROUP, VERSION, "computepools", self.manifests[-1])
-        self.manifests.append(a_pipeline(self.namespace, *groups, suffix=self.suffix))
-        self._objects.create_namespaced_custom_object(
-            GROUP, VERSION, self.namespace, "speechpipelines", self.manifests[-1]
-        )
+        for pool in (a_pool(group, self.suffix) for group in groups):
+            self._objects.create_cluster_custom_object(GROUP, VERSION, "computepools", pool)
+            self.manifests.append(pool)
+        pipeline = a_pipeline(self.namespace, *groups, suffix=self.suffix)
+        self._objects.create_namespaced_custom_object(GROUP, VERSION, self.namespace, "speechpipelines", pipeline)
+        self.manifests.append(pipeline)
 
     def cycle(self) -> int:
         self._resync()
@@ -124,8 +123,8 @@ class World:
         self._reader.close()
         self._reporter.close()
         self._objects.delete_collection_namespaced_custom_object(GROUP, VERSION, self.namespace, "speechpipelines")
-        for manifest in self.manifests[:-1]:
-            self._objects.delete_cluster_custom_object(GROUP, VERSION, "computepools", manifest["metadata"]["name"])
+        for pool in (each for each in self.manifests if each["kind"] == "ComputePool"):
+            self._objects.delete_cluster_custom_object(GROUP, VERSION, "computepools", pool["metadata"]["name"])
 
 
 @pytest.fixture
