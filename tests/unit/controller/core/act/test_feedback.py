@@ -229,7 +229,7 @@ class TestStep:
         spec = a_pipeline()
 
         def restless(memory: PipelineMemory) -> PipelineMemory:
-            return replace(memory, stages_moved_at_s={**memory.stages_moved_at_s, "vad": NOW_S + 3600})
+            return replace(memory, stages_moved_at_s={**memory.stages_moved_at_s, StageName("vad"): NOW_S + 3600})
 
         windows_s = 3 * spec.stages[0].metrics_window_s
         found = run(int(windows_s / CYCLE_S) + 4, constant(0.8), spec=spec, kept=restless)
