@@ -30,6 +30,9 @@ _HEADER = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+=[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$"
 _USERNAME = r"^[^:\x00-\x1f\x7f]+$"
 _MATCH = r"^[A-Za-z_][A-Za-z0-9_]*=[\x21-\x7d][\x21-\x7e]*$"  # not =~, which would not be a regular expression
 _REGION = r"^[a-z0-9-]+$"
+_ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]+$"
+_NAMESPACE = r"^[0-9A-Za-z.\-_/#:]+$"
+_DIMENSION = r"^[\x21-\x7e]{1,255}$"
 _PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
 _ADDRESS = r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _RULES = {
@@ -38,6 +41,9 @@ _RULES = {
     _USERNAME: "must be a user name without colons and control characters",
     _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
     _MATCH: "must be labels with values such as cluster=eu-1, not beginning with ~, separated by commas",
+    _ROLE: "must be the ARN of an IAM role, such as arn:aws:iam::123456789012:role/sluice",
+    _NAMESPACE: "must be a namespace of CloudWatch: letters, digits and . - _ / # :",
+    _DIMENSION: "must be two names of dimensions, such as Namespace,PodName",
     _REGION: "must be lower-case letters, digits and -, such as eu-west-1",
 }
 
@@ -71,8 +77,10 @@ class OperatorSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SLUICE_", frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    metrics: Annotated[tuple[Literal["prometheus", "direct"], ...], NoDecode, Field(min_length=1)] = ("prometheus",)
-    """Metric sources, preferred first: prometheus (default), direct, or prometheus,direct."""
+    metrics: Annotated[tuple[Literal["prometheus", "direct", "cloudwatch"], ...], NoDecode, Field(min_length=1)] = (
+        "prometheus",
+    )
+    """Metric sources, preferred first: prometheus (default), direct, or cloudwatch alone."""
     prometheus_url: Url | None = None
     """URL of Prometheus, such as http://prometheus:9090."""
     prometheus_token_file: Path | None = None
@@ -114,6 +122,16 @@ class OperatorSettings(BaseSettings):
     """Time between cycles; default 15s."""
     scrape_interval: PositiveDuration = "15s"
     """Time between two scrapes of a pod, by Prometheus or directly; default 15s."""
+    aws_region: Annotated[str, Field(pattern=_REGION)] | None = None
+    """AWS region of Auto Scaling groups and of the token service; default: that of the environment (AWS_REGION)."""
+    aws_role: Annotated[str, Field(pattern=_ROLE)] | None = None
+    """ARN of an IAM role to assume for prices, quotas and Auto Scaling groups; default: none."""
+    cloudwatch_namespace: Annotated[str, Field(pattern=_NAMESPACE, max_length=255)] = "Sluice"
+    """Namespace of the stages' metrics in CloudWatch; default Sluice."""
+    cloudwatch_dimensions: Annotated[
+        tuple[Annotated[str, Field(pattern=_DIMENSION)], ...], NoDecode, Field(min_length=2, max_length=2)
+    ] = ("Namespace", "PodName")
+    """Dimensions of these metrics with the namespace and the name of a pod; default Namespace,PodName."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """Limit on the spend of all pipelines together, in USD per hour; default: none."""
     composition: Literal["rss", "sum"] = "rss"
@@ -152,7 +170,14 @@ class OperatorSettings(BaseSettings):
     """text (default), or json, which includes the decision records."""
 
     @field_validator(
-        "namespaces", "metrics", "scrape_endpoints", "prometheus_headers", "max_priority", "match_labels", mode="before"
+        "namespaces",
+        "metrics",
+        "scrape_endpoints",
+        "prometheus_headers",
+        "max_priority",
+        "match_labels",
+        "cloudwatch_dimensions",
+        mode="before",
     )
     @classmethod
     def _split(cls, value: object) -> object:
@@ -258,8 +283,20 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings("; ".join(map(_message, error.errors()))) from None
     if len(set(settings.metrics)) < len(settings.metrics):
         raise InvalidSettings(f"{_flag('metrics')}: {','.join(settings.metrics)!r}: must name each source once")
+    if "cloudwatch" in settings.metrics:
+        if len(settings.metrics) > 1:
+            raise InvalidSettings(
+                f"{_flag('metrics')}: {','.join(settings.metrics)!r}: cloudwatch must be the only source"
+            )
+        if settings.restricts_queries:
+            raise InvalidSettings(
+                f"{_flag('metrics')}: cloudwatch: users' queries cannot be restricted to their namespace there; "
+                "name one namespace in --namespaces, or set --no-restrict-queries"
+            )
     if "prometheus" in settings.metrics and settings.prometheus_url is None:
-        raise InvalidSettings(f"{_flag('prometheus_url')} is required, except with --metrics=direct")
+        raise InvalidSettings(
+            f"{_flag('prometheus_url')} is required, except with --metrics=direct and --metrics=cloudwatch"
+        )
     if settings.namespace_label == settings.pod_label:
         raise InvalidSettings(f"{_flag('pod_label')}: {settings.pod_label!r}: must not be that of --namespace-label")
     matched = [label.partition("=")[0] for label in settings.match_labels]

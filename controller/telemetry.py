@@ -30,7 +30,9 @@ from controller.core.assess.availability import unavailable
 from controller.core.messages.sentences import missed
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause
+from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
 from optimizer.model import PipelineKey, PoolName
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
@@ -175,6 +177,36 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ),
     ("pool_limit", "Maximum number of instances of the pool", ["pool"]),
     ("pool_price_usd_per_hour", "Price of an instance in USD per hour", ["pool"]),
+    (
+        "pool_price_age_seconds",
+        "Time since the price of the pool was looked up; no series without price.aws, and before the first look-up",
+        ["pool"],
+    ),
+    (
+        "pool_price_day_usd_per_hour",
+        "Lowest and highest spot price of the last day in USD per hour, over the types and zones of the pool",
+        ["pool", "bound"],
+    ),
+    (
+        "pool_quota_vcpus",
+        "The quota of the AWS account that bounds the pool, in vCPUs; no series while it is not known",
+        ["pool", "code"],
+    ),
+    (
+        "pool_quota_others_vcpus",
+        "vCPUs of that quota that instances outside of the pool use; no series while it is not known",
+        ["pool", "code"],
+    ),
+    (
+        "pool_quota_instances",
+        "Instances of the pool that the quota allows; no series while it is not known",
+        ["pool", "code"],
+    ),
+    (
+        "pool_provider_refuses",
+        "1 if the provider has refused a launch for the pool in the last 15 minutes, by class of error, else 0",
+        ["pool", "class"],
+    ),
     (
         "pool_shadow_price_usd_per_hour",
         "Saving by one more instance in USD per hour; no series while it was not computed",
@@ -556,8 +588,33 @@ class _Gauges:
             self.set("pool_arriving_nodes", labels, len(state.node_pool.claims))
         self.set("pool_limit", labels, decision.limit)
         self.set("pool_price_usd_per_hour", labels, state.spec.price_per_hour)
+        self._add_price(state, labels, now_s)
+        self._add_quota(state, decision.name)
+        if state.node_pool is not None:
+            recent = [error.kind for error in state.node_pool.errors if now_s - error.at_s <= ERRORS_COUNT_S]
+            for kind in ErrorClass:
+                self.set("pool_provider_refuses", [decision.name, kind.value], kind in recent)
         self.set("pool_shadow_price_usd_per_hour", labels, decision.shadow_price_per_hour)
         self.set("pool_unavailable", labels, unavailable(decision.memory, now_s))
+
+    def _add_price(self, state: PoolState, labels: Sequence[str], now_s: float) -> None:
+        quote = state.spec.price
+        if quote is None:
+            return
+        if quote.as_of_s is not None and quote.origin in {PriceOrigin.LISTED, PriceOrigin.SPOT}:
+            self.set("pool_price_age_seconds", labels, max(0.0, now_s - quote.as_of_s))
+        if quote.day is not None:
+            self.set("pool_price_day_usd_per_hour", [*labels, "low"], quote.day.low_per_hour)
+            self.set("pool_price_day_usd_per_hour", [*labels, "high"], quote.day.high_per_hour)
+
+    def _add_quota(self, state: PoolState, name: PoolName) -> None:
+        source, reading = state.spec.quota, state.quota
+        if source is None or reading is None:
+            return
+        labels = [name, source.code]
+        self.set("pool_quota_vcpus", labels, reading.limit_vcpus)
+        self.set("pool_quota_others_vcpus", labels, reading.others_vcpus)
+        self.set("pool_quota_instances", labels, state.quota_instances)
 
 
 def _readings(snapshot: Snapshot) -> Iterator[Reading]:

@@ -15,6 +15,8 @@ class LimitKind(Enum):
 
     BUDGET = "Budget"
     POOL = "Pool"
+    QUOTA = "Quota"
+    """The limit of a pool that is a quota of the account: made of a `POOL` by the caller, who knows of quotas."""
     BOUNDS = "Bounds"
     SLA = "Sla"
     """No allocation within the bounds meets the latency, at any price."""
@@ -22,7 +24,9 @@ class LimitKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """The binding constraint. `name` is the pool of a `POOL`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
+    """The binding constraint.
+
+    `name` is the pool of a `POOL`, the code of a `QUOTA`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
 
     None for other kinds, and where the budget is that of the pipeline itself or of the whole fleet.
     """

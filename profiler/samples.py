@@ -144,6 +144,8 @@ class MetricsTier(Enum):
     """Where the numbers of a pipeline come from, best first. A pipeline falls to a lower tier when metrics are lost."""
 
     PROMETHEUS = "Prometheus"
+    CLOUDWATCH = "CloudWatch"
+    """Amazon CloudWatch, in place of Prometheus."""
     DIRECT_SCRAPE = "DirectScrape"
     """The endpoints of the pods, scraped by the operator."""
     HOLDING = "Holding"

@@ -54,13 +54,21 @@ Targets = Mapping[tuple[str, Target], FoundTarget]
 
 
 def find_targets(specs: Iterable[PipelineSpec], inventory: Inventory) -> dict[tuple[str, Target], FoundTarget]:
-    """Return the Deployments and StatefulSets that `specs` name, as found in `inventory`. Other kinds are left out."""
+    """Return the Deployments and StatefulSets that `specs` name, as found in `inventory`. Other kinds are left out.
+
+    Auto Scaling groups are not objects of the cluster: they count as not read.
+    """
     found = {}
     for spec in specs:
         workspace = inventory.workspaces[spec.namespace]
         lists = {"Deployment": workspace.deployments, "StatefulSet": workspace.stateful_sets}
         for placement in spec.placements().values():
             target = placement.target
+            if target.is_group:
+                unread = (
+                    f"{target} is at AWS, which is not asked here; the status of the pipeline says whether it exists"
+                )
+                found[spec.namespace, target] = FoundTarget(unread=unread)
             listed = lists.get(target.kind) if target.api_version == "apps/v1" else None
             if listed is not None:
                 found[spec.namespace, target] = _found(target, listed, workspace)

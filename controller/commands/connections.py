@@ -121,6 +121,8 @@ _VALUE_NAMES = {
     "scrape_interval": "TIME",
     "decision_time": "TIME",
     "lease_duration": "TIME",
+    "aws_role": "ARN",
+    "cloudwatch_dimensions": "NAME,NAME",
     "fleet_budget": "USD",
     "composition": "rss|sum",
     "namespaces": "NAME,...",

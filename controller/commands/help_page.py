@@ -32,6 +32,9 @@ MORE: Mapping[tuple[str, str], frozenset[str]] = {
     ("--keda-*", "External scaler for KEDA."): frozenset(
         {"--keda-address", "--keda-certificate-file", "--keda-key-file"}
     ),
+    ("--aws-*, --cloudwatch-*", "Role and region; metrics in CloudWatch."): frozenset(
+        {"--aws-region", "--aws-role", "--cloudwatch-namespace", "--cloudwatch-dimensions"}
+    ),
     ("--host, --port", "Address of metrics and probes."): frozenset({"--host", "--port"}),
     ("--max-priority, --pool-status", "Rights of namespaces; status of pools."): frozenset(
         {"--max-priority", "--pool-status"}

@@ -18,6 +18,7 @@ from controller.resources.fields import duration_s
 from controller.settings import InvalidSettings, OperatorSettings, load_settings
 
 if TYPE_CHECKING:
+    from controller.aws.account import AwsAccount
     from controller.health import Health
     from controller.keda.external_scaler import ExternalScaler
     from controller.kube.store import ResourceStore
@@ -87,12 +88,22 @@ def operating_policy(settings: OperatorSettings) -> Policy:
 def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource":
     """Return the metric source that `settings` select; closing `parts` closes the source too."""
     from profiler.samples import MetricsTier
+    from profiler.sources.cloudwatch import CloudWatchSource
     from profiler.sources.direct import DirectSource
     from profiler.sources.presets import PresetFiles
     from profiler.sources.prometheus import PrometheusSource
     from profiler.sources.restriction import RestrictedSource
     from profiler.sources.tiers import TieredSource
 
+    if settings.metrics == ("cloudwatch",):
+        namespace, pod = settings.cloudwatch_dimensions
+        return parts.enter_context(
+            closing(
+                CloudWatchSource(
+                    settings.aws_region, namespace=settings.cloudwatch_namespace, dimensions=(namespace, pod)
+                )
+            )
+        )
     presets = PresetFiles(settings.presets_directory)
     sources: dict[MetricsTier, MetricSource] = {}
     for name in settings.metrics:
@@ -109,6 +120,26 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
             sources[MetricsTier.DIRECT_SCRAPE] = parts.enter_context(closing(direct))
     source = TieredSource(sources) if len(sources) > 1 else next(iter(sources.values()))
     return RestrictedSource(source, settings.series_labels) if settings.restricts_queries else source
+
+
+def aws_account(settings: OperatorSettings, clock: Callable[[], float]) -> "AwsAccount":
+    """Return the account that pools look up prices and quotas in; nothing is asked unless a pool does."""
+    from controller.aws.account import AwsAccount
+    from controller.aws.clients import GROUPS_READ_S, AwsClients
+    from controller.aws.failure import AwsFailure
+    from controller.aws.groups import AwsGroups
+    from controller.aws.prices import AwsPrices
+    from controller.aws.quotas import AwsQuotas
+
+    clients = AwsClients(region=settings.aws_region, role=settings.aws_role)
+    of_groups = AwsClients(region=settings.aws_region, role=settings.aws_role, read_s=GROUPS_READ_S, attempts=1)
+
+    def groups() -> AwsGroups:
+        if of_groups.region is None:
+            raise AwsFailure("Auto Scaling groups: no region: set --aws-region (SLUICE_AWS_REGION)")
+        return AwsGroups(of_groups.client, of_groups.region)
+
+    return AwsAccount(AwsPrices(clients.client), AwsQuotas(clients.client), groups, clock=clock)
 
 
 def external_scaler(
@@ -157,6 +188,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.handlers import ResourceWatches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
+    from controller.kube.auto_scaling import GroupActuator
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.first_contact import FirstContact
@@ -218,6 +250,8 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.enter_context(server)
         _LOG.info("metrics and probes at %s", server.url)
         pipelines, pools, budgets = ResourceStore(), ResourceStore(), ResourceStore()
+        account = aws_account(settings, gateway.server_clock.now_s)
+        parts.callback(account.close)
         cluster = parts.enter_context(
             Cluster(
                 gateway,
@@ -229,7 +263,14 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         reader = Reader(
             gateway,
             metric_source(settings, parts),
-            Resources(pipelines, pools, budgets, namespaces=settings.namespaces, priorities=settings.priorities),
+            Resources(
+                pipelines,
+                pools,
+                budgets,
+                namespaces=settings.namespaces,
+                priorities=settings.priorities,
+                account=account,
+            ),
             cluster=cluster,
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
@@ -278,7 +319,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,
-            actuator=Actuator(gateway, written=cluster.written),
+            actuator=Actuator(gateway, written=cluster.written, groups=GroupActuator(account, permit)),
             reporter=reporter,
             resync=watches.resync,
             watch=watches.start,

@@ -4,7 +4,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import yaml
 from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer_pool
 from controller.core.assess.shared import linked
 from controller.core.codec import InvalidRecord
+from controller.core.state.cloud import AwsPrice, PriceQuote
 from controller.core.state.learned import LearnedPlacement, placeholders, read_learned
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec, with_basis
 from controller.resources.base import Breach
 from controller.resources.validation import Finding, Validation, finding_of
-from optimizer.model import Composition, GroupBudget, PipelineKey, PoolName, Problem, StageName
+from optimizer.model import Composition, GroupBudget, InvalidProblem, PipelineKey, PoolName, Problem, StageName
 
 DEFAULT_STEPS = 10
 MAX_STEPS = 1000
@@ -139,13 +140,27 @@ def ask(
 
 
 def specs_of(
-    checked: Validation,
+    checked: Validation, quote_of: Callable[[AwsPrice], PriceQuote | None] = lambda _: None
 ) -> tuple[dict[PipelineKey, PipelineSpec], dict[PoolName, PoolSpec]]:
-    """Return the specs of the pipelines, by namespace and name, and of the pools, by name, in valid manifests."""
-    from controller.resources.translate import pipeline_spec, pool_spec
+    """Return the specs of the pipelines, by namespace and name, and of the pools, by name, in valid manifests.
+
+    `quote_of` returns what AWS says about the price of a pool, None where it was not asked or did not answer.
+
+    Raises:
+        click.ClickException: a pool has no price: AWS gave none, and neither the manifest nor the bundled table has it.
+    """
+    from controller.resources.translate import aws_price, pipeline_spec, pool_spec
 
     pipelines = {spec.key: spec for spec in map(pipeline_spec, checked.pipelines)}
-    return pipelines, {spec.name: spec for spec in map(pool_spec, checked.pools)}
+    pools: dict[PoolName, PoolSpec] = {}
+    for pool in checked.pools:
+        source = aws_price(pool)
+        try:
+            spec = pool_spec(pool, None if source is None else quote_of(source))
+        except InvalidProblem as error:
+            raise click.ClickException(f"ComputePool {pool.metadata.name}: {error}") from None
+        pools[spec.name] = spec
+    return pipelines, pools
 
 
 def budgets_of(checked: Validation, specs: Iterable[PipelineSpec]) -> list[GroupBudget]:

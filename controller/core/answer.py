@@ -1,12 +1,14 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
 from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
 from controller.core.act.starting import starting_replicas
 from controller.core.act.targets import Aim
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.prices import next_price
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
@@ -41,10 +43,12 @@ def pipeline_decision(
     now_s: float,
     policy: Policy,
     launches_s: Mapping[PoolName, float],
+    quotas: Mapping[PoolName, str],
 ) -> PipelineDecision:
     """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas.
 
-    `launches_s` has how long a new node of each elastic pool takes.
+    `launches_s` has how long a new node of each elastic pool takes, and `quotas` the code of the quota that bounds a
+    pool, for those where one does.
     """
     missed_since_s = _missed_since_s(assessment, now_s)
     plan, horizon = fleet.plans[assessment.key], assessment.demand.horizon
@@ -70,7 +74,7 @@ def pipeline_decision(
             falls_at_s=assessment.demand.falls_at_s,
         ),
         profile=assessment.profile,
-        plan=reported,
+        plan=_naming_quota(reported, quotas),
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
             *_holds(assessment, aim, rollout.holds),
@@ -104,6 +108,23 @@ def pipeline_decision(
         miss=_miss(assessment, missed_since_s, now_s),
         starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
     )
+
+
+def _naming_quota(plan: PipelinePlan, quotas: Mapping[PoolName, str]) -> PipelinePlan:
+    """Return `plan` with the quota as what limits it, where it is limited by a pool that a quota bounds."""
+    limit = plan.limited_by
+    if limit is None or limit.kind is not LimitKind.POOL or limit.name is None or limit.name not in quotas:
+        return plan
+    return replace(plan, limited_by=Limit(kind=LimitKind.QUOTA, name=quotas[PoolName(limit.name)]))
+
+
+def binding_quotas(snapshot: Snapshot) -> Mapping[PoolName, str]:
+    """Return the codes of the quotas that bound pools, by the pool."""
+    return {
+        name: pool.spec.quota.code
+        for name, pool in snapshot.pools.items()
+        if pool.spec.quota is not None and pool.bound_by_quota
+    }
 
 
 def _missed_since_s(assessment: Assessment, now_s: float) -> float | None:
@@ -307,6 +328,7 @@ def pool_decision(
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),
         memory=memory,
+        price=next_price(pool, snapshot.now_s),
     )
 
 

@@ -2,7 +2,7 @@
 
 from controller.core.act.rollout import roll_out
 from controller.core.act.targets import find_aims
-from controller.core.answer import budget_decisions, pipeline_decision, pool_decision
+from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.availability import find_availability
 from controller.core.assess.budgets import group_budgets
@@ -33,14 +33,14 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     else:
         fleet = plan_fleet(assessments, world.pools, policy, budgets)
     aims = find_aims(assessments, fleet, world, policy)
-    launches = launches_s(snapshot)
+    launches, quotas = launches_s(snapshot), binding_quotas(snapshot)
     rollout = roll_out(assessments, fleet, aims, snapshot, policy, availability.trials())
     return Decision(
         now_s=snapshot.now_s,
         policy=policy,
         pipelines=tuple(
             pipeline_decision(
-                each, fleet, aims[each.key], rollout.pipelines[each.key], snapshot.now_s, policy, launches
+                each, fleet, aims[each.key], rollout.pipelines[each.key], snapshot.now_s, policy, launches, quotas
             )
             for each in assessments
         ),

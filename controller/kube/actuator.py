@@ -11,6 +11,7 @@ from enum import Enum
 
 from controller.core.state.decision import PipelineDecision, ReplicaChange
 from controller.core.state.spec import Target
+from controller.kube.auto_scaling import GroupActuator
 from controller.kube.gateway import (
     PODS,
     Conflict,
@@ -63,9 +64,19 @@ class Write:
 class Actuator:
     """Writes the replica counts of workloads through the scale subresource."""
 
-    def __init__(self, gateway: Gateway, *, written: Callable[[str, Target, Scale], None] = lambda *_: None) -> None:
-        """`written` is called after each write with the namespace, the target and the resulting scale."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        written: Callable[[str, Target, Scale], None] = lambda *_: None,
+        groups: GroupActuator | None = None,
+    ) -> None:
+        """`written` is called after each write with the namespace, the target and the resulting scale.
+
+        `groups` scales Auto Scaling groups.
+        """
         self._gateway = gateway
+        self._groups = groups
         self._written = written
         self._turn = 0
         self._failed: dict[tuple[PipelineKey, Target], int] = {}
@@ -125,6 +136,11 @@ class Actuator:
 
     def _scale(self, namespace: str, change: ReplicaChange) -> None:
         """Scale once; after a conflict, scale again only if the number of replicas is as it was when decided."""
+        if change.target.is_group:
+            if self._groups is None:
+                raise Failed(f"{change.target}: this operator does not scale Auto Scaling groups")
+            self._groups.scale(change)
+            return
         self._set_deletion_costs(namespace, change)
         try:
             scale = self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from controller.core.codec import InvalidRecord
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, Target
@@ -28,6 +28,7 @@ class CarriedState:
         self._kept: KeptMemory | None = None
         self._pipelines: Mapping[str, PipelineMemory] = {}
         self._pools: Mapping[str, PoolMemory] = {}
+        self._prices: Mapping[str, PriceMemory | None] = {}
         self._plans: Mapping[str, Planned | None] = {}
 
     def resume_from(self, kept: KeptMemory) -> None:
@@ -47,6 +48,7 @@ class CarriedState:
         """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
         self._pipelines = {each.spec.uid: each.memory for each in decision.pipelines}
         self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
+        self._prices = {pools[pool.name].uid: pool.price for pool in decision.pools}
         self._plans = {each.spec.uid: each.planned for each in decision.pipelines}
 
     def memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
@@ -84,6 +86,11 @@ class CarriedState:
         memory = self._pools.get(resource.uid)
         return _stored_pool_memory(resource) if memory is None else memory
 
+    def priced(self, resource: KeptResource) -> PriceMemory | None:
+        """Return the price of a pool in the last cycle or before a restart, None where it is not known."""
+        known = self._prices.get(resource.uid)
+        return _stored_price(resource) if known is None else known
+
     def _stored(self, resource: KeptResource) -> Json | None:
         """Return the memory document that an earlier process left, the newer one of status and Lease."""
         in_status: Json | None = resource.status().get("memory")
@@ -106,3 +113,21 @@ def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
     except (ValueError, TypeError) as error:
         _LOG.warning("pool %s: starting without memory: %s", resource.name, error)
         return PoolMemory()
+
+
+def _stored_price(resource: KeptResource) -> PriceMemory | None:
+    """Return the price that `controller.kube.status` wrote into a pool's status; None when it is not valid."""
+    status = resource.status()
+    try:
+        per_hour, price = status.get("pricePerHour"), status.get("price") or {}
+        if per_hour is None:
+            return None
+        before, changed = price.get("beforePerHour"), price.get("changedAt")
+        return PriceMemory(
+            per_hour=float(per_hour),
+            before_per_hour=None if before is None else float(before),
+            changed_at_s=None if changed is None else seconds(changed),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        _LOG.warning("pool %s: starting without its last price: %s", resource.name, error)
+        return None

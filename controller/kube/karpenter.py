@@ -3,17 +3,19 @@
 The names, labels, conditions and Events are those of Karpenter's API karpenter.sh/v1. A NodeClaim has the conditions
 `Launched` and `Registered`. If the provider has no capacity, Karpenter writes the Event `InsufficientCapacityError`
 about the NodeClaim and deletes it. The Event `Nominated` about a pod names the NodeClaim that it is to run on. The
-cluster autoscaler writes `TriggeredScaleUp` about the pod.
+cluster autoscaler writes `TriggeredScaleUp` about the pod. If it cannot scale a group, it writes `FailedToScaleUpGroup`
+or `ScaleUpFailed` about its status, a ConfigMap in kube-system.
 """
 
 import logging
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
 from controller.adoption.amounts import Amounts, amounts
+from controller.core.state.provider_errors import ProviderError, classify
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
 from controller.core.state.spec import Target
 from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound
@@ -25,6 +27,9 @@ _EXPECTS = ("Nominated", "TriggeredScaleUp")
 _NO_CAPACITY = "InsufficientCapacityError"
 _CLUSTER_EVENTS = "default"
 """The namespace of Events about objects that are in no namespace."""
+_NO_SCALE_UP = ("FailedToScaleUpGroup", "ScaleUpFailed")
+_AUTOSCALER_EVENTS = "kube-system"
+"""The namespace of the cluster autoscaler's status, which its Events about groups are about."""
 _EARLIER_S = 60.0
 """The first failure may be earlier than the cycle that saw it: a controller tries again ever more rarely."""
 _LONGEST = 1024  # characters of a message, which its writer may make as long as an object can be
@@ -93,11 +98,28 @@ class Karpenter:
             selector,
             [claim for claim in self._read.claims if _made_by(claim, node_pool)],
             nodes,
-            failures.values(),
+            tuple(failures.values()),
         )
         if self._read.problem is None:
             return state
         return replace(state, problem=self._read.problem, detail=self._read.detail)
+
+    def instance_ids(self, node_pool: str | None, selector: Mapping[str, str], nodes: Iterable[Json]) -> frozenset[str]:
+        """Return the IDs of the cloud's instances of a pool: its nodes, and the launched NodeClaims of `node_pool`.
+
+        A provider ID is such as `aws:///us-east-1a/i-0123456789abcdef0`.
+        """
+        of_nodes = (
+            (node.get("spec") or {}).get("providerID")
+            for node in nodes
+            if selector.items() <= (node["metadata"].get("labels") or {}).items()
+        )
+        of_claims = (
+            (claim.get("status") or {}).get("providerID")
+            for claim in self._read.claims
+            if node_pool is not None and _made_by(claim, node_pool) and not _contradicts(claim, selector)
+        )
+        return frozenset(str(found).rpartition("/")[2] for found in (*of_nodes, *of_claims) if found)
 
     def launch_failures(self) -> Mapping[str, LaunchFailure]:
         """Return the launches that failed for want of capacity, by the name of the NodeClaim.
@@ -109,6 +131,24 @@ class Karpenter:
         found = self._listed(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
         failures = (LaunchFailure(claim=_about(each), at_s=event_s(each), reason=_message(each)) for each in found)
         return {failure.claim: failure for failure in failures}
+
+    def scale_up_failures(self, groups: Collection[str]) -> Mapping[str, tuple[LaunchFailure, ...]]:
+        """Return why the cluster autoscaler could not scale these groups up, by the name of the group.
+
+        Nothing is known to an operator of some namespaces without `kube-system`.
+        """
+        if not groups or (self._namespaces and _AUTOSCALER_EVENTS not in self._namespaces):
+            return {}
+        found = [each for reason in _NO_SCALE_UP for each in self._listed(_AUTOSCALER_EVENTS, f"reason={reason}")]
+        found.sort(key=event_s)
+        return {
+            group: tuple(
+                LaunchFailure(claim=each["metadata"]["name"], at_s=event_s(each), reason=_message(each))
+                for each in found
+                if _names_group(_message(each), group)
+            )
+            for group in groups
+        }
 
     def expected(self, namespace: str) -> Mapping[str, tuple[ExpectedNode, ...]]:
         """Return the nodes that autoscalers have announced for the pods of `namespace`, by the name of the pod."""
@@ -153,7 +193,7 @@ def node_pool_state(
     selector: Mapping[str, str],
     claims: Sequence[Json],
     nodes: Iterable[Json],
-    failures: Iterable[LaunchFailure],
+    failures: Sequence[LaunchFailure],
 ) -> NodePoolState:
     """Return the state of `node_pool` from its NodeClaims, all `nodes`, and the failed launches of all NodePools.
 
@@ -183,6 +223,7 @@ def node_pool_state(
         for claim in claims
         if _is_registered(claim)
     ]
+    errors = [*map(_launch_error, claims), *(_as_error(each) for each in failures if _is_of(each, name))]
     launched = [claim for claim in claims if _holds(claim, "Launched") and not _is_registered(claim)]
     return NodePoolState(
         instances=min(bounds, default=None),
@@ -206,10 +247,26 @@ def node_pool_state(
         registered_at_s=max((_since_s(claim, "Registered") for claim in claims if _is_registered(claim)), default=None),
         launch_s=median(launches) if launches else None,
         # A NodeClaim that is gone is known by its name only, which begins with that of its NodePool.
-        failures=tuple(
-            sorted((each for each in failures if each.claim.rpartition("-")[0] == name), key=lambda each: each.at_s)
-        ),
+        failures=tuple(sorted((each for each in failures if _is_of(each, name)), key=lambda each: each.at_s)),
+        errors=tuple(sorted((each for each in errors if each is not None), key=lambda each: each.at_s)),
     )
+
+
+def _is_of(failure: LaunchFailure, node_pool: str) -> bool:
+    return failure.claim.rpartition("-")[0] == node_pool
+
+
+def _launch_error(claim: Json) -> ProviderError | None:
+    """Return why a NodeClaim is not launched, None where it is, or its condition has no known error of the provider."""
+    launched = condition(claim, "Launched")
+    text = f"{launched.get('reason') or ''}: {launched.get('message') or ''}"[:_LONGEST]
+    kind = None if launched.get("status") == "True" else classify(text)
+    return None if kind is None else ProviderError(kind=kind, at_s=_since_s(claim, "Launched"), text=text)
+
+
+def _as_error(failure: LaunchFailure) -> ProviderError | None:
+    kind = classify(failure.reason)
+    return None if kind is None else ProviderError(kind=kind, at_s=failure.at_s, text=failure.reason)
 
 
 def expected_node(event: Json) -> ExpectedNode:
@@ -230,6 +287,11 @@ def event_s(event: Json) -> float:
 def _about(event: Json) -> str:
     """Return the name of the object that an Event is about. Its writer may have left it out."""
     return str((event.get("involvedObject") or {}).get("name") or "")
+
+
+def _names_group(message: str, group: str) -> bool:
+    """Whether a message of the cluster autoscaler is about `group`: the name of a group may have spaces."""
+    return f"group {group}: " in message or f"group {group} due to " in message
 
 
 def _message(event: Json) -> str:

@@ -105,7 +105,7 @@ def kept_node(node: Json) -> Json:
             **_parts(node["metadata"], ("name", "deletionTimestamp")),
             "labels": _shared(node["metadata"].get("labels") or {}),
         },
-        "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints")),
+        "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints", "providerID")),
         "status": _parts(node.get("status") or {}, ("conditions", "capacity", "allocatable")),
     }
 

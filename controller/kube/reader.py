@@ -7,16 +7,28 @@ the pods of the scale's selector: two small requests, for eight targets at a tim
 import json
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 
+from controller.aws.account import Account, NoAccount
+from controller.aws.failure import AwsFailure
+from controller.aws.groups import (
+    NAMESPACE_TAG,
+    Group,
+    GroupNotFound,
+    node_pool_of,
+    target_of,
+    unknown_node_pool,
+)
+from controller.aws.quotas import quota_reading
 from controller.core.containment import Contained
 from controller.core.messages.problems import (
     NO_ANSWER,
     NOT_READ,
+    foreign_group,
     internal_error,
     owned_target,
     owner_words,
@@ -25,11 +37,13 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
+from controller.core.state.cloud import QuotaReading
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
 from controller.core.state.snapshot import (
     BudgetState,
     LaunchFailure,
+    NodePoolState,
     PipelineState,
     PoolMatch,
     PoolState,
@@ -47,6 +61,7 @@ from controller.core.state.spec import (
     Target,
     with_basis,
 )
+from controller.kube.auto_scaling import group_names, groups_of, made_by_groups, within_groups
 from controller.kube.carried_state import CarriedState
 from controller.kube.cluster import Cluster, View
 from controller.kube.gateway import (
@@ -62,6 +77,7 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from controller.kube.karpenter import FailedCreation, Karpenter, refusal
+from controller.kube.kept_answers import kept_quota, kept_quote
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
@@ -79,6 +95,7 @@ from controller.kube.workloads import (
     is_leaving,
     metrics_endpoints,
     node_names,
+    node_zones,
     placed_pods,
     ready_nodes,
     reporting_pods,
@@ -90,7 +107,7 @@ from controller.resources.budget import ComputeBudget
 from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
+from controller.resources.translate import aws_price, budget_spec, pipeline_spec, pool_spec, quota_source
 from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
 from profiler.samples import (
     SILENT_S,
@@ -163,13 +180,15 @@ class Resources:
         *,
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
+        account: Account | None = None,
     ) -> None:
-        """Without `namespaces`, the pipelines of all namespaces are managed."""
+        """Without `namespaces`, the pipelines of all namespaces are managed. `account` answers for prices."""
         self.namespaces = namespaces
         self._pipelines = pipelines
         self._pools = pools
         self._budgets = budgets
         self._priorities = priorities
+        self.account: Account = NoAccount() if account is None else account
         self._specs: dict[_Version, PipelineSpec | str] = {}
         self._valid_budgets: dict[str, Json] = {}
 
@@ -195,13 +214,38 @@ class Resources:
 
     def pools(self) -> tuple[list[tuple[PoolSpec, KeptResource]], tuple[InvalidObject, ...]]:
         """Return the pools with their specs, and those whose spec cannot be used."""
-        usable, invalid = [], []
+        parsed, invalid = [], []
         for resource in self._pools.snapshot().values():
             try:
-                usable.append((pool_spec(parse(ComputePool, resource.whole())), resource))
-            except (InvalidResource, InvalidProblem) as error:
+                parsed.append((parse(ComputePool, resource.whole()), resource))
+            except InvalidResource as error:
+                invalid.append(InvalidObject(resource=resource, problem=str(error)))
+        self._watch(parsed)
+        usable = []
+        for pool, resource in parsed:
+            try:
+                usable.append((self._priced(pool), resource))
+            except InvalidProblem as error:
                 invalid.append(InvalidObject(resource=resource, problem=str(error)))
         return usable, tuple(invalid)
+
+    def _watch(self, pools: Sequence[tuple[ComputePool, KeptResource]]) -> None:
+        looked_up = [(aws_price(pool), resource) for pool, resource in pools]
+        self.account.watch(
+            {source: kept_quote(resource.status(), source) for source, resource in looked_up if source is not None},
+            [quota for pool, _ in pools if (quota := quota_source(pool)) is not None],
+        )
+
+    def _priced(self, pool: ComputePool) -> PoolSpec:
+        """Return the spec of a pool with the price that AWS gave; without one, with the reason beside what counts."""
+        source = aws_price(pool)
+        if source is None:
+            return pool_spec(pool)
+        quote = self.account.price(source)
+        spec = pool_spec(pool, quote)
+        if quote is not None or spec.price is None:
+            return spec
+        return replace(spec, price=replace(spec.price, problem=self.account.problem_of_price(source)))
 
     def budgets(self) -> tuple[list[tuple[BudgetSpec, KeptResource, str]], tuple[InvalidObject, ...]]:
         """Return the ComputeBudgets with the specs in force, and those that have none.
@@ -246,6 +290,14 @@ def _in_place_of(budget: Json, last: Json | None) -> Iterator[tuple[Json, str]]:
         amounts = [declared["perHour"], *(period["perHour"] for period in declared.get("periods", ()))]
         least = min(amounts, key=Decimal)
         yield {**declared, "perHour": least, "periods": []}, "no valid spec is known, so its least amount holds"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FailedLaunches:
+    """The launches that autoscalers report as failed: Karpenter's by NodeClaim, the cluster autoscaler's by group."""
+
+    of_claims: Mapping[str, LaunchFailure] = field(default_factory=dict)
+    of_groups: Mapping[str, tuple[LaunchFailure, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,6 +381,12 @@ class Reader:
         pipelines = [(self._metrics.with_windows(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
+        account = self._resources.account
+        groups = group_names(specs, by_name.values())
+        if groups:
+            account.watch({}, (), groups)
+            pipelines = [(within_groups(spec, account), resource) for spec, resource in pipelines]
+            specs = [spec for spec, _ in pipelines]
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh()
@@ -344,9 +402,9 @@ class Reader:
         workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
         workloads = self._with_refusals(specs, resources, workloads, now_s)
         elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
-        if elastic:
+        if any(spec.node_pool is not None for spec, _ in pools):
             self._karpenter.refresh()
-        workloads, failures = self._with_expected_nodes(workloads, elastic)
+        workloads, failures = self._with_expected_nodes(workloads, elastic, made_by_groups(by_name.values()))
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
@@ -368,8 +426,12 @@ class Reader:
                         unaccounted.get(spec.name, {}),
                         shared.get(spec.name, {}),
                         failures,
+                        groups_of(spec, specs),
                     ),
                     nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
+                    node_zones=node_zones(nodes, spec.node_selector, occupied)
+                    if spec.name in billed and spec.price is not None
+                    else {},
                 )
                 for spec, resource in pools
             },
@@ -487,6 +549,8 @@ class Reader:
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
     ) -> "_Workload | Future[_Workload]":
         """Return the workload of `target`; if its kind is not watched, the future of a request for it."""
+        if target.is_group:
+            return self._group(namespace, target, now_s)
         try:
             found = view.workload(namespace, target)
         except KubeError as error:
@@ -494,6 +558,23 @@ class Reader:
         if found is None:
             return self._threads.submit(self._requested, namespace, target, nodes, now_s)
         return self._seen(namespace, *found, nodes, now_s)
+
+    def _group(self, namespace: str, target: Target, now_s: float) -> _Workload:
+        """Return an Auto Scaling group as a workload; its replicas report under the IDs of their instances."""
+        try:
+            seen = self._resources.account.group(target.name)
+        except GroupNotFound as error:
+            return _absent(str(error))
+        except AwsFailure as error:
+            return _absent(unreadable_target(target, str(error), unavailable=False), unreadable=True)
+        if seen.group.namespace != namespace:
+            return _absent(foreign_group(target.name, namespace, NAMESPACE_TAG))
+        ready = [each.name for each in seen.group.instances if each.ready and not each.leaves]
+        return _Workload(
+            state=target_of(seen),
+            reporting=frozenset(name for name in ready if seen.since_s[name] <= now_s - self._grace_s),
+            long_ready=frozenset(name for name in ready if seen.since_s[name] <= now_s - self._grace_s - SILENT_S),
+        )
 
     def _requested(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
         try:
@@ -594,11 +675,15 @@ class Reader:
         return found
 
     def _with_expected_nodes(
-        self, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], elastic: frozenset[PoolName]
-    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], Mapping[str, LaunchFailure]]:
+        self,
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        elastic: frozenset[PoolName],
+        groups: Collection[str],
+    ) -> tuple[Mapping[tuple[PipelineKey, PlacementKey], _Workload], _FailedLaunches]:
         """Return the workloads with the nodes that are announced for pods that are pending on `elastic` pools.
 
-        The second value has the launches that failed, by NodeClaim. Without such pods, no Event is read.
+        The second value has the launches that failed; `groups` are the Auto Scaling groups that make nodes. Without
+        such pods, no Event is read.
         """
         waiting = {
             name
@@ -606,7 +691,7 @@ class Reader:
             if name[1][1] in elastic and isinstance(found.state, TargetState) and found.state.pending
         }
         if not waiting:
-            return workloads, {}
+            return workloads, _FailedLaunches()
         expected = {space: self._karpenter.expected(space) for space in {key.partition("/")[0] for key, _ in waiting}}
 
         def told(name: tuple[PipelineKey, PlacementKey], found: _Workload) -> _Workload:
@@ -617,7 +702,10 @@ class Reader:
             pending = tuple(replace(each, expected=of_pod.get(each.name, ())) for each in found.state.pending)
             return replace(found, state=replace(found.state, pending=pending))
 
-        return {name: told(name, found) for name, found in workloads.items()}, self._karpenter.launch_failures()
+        failed = _FailedLaunches(
+            of_claims=self._karpenter.launch_failures(), of_groups=self._karpenter.scale_up_failures(groups)
+        )
+        return {name: told(name, found) for name, found in workloads.items()}, failed
 
     def _pool_state(
         self,
@@ -627,23 +715,71 @@ class Reader:
         unread: str,
         unaccounted: Mapping[int, int],
         shared: Mapping[PoolName, tuple[str, ...]],
-        failures: Mapping[str, LaunchFailure],
+        failures: _FailedLaunches,
+        groups: Collection[str],
     ) -> PoolState:
+        """Return the state of a pool; `groups` are the Auto Scaling groups whose instances are of it."""
         ready = ready_nodes(nodes, spec.node_selector)
         node_pool = None
         if spec.node_pool is not None:
-            node_pool = self._karpenter.state(spec.node_pool, spec.node_selector, nodes, failures)
+            node_pool = self._karpenter.state(spec.node_pool, spec.node_selector, nodes, failures.of_claims)
+        if spec.auto_scaling_group is not None:
+            scale_ups = failures.of_groups.get(spec.auto_scaling_group, ())
+            node_pool = self._group_of_pool(spec, spec.auto_scaling_group, nodes, scale_ups)
+        ready_instances, zone_count = len(ready), zones(ready)
+        if not ready:
+            # Plain instances are no nodes.
+            seen = self._seen_groups(groups)
+            ready_instances = sum(each.ready and not each.leaves for group in seen for each in group.instances)
+            zone_count = max(1, len({zone for group in seen for zone in group.zones}))
         return PoolState(
             spec=spec,
-            ready_instances=len(ready),
+            ready_instances=ready_instances,
             leaving_instances=sum(map(is_leaving, ready)),
-            zones=zones(ready),
+            zones=zone_count,
             memory=self._carried.pool_memory(resource),
             unread=unread,
             unaccounted=unaccounted,
             node_pool=node_pool,
             shared_nodes=shared,
+            quota=self._quota(spec, resource, nodes, groups),
+            priced=self._carried.priced(resource),
         )
+
+    def _group_of_pool(
+        self, spec: PoolSpec, name: str, nodes: Sequence[Json], scale_ups: Sequence[LaunchFailure]
+    ) -> NodePoolState:
+        """Return the group that makes the nodes of a pool as such."""
+        try:
+            seen = self._resources.account.group(name)
+        except AwsFailure as error:
+            return unknown_node_pool(str(error), missing=isinstance(error, GroupNotFound))
+        return node_pool_of(seen, self._karpenter.instance_ids(None, spec.node_selector, nodes), scale_ups)
+
+    def _seen_groups(self, names: Collection[str]) -> Sequence[Group]:
+        """Return those of the groups that could be read."""
+        seen: list[Group] = []
+        for name in names:
+            with suppress(AwsFailure):
+                seen.append(self._resources.account.group(name).group)
+        return seen
+
+    def _quota(
+        self, spec: PoolSpec, resource: KeptResource, nodes: Sequence[Json], groups: Collection[str]
+    ) -> QuotaReading | None:
+        """Return the reading of the quota that bounds a pool: instances of the pool do not count as used by others.
+
+        Until the first answer of AWS, the last reading of an earlier process counts.
+        """
+        if spec.quota is None:
+            return None
+        own = self._karpenter.instance_ids(spec.node_pool, spec.node_selector, nodes)
+        own |= {each.name for group in self._seen_groups(groups) for each in group.instances}
+        reading = quota_reading(self._resources.account.quota(spec.quota), own, len(own) * spec.quota.vcpus)
+        if reading.limit_vcpus is not None:
+            return reading
+        kept = kept_quota(resource.status(), spec.quota)
+        return reading if kept is None else replace(kept, problem=reading.problem)
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:

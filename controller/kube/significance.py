@@ -9,9 +9,12 @@ from controller.core.codec import InvalidRecord
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
+from controller.kube.workloads import seconds
 
 REFRESH_S = 60.0
 """Minimum seconds between two writes of a status in which only observed values changed."""
+REDATE_S = 3600.0
+"""Age in seconds from which the date of a price or quota is renewed although it is still the same."""
 _MOVED = 0.1  # share by which an observed number must change to be written
 _REPLICAS = ("current", "ready", "terminating", "updated", "desired", "recommended")
 _NOT_COMPARED = {"explanation", "planned"}
@@ -33,7 +36,9 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
         return True
     if "admissibleUntil" in new and written_s_ago >= LAPSE_S / 2:
         return True
-    return written_s_ago >= REFRESH_S and (_followed(new) or _moved(_condensed(old), _condensed(new)))
+    return written_s_ago >= REFRESH_S and (
+        _followed(new) or _redated(old, new) or _moved(_condensed(old), _condensed(new))
+    )
 
 
 def merge_patch(old: Mapping[str, object], new: Mapping[str, object]) -> Json:
@@ -59,6 +64,8 @@ def _decided(status: Json) -> object:
         *(status.get(field) for field in ("limitedBy", "admissible", "budgetPerHour", "lastDecision")),
         *(status.get(field) for field in ("limitPerHour", "pipelines", "shortCount", "namespaces", "validSpec")),
         *(status.get(field) for field in ("limit", "zones", "planned", "pricePerHour", "unavailableUntil", "reason")),
+        [(status.get("price") or {}).get(field) for field in ("source", "lookup", "changedAt")],
+        [(status.get("quota") or {}).get(field) for field in ("code", "limitVcpus", "increaseToVcpus")],
         [
             (
                 stage["name"],
@@ -73,6 +80,15 @@ def _decided(status: Json) -> object:
         "planned" in memory,
         [(name, failure["cause"], failure["outage"]) for name, failure in memory.get("failures", [])],
     )
+
+
+def _redated(old: Json, new: Json) -> bool:
+    """Return whether the price or the quota of a pool was looked up again, and the stored date is old by now."""
+    dates = [((old.get(part) or {}).get("asOf"), (new.get(part) or {}).get("asOf")) for part in ("price", "quota")]
+    try:
+        return any(a is not None and b is not None and seconds(b) - seconds(a) >= REDATE_S for a, b in dates)
+    except ValueError:
+        return True  # the stored one was edited
 
 
 def _followed(status: Json) -> bool:

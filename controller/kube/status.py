@@ -15,13 +15,16 @@ from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.sentences import short_words
 from controller.core.messages.summary import summary
+from controller.core.state.carry_over import PriceMemory
+from controller.core.state.cloud import PriceOrigin, lookup_text
 from controller.core.state.decision import BudgetDecision, Decision, PipelineDecision, PoolDecision
 from controller.core.state.schedule import field_of
 from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
-from controller.core.state.spec import Declared, PlacementKey
+from controller.core.state.spec import Declared, PlacementKey, PoolSpec
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
+from controller.resources.pool import MAX_NODE_PRICES
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
@@ -135,12 +138,18 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "limit": decision.limit,
             "bounds": {
                 "instances": state.spec.instances,
-                "nodePool": None if node_pool is None else node_pool.instances,
+                "nodePool": None if node_pool is None or state.spec.node_pool is None else node_pool.instances,
+                "autoScalingGroup": None
+                if node_pool is None or state.spec.auto_scaling_group is None
+                else node_pool.instances,
+                "quota": state.quota_instances,
                 "readyNodes": state.ready_instances if state.spec.ready_nodes else None,
             },
             "arriving": None if node_pool is None else len(node_pool.claims),
             "zones": decision.zones,
             "pricePerHour": _plain(Decimal(repr(state.spec.price_per_hour))),
+            "price": price_document(state.spec, decision.price),
+            "quota": _quota(state, decision),
             "shadowPricePerHour": number(decision.shadow_price_per_hour),
             "unavailableUntil": None if memory.unavailable_until_s is None else timestamp(memory.unavailable_until_s),
             "backoffSeconds": None if memory.backoff_s is None else _plain(Decimal(repr(memory.backoff_s))),
@@ -149,6 +158,64 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
         }
     )
     return status
+
+
+def price_document(spec: PoolSpec, remembered: PriceMemory | None) -> Json | None:
+    """Return where the price of a pool comes from, and its last change; `controller.kube.kept_answers` reads it.
+
+    None for a declared price that has not changed.
+    """
+    quote = spec.price
+    changed = None if remembered is None else remembered.changed_at_s
+    if quote is None and changed is None:
+        return None
+    return {
+        "source": PriceOrigin.DECLARED.value if quote is None else quote.origin.value,
+        "asOf": None if quote is None or quote.as_of_s is None else timestamp(quote.as_of_s),
+        "lookup": None if spec.looked_up is None else lookup_text(spec.looked_up),
+        "at": None if quote is None or not quote.at else quote.at,
+        "dayLowPerHour": None if quote is None or quote.day is None else _exact(quote.day.low_per_hour),
+        "dayHighPerHour": None if quote is None or quote.day is None else _exact(quote.day.high_per_hour),
+        "nodes": None
+        if quote is None or not quote.by_node
+        else [
+            {
+                "instanceType": name.partition("/")[0],
+                "zone": name.partition("/")[2] or None,
+                "perHour": _exact(per_hour),
+            }
+            for name, per_hour in sorted(quote.by_node.items())[:MAX_NODE_PRICES]
+        ],
+        "changedAt": None if changed is None else timestamp(changed),
+        "beforePerHour": None
+        if remembered is None or remembered.before_per_hour is None
+        else _exact(remembered.before_per_hour),
+        "problem": None if quote is None or not quote.problem else quote.problem,
+    }
+
+
+def _quota(state: PoolState, decision: PoolDecision) -> Json | None:
+    source, reading = state.spec.quota, state.quota
+    if source is None:
+        return None
+    binding = reading is not None and reading.limit_vcpus is not None and state.bound_by_quota
+    increase = reading.needed_for(state.limit + 1, source.vcpus) if reading is not None and binding else None
+    return {
+        "code": source.code,
+        "name": source.name,
+        "region": source.region,
+        "limitVcpus": None if reading is None or reading.limit_vcpus is None else _exact(reading.limit_vcpus),
+        "usedByOthersVcpus": None if reading is None or reading.others_vcpus is None else _exact(reading.others_vcpus),
+        "vcpusPerInstance": source.vcpus,
+        "asOf": None if reading is None or reading.as_of_s is None else timestamp(reading.as_of_s),
+        "increaseToVcpus": increase,
+        "worthPerHour": number(decision.shadow_price_per_hour) if binding else None,
+        "problem": None if reading is None or not reading.problem else reading.problem,
+    }
+
+
+def _exact(value: float) -> str:
+    return _plain(Decimal(repr(float(value))))
 
 
 def budget_status(state: BudgetState, decision: BudgetDecision, spec: Json, old: Json, now_s: float) -> Json:

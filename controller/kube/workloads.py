@@ -257,6 +257,16 @@ def instance_types(nodes: Collection[Json], selector: Mapping[str, str], names: 
     return types
 
 
+def node_zones(nodes: Collection[Json], selector: Mapping[str, str], names: Collection[str]) -> Mapping[str, str]:
+    """Return the zones of the nodes in `names` that match a pool's `selector`, where they have one."""
+    found: dict[str, str] = {}
+    for node in nodes:
+        name, labels = node["metadata"]["name"], node["metadata"].get("labels", {})
+        if name in names and selector.items() <= labels.items() and _ZONE_LABEL in labels:
+            found[name] = labels[_ZONE_LABEL]
+    return found
+
+
 def zones(nodes: Collection[Json]) -> int:
     """Return the number of distinct zones of `nodes`, at least 1."""
     return max(1, len({node["metadata"]["labels"].get(_ZONE_LABEL) for node in nodes} - {None}))

@@ -154,6 +154,17 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="SluiceQuotaZero",
+        expr=f"{gauge('pool_quota_instances', by='pool, code')} == 0",
+        wait="5m",
+        severity="warning",
+        summary="quota {{ $labels.code }} allows no instance of pool {{ $labels.pool }}",
+        description=(
+            "The vCPU quota {{ $labels.code }} of the AWS account allows no instance of pool {{ $labels.pool }}: it is "
+            "0, as in new accounts, or others use it up. Plans leave the pool out."
+        ),
+    ),
+    Alert(
         name="SluiceNotDeciding",
         expr=(
             f"time() - {gauge('last_success_timestamp_seconds', by=INSTALLATION)}"

@@ -115,6 +115,19 @@ POOL = Dashboard(
                     queries=(Query(expr=f"{_of('pool_instances')} * {_of('pool_price_usd_per_hour')}", legend=_POOL),),
                 ),
                 Panel(
+                    title="Spot prices of the last day",
+                    question="How far did the spot prices of the pool's types and zones spread in the last day?",
+                    unit="currencyUSD",
+                    queries=(
+                        Query(expr=_of("pool_price_day_usd_per_hour", "pool, bound"), legend="{{pool}}: {{bound}}"),
+                    ),
+                ),
+                Panel(
+                    title="Quota",
+                    question="How many instances does the quota of the AWS account allow?",
+                    queries=(Query(expr=_of("pool_quota_instances", "pool, code"), legend="{{pool}}: {{code}}"),),
+                ),
+                Panel(
                     title="Shadow price",
                     question="How much would one more instance of the pool save per hour? 0: the limit costs nothing.",
                     unit="currencyUSD",

@@ -24,6 +24,9 @@ API_VERSION_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?v[0-9]+((alpha|beta)[
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 INSTANCE_TYPE_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+REGION_PATTERN = r"^[a-z][a-z0-9]*(-[a-z0-9]+)+$"
+GROUP_PATTERN = r"^[^\x00-\x1f\x7f:]+$"
+QUOTA_CODE_PATTERN = r"^L-[0-9A-F]{8}$"
 NUMBER_PATTERN = r"^-?[0-9]+(\.[0-9]+)?$"
 URL_PATTERN = r"^https?://\S+$"
 CLOCK_PATTERN = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
@@ -48,6 +51,10 @@ PATTERN_RULES = {
     "starting and ending with a letter or digit",
     KIND_PATTERN: "must be a Kubernetes kind such as Deployment",
     API_VERSION_PATTERN: "must be an API version such as apps/v1",
+    INSTANCE_TYPE_PATTERN: "must be an instance type such as g5.2xlarge",
+    REGION_PATTERN: "must be a region such as us-east-1, or a zone such as us-east-1a",
+    GROUP_PATTERN: "must be the name of an Auto Scaling group: printable characters without colons",
+    QUOTA_CODE_PATTERN: "must be the code of a quota such as L-1945791B",
     NUMBER_PATTERN: "must be a decimal number in quotes",
     URL_PATTERN: "must be a URL such as http://prometheus:9090",
     SERIES_LABEL_PATTERN: "must be the name of a label in Prometheus: letters, digits and _, not a digit first",
@@ -137,6 +144,12 @@ MemoryQuantity = Annotated[
         rule="must be above 0",
     ),
 ]
+InstanceType = Annotated[str, Field(pattern=INSTANCE_TYPE_PATTERN, max_length=63)]
+"""The name of an instance type, such as `g5.2xlarge`."""
+Region = Annotated[str, Field(pattern=REGION_PATTERN, max_length=63)]
+"""The name of an AWS region or zone."""
+GroupName = Annotated[str, Field(pattern=GROUP_PATTERN, min_length=1, max_length=255)]
+"""The name of an Auto Scaling group."""
 Label = Annotated[str, Field(pattern=LABEL_PATTERN, min_length=1, max_length=63)]
 Subdomain = Annotated[str, Field(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 Kind = Annotated[str, Field(pattern=KIND_PATTERN, max_length=63)]

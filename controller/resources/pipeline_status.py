@@ -162,8 +162,9 @@ class MemoryStatus(Part):
 class MetricsStatus(Part):
     """The source of the metrics."""
 
-    source: Literal["Prometheus", "DirectScrape", "Holding"] | None = None
-    """Prometheus, DirectScrape (the pods' own endpoints) or Holding (no source has metrics; the last demand holds)."""
+    source: Literal["Prometheus", "CloudWatch", "DirectScrape", "Holding"] | None = None
+    """Prometheus, CloudWatch, DirectScrape (the pods' own endpoints) or Holding (no source has metrics; the last demand
+    holds)."""
     lost_since: Timestamp | None = None
     """Since when the demand has been missing."""
     margin: Number | None = None

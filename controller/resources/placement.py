@@ -24,12 +24,22 @@ Replicas = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class Target(Part):
-    """A workload with a scale subresource, in the pipeline's namespace."""
+    """A workload with a scale subresource, in the pipeline's namespace, or an Auto Scaling group of AWS."""
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda target: (target.kind == "AutoScalingGroup") == (target.api_version == "sluice.dev/v1alpha1"),
+            cel="(self.kind == 'AutoScalingGroup') == (self.apiVersion == 'sluice.dev/v1alpha1')",
+            rule="must be sluice.dev/v1alpha1 for kind AutoScalingGroup, and for no other kind",
+            field="apiVersion",
+        ),
+    )
 
     api_version: ApiVersion
-    """API version of the workload, such as apps/v1."""
+    """API version of the workload, such as apps/v1; sluice.dev/v1alpha1 for an Auto Scaling group."""
     kind: Kind
-    """Kind of the workload, such as Deployment."""
+    """Kind of the workload, such as Deployment or AutoScalingGroup. A group must have the tag sluice.dev/namespace
+    with the namespace of the pipeline, and its instances are the replicas."""
     name: Subdomain
     """Name of the workload."""
 

@@ -6,19 +6,28 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
+from controller.core.state.cloud import vcpus_of
+from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
     INSTANCE_TYPE_PATTERN,
+    QUOTA_CODE_PATTERN,
     DecimalString,
+    GroupName,
+    InstanceType,
     LabelValue,
     Number,
     PositiveDuration,
+    Ratio,
+    Region,
     Subdomain,
     Text,
     duration_s,
 )
 from controller.resources.metadata import Condition, Metadata, Timestamp, label_keys
+
+MAX_NODE_PRICES = 512
+"""The most prices of nodes in a status: 32 instance types in 16 zones."""
 
 
 def _bad_instance_types(price: Any) -> Iterator[Breach]:
@@ -27,10 +36,74 @@ def _bad_instance_types(price: Any) -> Iterator[Breach]:
             yield Breach(path=("byInstanceType", name), rule="must be an instance type such as g5.2xlarge")
 
 
-class Price(Part):
-    """The price of an instance."""
+class AwsPriceSpec(Part):
+    """Look-up of the price at AWS, by instance type and region."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda aws: (aws.instance_type is None) != (not aws.instance_types),
+            cel="has(self.instanceType) != has(self.instanceTypes)",
+            rule="must be instanceType or instanceTypes, and not both",
+        ),
+        constraint(
+            holds=lambda aws: aws.savings is None or aws.purchase == "OnDemand",
+            cel="!has(self.savings) || self.purchase == 'OnDemand'",
+            rule="must not be given for purchase Spot: savings plans do not apply to it",
+            field="savings",
+        ),
+        constraint(
+            holds=lambda aws: not aws.zones or aws.purchase == "Spot",
+            cel="!has(self.zones) || self.purchase == 'Spot'",
+            rule="must not be given for purchase OnDemand: its price is the same in all zones",
+            field="zones",
+        ),
+        constraint(
+            holds=lambda aws: duration_s(aws.refresh) >= 60,
+            cel="duration(self.refresh) >= duration('1m')",
+            rule="must be at least 1m",
+            field="refresh",
+        ),
+    )
+
+    instance_type: InstanceType | None = None
+    """The instance type of the pool's nodes, such as g5.xlarge."""
+    instance_types: Annotated[list[InstanceType], ListSet(), Field(min_length=1, max_length=32)] = Field(
+        default_factory=list
+    )
+    """The instance types of the pool's nodes, where it mixes several. New nodes cost as much as the dearest."""
+    region: Region
+    """The AWS region, such as us-east-1."""
+    purchase: Literal["OnDemand", "Spot"] = "OnDemand"
+    """How the instances are bought."""
+    savings: Ratio | None = None
+    """Share that savings plans or reserved instances take off the on-demand price, such as "0.28"."""
+    zones: Annotated[list[Region], ListSet(), Field(max_length=16)] = Field(default_factory=list)
+    """Zones whose spot prices count, such as us-east-1a; by default all zones of the region that have a price. New
+    nodes cost as much as in the dearest."""
+    refresh: PositiveDuration = "1h"
+    """Time after which the price is looked up again, at least 1m."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the instance types, of which there is at least one."""
+        return (self.instance_type,) if self.instance_type is not None else tuple(self.instance_types)
+
+
+class Price(Part):
+    """The price of an instance: declared, or looked up at AWS."""
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda price: price.per_hour is not None or price.aws is not None,
+            cel="has(self.perHour) || has(self.aws)",
+            rule="required without aws",
+            field="perHour",
+        ),
+        constraint(
+            holds=lambda price: price.aws is None or price.by_instance_type is None,
+            cel="!has(self.aws) || !has(self.byInstanceType)",
+            rule="must not be given with aws, which has the price of each instance type",
+            field="byInstanceType",
+        ),
         Constraint(
             find=_bad_instance_types,
             cel=f"!has(self.byInstanceType) || self.byInstanceType.all(name, name.matches('{INSTANCE_TYPE_PATTERN}'))",
@@ -39,11 +112,42 @@ class Price(Part):
         ),
     )
 
-    per_hour: DecimalString
-    """USD per instance and hour, as a decimal string."""
+    per_hour: DecimalString | None = None
+    """USD per instance and hour, as a decimal string. With aws, it counts while no price of AWS is known."""
+    aws: AwsPriceSpec | None = None
+    """Look-up of the price at AWS. The operator needs rights for it; see the page on AWS."""
     by_instance_type: Annotated[dict[str, DecimalString], Field(min_length=1, max_length=64), DROP_NULLS] | None = None
     """USD per hour of nodes by their label node.kubernetes.io/instance-type, as decimal strings, for budgets that count
     whole instances. Nodes of other types, and new nodes in plans, cost perHour."""
+
+
+class QuotaSpec(Part):
+    """A quota of the AWS account on vCPUs, which bounds the instances of the pool."""
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda quota: (quota.family is None) != (quota.code is None),
+            cel="has(self.family) != has(self.code)",
+            rule="must be family or code, and not both",
+        ),
+        constraint(
+            holds=lambda quota: quota.family != "Trn" or quota.purchase == "OnDemand",
+            cel="!has(self.family) || self.family != 'Trn' || self.purchase == 'OnDemand'",
+            rule="must be given as code for Trn on Spot: public sources disagree about it",
+            field="family",
+        ),
+    )
+
+    family: Literal["Standard", "G", "P", "Inf", "Trn"] | None = None
+    """The family of instance types: Standard (A, C, D, H, I, M, R, T, Z), G (with VT), P, Inf or Trn."""
+    code: Annotated[str, Field(pattern=QUOTA_CODE_PATTERN, max_length=10)] | None = None
+    """The code of the quota in Service Quotas for EC2, such as L-1945791B, where the family does not determine it."""
+    purchase: Literal["OnDemand", "Spot"] = "OnDemand"
+    """How the instances are bought: Spot has quotas of its own."""
+    region: Region
+    """The AWS region, such as us-east-1."""
+    vcpus_per_instance: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """vCPUs of an instance. By default those of the largest type of price.aws."""
 
 
 class Capacity(Part):
@@ -54,6 +158,11 @@ class Capacity(Part):
     node_pool: Subdomain | None = None
     """The NodePool of Karpenter that makes the nodes of this pool. Its spec.limits are the bound where they convert to
     instances; without such limits, instances is required too. Replicas may be pending while a node is on its way."""
+    auto_scaling_group: GroupName | None = None
+    """The Auto Scaling group of AWS that makes the nodes of this pool. Its MaxSize is the bound. Replicas may be
+    pending while a node is on its way. The operator reads the group in the region of --aws-region."""
+    quota: QuotaSpec | None = None
+    """A quota of the AWS account: the bound is what it leaves for the pool beside other instances of the account."""
     ready_nodes: bool = False
     """Whether the ready nodes are the bound, because nothing adds nodes to the pool."""
 
@@ -86,16 +195,42 @@ class Unavailable(Part):
     """Time for which plans avoid the pool; afterwards one replica is tried."""
 
 
+_VCPUS_RULE = "needs vcpusPerInstance where price.aws names no instance type whose vCPUs follow from its size"
+
+
+def _unknown_vcpus(spec: Any) -> Iterator[Breach]:
+    if spec.capacity.quota is not None and vcpus_per_instance(spec) is None:
+        yield Breach(path=("capacity", "quota"), rule=_VCPUS_RULE)
+
+
 class PoolSpec(Part):
     """The desired state: the nodes of the pool, their price and capacity."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
             holds=lambda spec: (
-                spec.capacity.instances is not None or spec.capacity.node_pool is not None or spec.capacity.ready_nodes
+                spec.capacity.instances is not None
+                or spec.capacity.node_pool is not None
+                or spec.capacity.auto_scaling_group is not None
+                or spec.capacity.quota is not None
+                or spec.capacity.ready_nodes
             ),
-            cel="has(self.capacity.instances) || has(self.capacity.nodePool) || self.capacity.readyNodes",
-            rule="must say what bounds the pool: instances, nodePool or readyNodes: true; the smallest bound counts",
+            cel="has(self.capacity.instances) || has(self.capacity.nodePool) || has(self.capacity.autoScalingGroup) || "
+            "has(self.capacity.quota) || self.capacity.readyNodes",
+            rule="must say what bounds the pool: instances, nodePool, autoScalingGroup, quota or readyNodes: true; "
+            "the smallest bound counts",
+            field="capacity",
+        ),
+        Constraint(
+            find=_unknown_vcpus,
+            cel="!has(self.capacity.quota) || has(self.capacity.quota.vcpusPerInstance) || has(self.price.aws)",
+            rule=_VCPUS_RULE,
+            field="capacity.quota",
+        ),
+        constraint(
+            holds=lambda spec: spec.capacity.node_pool is None or spec.capacity.auto_scaling_group is None,
+            cel="!has(self.capacity.nodePool) || !has(self.capacity.autoScalingGroup)",
+            rule="must not have nodePool and autoScalingGroup: one of them makes the nodes",
             field="capacity",
         ),
         label_keys("node_selector", "nodeSelector"),
@@ -113,6 +248,15 @@ class PoolSpec(Part):
     """When the pool counts as unavailable, and for how long."""
 
 
+def vcpus_per_instance(spec: PoolSpec) -> int | None:
+    """Return the vCPUs that an instance of the pool takes of its quota, None where neither field nor type says it."""
+    quota, aws = spec.capacity.quota, spec.price.aws
+    if quota is not None and quota.vcpus_per_instance is not None:
+        return quota.vcpus_per_instance
+    known = [vcpus_of(name) for name in (() if aws is None else aws.names())]
+    return None if not known or None in known else max(count for count in known if count is not None)
+
+
 class PoolBounds(Part):
     """The bounds of spec.capacity, in instances; a bound that is not stated or not known is absent."""
 
@@ -120,8 +264,74 @@ class PoolBounds(Part):
     """spec.capacity.instances."""
     node_pool: int | None = None
     """What the limits of the NodePool allow."""
+    auto_scaling_group: int | None = None
+    """MaxSize of the Auto Scaling group."""
+    quota: int | None = None
+    """What the quota of the AWS account leaves for the pool."""
     ready_nodes: int | None = None
     """Ready nodes, with spec.capacity.readyNodes."""
+
+
+class NodePrice(Part):
+    """The price of a node by its instance type and zone."""
+
+    instance_type: Text
+    """The instance type."""
+    zone: Text | None = None
+    """The zone, where prices differ by zone."""
+    per_hour: Number
+    """USD per hour."""
+
+
+class PriceStatus(Part):
+    """Where the price of the pool comes from. The operator resumes from it after a restart."""
+
+    source: Literal["Declared", "Bundled", "Listed", "Spot"]
+    """Listed: the price list of AWS. Spot: its spot price history. Bundled: the table that ships with Sluice. Declared:
+    price.perHour."""
+    as_of: Timestamp | None = None
+    """The time as of which this was the price. A declared price has none."""
+    lookup: Text | None = None
+    """What was looked up. After a restart the price counts only while the spec has the same look-up."""
+    at: Text | None = None
+    """The instance type, and for spot the zone, of the dearest node, whose price counts for new nodes."""
+    day_low_per_hour: Number | None = None
+    """Lowest spot price of the last day in USD per hour, over the types and zones of the pool."""
+    day_high_per_hour: Number | None = None
+    """Highest spot price of the last day in USD per hour."""
+    nodes: Annotated[list[NodePrice], Field(max_length=MAX_NODE_PRICES)] = Field(default_factory=list)
+    """Prices of nodes by instance type and zone."""
+    changed_at: Timestamp | None = None
+    """Time at which the price last changed."""
+    before_per_hour: Number | None = None
+    """The price before that, in USD per hour."""
+    problem: Text | None = None
+    """Why this is not the present price."""
+
+
+class QuotaStatus(Part):
+    """The quota of the AWS account that bounds the pool."""
+
+    code: Text
+    """Code of the quota in Service Quotas for EC2."""
+    name: Text
+    """Its family and purchase."""
+    region: Text
+    """The AWS region."""
+    limit_vcpus: Number | None = None
+    """The quota, in vCPUs."""
+    used_by_others_vcpus: Number | None = None
+    """vCPUs of the account's instances that count for this quota and are not of this pool."""
+    vcpus_per_instance: int | None = None
+    """vCPUs of an instance of the pool."""
+    as_of: Timestamp | None = None
+    """The time as of which these were the numbers."""
+    increase_to_vcpus: int | None = None
+    """The quota with which one more instance would be allowed, where the quota is what bounds the pool."""
+    worth_per_hour: Number | None = None
+    """What that instance would save, in USD per hour."""
+    problem: Text | None = None
+    """Why the numbers are not known, or older than they should be."""
 
 
 class PoolStatus(Part):
@@ -131,7 +341,9 @@ class PoolStatus(Part):
     """The generation of the spec that this status is based on."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=8)] = Field(default_factory=list)
     """Conditions of the pool: Available says whether replicas can be scheduled on it, CapacityKnown whether the limits
-    of its NodePool are known, and NodesExclusive whether its nodes are in no other pool."""
+    of its NodePool or Auto Scaling group are known, NodesExclusive whether its nodes are in no other pool, PriceCurrent
+    whether the price of price.aws is that of AWS, QuotaSuffices whether the quota allows an instance, and
+    ProviderPermits whether the provider lets its autoscaler launch nodes."""
     in_use: Number | None = None
     """Instances in use by replicas; a replica that shares an instance counts as a fraction."""
     free: Number | None = None
@@ -143,11 +355,15 @@ class PoolStatus(Part):
     bounds: PoolBounds | None = None
     """The bounds of spec.capacity, in instances."""
     arriving: int | None = None
-    """Nodes that Karpenter has launched for the pool and that have not registered yet."""
+    """Nodes that Karpenter or the Auto Scaling group has launched for the pool and that have not registered yet."""
     zones: int | None = None
     """Number of distinct zones of the ready nodes, at least 1."""
     price_per_hour: Number | None = None
     """Price in USD per instance and hour on which the current plan is based."""
+    price: PriceStatus | None = None
+    """Where this price comes from, and when it changed."""
+    quota: QuotaStatus | None = None
+    """The quota of spec.capacity.quota."""
     shadow_price_per_hour: Number | None = None
     """Saving that one more instance would allow, in USD per hour."""
     unavailable_until: Timestamp | None = None

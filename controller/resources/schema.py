@@ -111,7 +111,7 @@ CRDS = (
         namespaced=False,
         columns=(
             ("DEVICE", ".spec.device", "Kind of device"),
-            ("PRICE", ".spec.price.perHour", "USD per instance and hour"),
+            ("PRICE", ".status.pricePerHour", "USD per instance and hour"),
             ("IN-USE", ".status.inUse", "Instances in use by replicas"),
             ("LIMIT", ".status.limit", "Maximum number of instances"),
             ("AVAILABLE", ".status.conditions[?(@.type=='Available')].status", "Whether replicas can be scheduled"),

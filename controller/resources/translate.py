@@ -5,6 +5,16 @@ Names that thousands of pipelines share are interned to save memory.
 
 from sys import intern
 
+from controller.aws.price_table import bundled_quote
+from controller.core.state.cloud import (
+    QUOTA_CODES,
+    AwsPrice,
+    PriceOrigin,
+    PriceQuote,
+    Purchase,
+    QuotaFamily,
+    QuotaSource,
+)
 from controller.core.state.schedule import CronFloor, CronWindows, DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
     UNDECLARED_CV,
@@ -36,12 +46,12 @@ from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, Placement, ServiceTime
-from controller.resources.pool import ComputePool
+from controller.resources.pool import ComputePool, Price, vcpus_per_instance
 from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
 from controller.resources.stage import MetricLabels, Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
-from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw, StageName
+from optimizer.model import InvalidProblem, PipelineKey, PoolName, Routing, ServiceLaw, StageName
 from profiler.samples import Answer, SeriesLabels
 
 _CPU_DEADLINE = "5m"
@@ -88,16 +98,29 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
     )
 
 
-def pool_spec(resource: ComputePool) -> PoolSpec:
-    """Return the spec of `resource`, which must be valid as for `pipeline_spec`."""
+def pool_spec(resource: ComputePool, quote: PriceQuote | None = None) -> PoolSpec:
+    """Return the spec of `resource`, which must be valid as for `pipeline_spec`.
+
+    `quote` is the price that AWS gave for `price.aws`. Without one, `price.perHour` counts, then the bundled table.
+
+    Raises:
+        InvalidProblem: no price is known.
+    """
     spec, deadline = resource.spec, resource.spec.unavailable.pending_deadline
+    looked_up = aws_price(resource)
+    if looked_up is None:
+        assert spec.price.per_hour is not None, "validation requires perHour or aws"
+        quote, price_per_hour = None, float(spec.price.per_hour)
+    else:
+        quote = quote or _price_without_aws(spec.price, looked_up)
+        price_per_hour = quote.per_hour
     return PoolSpec(
         name=PoolName(resource.metadata.name),
         uid=resource.metadata.uid,
         generation=resource.metadata.generation,
         device=spec.device,
         node_selector=spec.node_selector,
-        price_per_hour=float(spec.price.per_hour),
+        price_per_hour=price_per_hour,
         instances=spec.capacity.instances,
         node_pool=spec.capacity.node_pool,
         ready_nodes=spec.capacity.ready_nodes,
@@ -105,6 +128,57 @@ def pool_spec(resource: ComputePool) -> PoolSpec:
         backoff_initial_s=duration_s(spec.unavailable.backoff.initial),
         backoff_max_s=duration_s(spec.unavailable.backoff.max),
         node_prices_per_hour={name: float(price) for name, price in (spec.price.by_instance_type or {}).items()},
+        looked_up=looked_up,
+        price=quote,
+        quota=quota_source(resource),
+        auto_scaling_group=spec.capacity.auto_scaling_group,
+    )
+
+
+def aws_price(resource: ComputePool) -> AwsPrice | None:
+    """Return the look-up of the pool's price at AWS, None where the price is declared."""
+    aws = resource.spec.price.aws
+    if aws is None:
+        return None
+    return AwsPrice(
+        instance_types=aws.names(),
+        region=aws.region,
+        purchase=Purchase(aws.purchase),
+        savings=float(aws.savings or 0),
+        zones=tuple(aws.zones),
+        refresh_s=duration_s(aws.refresh),
+    )
+
+
+def _price_without_aws(price: Price, looked_up: AwsPrice) -> PriceQuote:
+    """Return the price to use while AWS gives none: the declared one, else that of the bundled table."""
+    if price.per_hour is not None:
+        return PriceQuote(per_hour=float(price.per_hour), origin=PriceOrigin.DECLARED, as_of_s=None)
+    bundled = bundled_quote(looked_up)
+    if bundled is None:
+        raise InvalidProblem(
+            f"spec.price.aws: no price is known for {', '.join(looked_up.instance_types)} in {looked_up.region}, and "
+            "AWS has not given one; set spec.price.perHour, which counts until it does"
+        )
+    return bundled
+
+
+def quota_source(resource: ComputePool) -> QuotaSource | None:
+    """Return the quota that bounds the pool, None where its capacity names none."""
+    quota = resource.spec.capacity.quota
+    if quota is None:
+        return None
+    purchase = Purchase(quota.purchase)
+    vcpus = vcpus_per_instance(resource.spec)
+    assert vcpus is not None, "validation requires vcpusPerInstance where no instance type says it"
+    if quota.family is not None:
+        code = QUOTA_CODES[QuotaFamily(quota.family), purchase]
+    else:
+        assert quota.code is not None, "validation requires family or code"
+        code = quota.code
+    family: str = quota.family or next((one.value for (one, _), known in QUOTA_CODES.items() if known == code), code)
+    return QuotaSource(
+        code=code, region=quota.region, vcpus=vcpus, purchase=purchase, name=f"{family} {quota.purchase}"
     )
 
 

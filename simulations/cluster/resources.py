@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import BudgetState
 from controller.core.state.spec import BudgetSpec, PipelineSpec, PoolSpec
@@ -34,6 +34,7 @@ class Resources:
             self._budgets[budget.name] = replace(budget, uid=f"ComputeBudget/{budget.name}")
         self.pipeline_memories: dict[PipelineKey, PipelineMemory] = {}
         self.pool_memories: dict[PoolName, PoolMemory] = {}
+        self.pool_prices: dict[PoolName, PriceMemory | None] = {}
         self.changes = 0
 
     def budgets(self) -> tuple[BudgetState, ...]:
@@ -85,3 +86,4 @@ class Resources:
         """Keep the memories that a decision carries over to the next one."""
         self.pipeline_memories |= {pipeline.key: pipeline.memory for pipeline in decision.pipelines}
         self.pool_memories |= {pool.name: pool.memory for pool in decision.pools}
+        self.pool_prices |= {pool.name: pool.price for pool in decision.pools}

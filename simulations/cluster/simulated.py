@@ -181,6 +181,7 @@ class SimulatedCluster:
                     node_pool=self._workloads.pools[name].state(self.now_s),
                     zones=1,
                     memory=self._resources.pool_memories.get(name, PoolMemory()),
+                    priced=self._resources.pool_prices.get(name),
                     nodes=dict.fromkeys(self._workloads.occupied(name), "") if billed else {},
                 )
                 for name, spec in self._resources.pools.items()

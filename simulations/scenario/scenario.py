@@ -19,9 +19,9 @@ from controller.resources.manifests import Document, ManifestError, format_path,
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
-from controller.resources.translate import pipeline_spec
+from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
-from optimizer.model import Sla
+from optimizer.model import InvalidProblem, Sla
 from simulations.results.scoring import Clock, Interval
 from simulations.scenario.own_servers import with_own_servers
 from simulations.scenario.patches import merged, undo
@@ -765,6 +765,8 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None, own_se
         namespace_labels=resources.namespace_labels,
         notes=notes,
     )
+    if unpriced := [*_unpriced(scenario)]:
+        raise invalid(scenario, unpriced)
     scenario = with_instances(with_documents(scenario, separate), file.instances or {})
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
@@ -783,6 +785,16 @@ def invalid(scenario: Scenario, mistakes: Iterable[tuple[str | None, Breach]]) -
     (file,) = load_documents(scenario.path)
     findings = [finding_of(file if name is None else manifests[name], breach) for name, breach in mistakes]
     return InvalidScenario(tuple(findings))
+
+
+def _unpriced(scenario: Scenario) -> Iterator[tuple[str, Breach]]:
+    """Yield the pools whose price is looked up at AWS, and which have none without asking it."""
+    for pool in scenario.pools:
+        try:
+            pool_spec(pool)
+        except InvalidProblem:
+            rule = "must have price.perHour beside it: the bundled table has no price of these types in this region"
+            yield resource_name(pool), Breach(path=("spec", "price", "aws"), rule=rule)
 
 
 def _manifest_documents(paths: Iterable[Path]) -> dict[str, Document]:

@@ -44,6 +44,8 @@ def test_the_import_contracts_hold() -> None:
         ("controller/core/cycle.py", "import controller.kube.gateway"),
         ("profiler/estimate.py", "import random"),
         ("controller/core/messages/explain.py", "import simulations.results.scoring"),
+        ("controller/kube/reader.py", "import boto3"),
+        ("controller/commands/quotas.py", "import botocore.exceptions"),
     ],
 )
 def test_a_deliberate_violation_of_the_contracts_is_caught(tmp_path: Path, module: str, line: str) -> None:

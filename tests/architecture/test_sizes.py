@@ -17,9 +17,11 @@ COMPILED = {"compiled", "inlined"}
 DOCUMENTS = {
     "controller.core.state.decision.PipelineDecision": "the entry of a pipeline in a decision record",
     "controller.core.state.spec.PipelineSpec": "the spec of a SpeechPipeline",
+    "controller.core.state.spec.PoolSpec": "the spec of a ComputePool",
     "controller.core.state.carry_over.PipelineMemory": "the document in status.memory",
     "controller.resources.pipeline_status.PipelineStatus": "the status document of the API",
     "controller.resources.pipeline_status.StageStatus": "the entry of a stage in the status document of the API",
+    "controller.resources.pool.PoolStatus": "the status document of the API",
     "controller.settings.OperatorSettings": "one attribute per flag of `sluice operator`",
     "simulations.results.results.RunResult": "the JSON of a run in results.json",
     "simulations.lab.pods.worker.WorkerSpec": "the JSON in the annotation of a pod of the lab",

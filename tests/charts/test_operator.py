@@ -52,6 +52,7 @@ def test_every_setting_can_be_reached(chart: Chart) -> None:
         "watchNamespaces": ["speech"],
         "keda": {"enabled": True, "tlsSecretName": "scaler"},
         "tenants": {"restrictQueries": "Never"},
+        "aws": {"region": "eu-west-1", "role": "arn:aws:iam::123456789012:role/sluice"},
         "prometheus": {
             "url": "https://prometheus",
             "headers": {"X-Scope-OrgID": "a"},

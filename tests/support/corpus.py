@@ -123,6 +123,13 @@ GOOD_CHANGES: dict[str, dict[str, Any]] = {
     "a schedule in UTC": {f"{_EXPECTED}.timeZone": REMOVED, f"{_EXPECTED}.schedule": "*/5 8-17/2 1,15 JAN-MAR 0,7"},
     "no expected events": {"spec.demand.expected": []},
     "no budget to spend": {"spec.budget.perHour": "0"},
+    "a group of instances": {
+        "spec.stages[0].placements[0].target": {
+            "apiVersion": "sluice.dev/v1alpha1",
+            "kind": "AutoScalingGroup",
+            "name": "vad",
+        }
+    },
     "a budget for shares": {"spec.budget.basis": "Replicas"},
     "the default basis": {"spec.budget.basis": REMOVED},
     "no numbers of a placement": {
@@ -149,6 +156,35 @@ GOOD_POOL_CHANGES: dict[str, dict[str, Any]] = {
     "free hardware": {"spec.price.perHour": "0"},
     "one price for all types": {"spec.price.byInstanceType": REMOVED},
     "the longest type": {f'spec.price.byInstanceType["{"x" * 63}"]': "1"},
+    "a price of AWS": {"spec.price": {"aws": {"instanceType": "inf2.xlarge", "region": "us-east-1"}}},
+    "spot prices of some zones": {
+        "spec.price": {
+            "perHour": "0.9",
+            "aws": {
+                "instanceTypes": ["g5.xlarge", "g5.2xlarge"],
+                "region": "us-east-1",
+                "purchase": "Spot",
+                "zones": ["us-east-1a"],
+                "refresh": "5m",
+            },
+        }
+    },
+    "a savings plan": {
+        "spec.price": {"aws": {"instanceType": "c7i.xlarge", "region": "eu-west-1", "savings": "0.28"}, "perHour": "1"}
+    },
+    "as many as a quota allows": {
+        "spec.capacity": {"quota": {"family": "Inf", "region": "us-east-1", "vcpusPerInstance": 4}}
+    },
+    "a quota by its code": {
+        "spec.capacity": {
+            "quota": {"code": "L-6B0D517C", "purchase": "Spot", "region": "us-east-1", "vcpusPerInstance": 8}
+        }
+    },
+    "vCPUs by the type": {
+        "spec.price": {"aws": {"instanceType": "inf2.xlarge", "region": "us-east-1"}},
+        "spec.capacity": {"quota": {"family": "Inf", "region": "us-east-1"}},
+    },
+    "as many as an Auto Scaling group may have": {"spec.capacity": {"autoScalingGroup": "vad nodes/1"}},
     "longest label": {'spec.nodeSelector["example.com/a_b.c-d"]': "x" * 63},
 }
 
@@ -158,6 +194,7 @@ GOOD_BUDGET_CHANGES: dict[str, dict[str, Any]] = {
     "any value of a label": {f"{_SELECTS}[0]": {"key": "team", "operator": "DoesNotExist"}},
 }
 
+_G5 = {"instanceType": "g5.xlarge", "region": "us-east-1"}
 _V = "spec.stages[0]"
 _E = "spec.stages[1].placements[0]"
 _L = "spec.stages[3].placements[0]"
@@ -657,13 +694,118 @@ BAD: tuple[Bad, ...] = (
         "must be a decimal number",
         base=POOL,
     ),
+    _bad(
+        "a group of Kubernetes",
+        {f"{_E}.target.kind": "AutoScalingGroup"},
+        f"{_E}.target.apiVersion",
+        "must be sluice.dev/v1alpha1 for kind AutoScalingGroup",
+    ),
+    _bad(
+        "two ways to name types",
+        {"spec.price": {"aws": {**_G5, "instanceTypes": ["g5.2xlarge"]}}},
+        "spec.price.aws",
+        "must be instanceType or instanceTypes, and not both",
+        base=POOL,
+    ),
+    _bad(
+        "no type",
+        {"spec.price": {"aws": {"region": "us-east-1"}}},
+        "spec.price.aws",
+        "must be instanceType or instanceTypes",
+        base=POOL,
+    ),
+    _bad(
+        "the same type twice",
+        {"spec.price": {"aws": {"instanceTypes": ["g5.xlarge", "g5.xlarge"], "region": "us-east-1"}}},
+        "spec.price.aws.instanceTypes[1]",
+        "must be unique",
+        base=POOL,
+        on_server="spec.price.aws.instanceTypes[1]",
+    ),
+    _bad(
+        "no region",
+        {"spec.price": {"aws": {"instanceType": "g5.xlarge"}}},
+        "spec.price.aws.region",
+        "required",
+        base=POOL,
+    ),
+    _bad(
+        "region",
+        {"spec.price": {"aws": {**_G5, "region": "US East"}}},
+        "spec.price.aws.region",
+        "must be a region such as us-east-1",
+        base=POOL,
+    ),
+    _bad(
+        "savings on spot",
+        {"spec.price": {"aws": {**_G5, "purchase": "Spot", "savings": "0.2"}}},
+        "spec.price.aws.savings",
+        "savings plans do not apply to it",
+        base=POOL,
+    ),
+    _bad(
+        "zones on demand",
+        {"spec.price": {"aws": {**_G5, "zones": ["us-east-1a"]}}},
+        "spec.price.aws.zones",
+        "the same in all zones",
+        base=POOL,
+    ),
+    _bad(
+        "a price every second",
+        {"spec.price": {"aws": {**_G5, "refresh": "1s"}}},
+        "spec.price.aws.refresh",
+        "must be at least 1m",
+        base=POOL,
+    ),
+    _bad(
+        "prices of types with aws",
+        {"spec.price": {"aws": _G5, "byInstanceType": {"g5.xlarge": "1"}}},
+        "spec.price.byInstanceType",
+        "must not be given with aws",
+        base=POOL,
+    ),
+    _bad(
+        "a quota without a name",
+        {"spec.capacity.quota": {"region": "us-east-1", "vcpusPerInstance": 4}},
+        "spec.capacity.quota",
+        "must be family or code",
+        base=POOL,
+    ),
+    _bad(
+        "a quota that nobody knows",
+        {"spec.capacity.quota": {"family": "Trn", "purchase": "Spot", "region": "us-east-1", "vcpusPerInstance": 8}},
+        "spec.capacity.quota.family",
+        "must be given as code for Trn on Spot",
+        base=POOL,
+    ),
+    _bad(
+        "code of a quota",
+        {"spec.capacity.quota": {"code": "1945791B", "region": "us-east-1", "vcpusPerInstance": 4}},
+        "spec.capacity.quota.code",
+        "must be the code of a quota such as L-1945791B",
+        base=POOL,
+    ),
+    _bad(
+        "vCPUs that nothing says",
+        {"spec.capacity.quota": {"family": "Inf", "region": "us-east-1"}},
+        "spec.capacity.quota",
+        "needs vcpusPerInstance",
+        base=POOL,
+    ),
+    _bad(
+        "two that make nodes",
+        {"spec.capacity": {"nodePool": "inf2", "autoScalingGroup": "inf2"}},
+        "spec.capacity",
+        "must not have nodePool and autoScalingGroup",
+        base=POOL,
+    ),
     _bad("no price", {"spec.price": {}}, "spec.price.perHour", "required", base=POOL),
     _bad("price as a number", {"spec.price.perHour": 0.34}, "spec.price.perHour", "put it in quotes", base=POOL),
     _bad(
         "negative capacity", {"spec.capacity.instances": -1}, "spec.capacity.instances", "must be at least 0", base=POOL
     ),
     _bad("no capacity", {"spec.capacity": REMOVED}, "spec.capacity", "must say what bounds the pool", base=POOL),
-    _bad("no bound", {"spec.capacity": {}}, "spec.capacity", "instances, nodePool or readyNodes: true", base=POOL),
+    _bad("no bound", {"spec.capacity": {}}, "spec.capacity", "autoScalingGroup, quota or readyNodes: true", base=POOL),
     _bad(
         "a bound that is switched off",
         {"spec.capacity": {"readyNodes": False}},

@@ -181,6 +181,10 @@ SLUICE_PRESETS_DIRECTORY: {{ ternary "" "/etc/sluice/presets" (empty .Values.ope
 SLUICE_NAMESPACE_LABEL: {{ .Values.prometheus.labels.namespace | quote }}
 SLUICE_POD_LABEL: {{ .Values.prometheus.labels.pod | quote }}
 SLUICE_MATCH_LABELS: {{ join "," $matches | quote }}
+SLUICE_AWS_REGION: {{ .Values.aws.region | quote }}
+SLUICE_AWS_ROLE: {{ .Values.aws.role | quote }}
+SLUICE_CLOUDWATCH_NAMESPACE: {{ .Values.aws.cloudwatch.namespace | quote }}
+SLUICE_CLOUDWATCH_DIMENSIONS: {{ join "," .Values.aws.cloudwatch.dimensions | quote }}
 SLUICE_FLEET_BUDGET: {{ .Values.operator.fleetBudget | quote }}
 SLUICE_COMPOSITION: {{ .Values.operator.composition | quote }}
 SLUICE_DECISION_TIME: {{ .Values.operator.decisionTime | quote }}

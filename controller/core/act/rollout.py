@@ -14,7 +14,7 @@ from controller.core.plan.ledger import Ledger, Scope
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PlacementKey, Target
+from controller.core.state.spec import GROUP_KIND, Mode, PlacementKey, Target
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
@@ -23,7 +23,7 @@ FIRST_TO_GO = -1_000_000_000
 """The deletion cost of pods to remove first: far below any value that another controller writes."""
 _SAME_SHARE = 1e-9
 _ENOUGH = 0.5
-_HEEDED = ("Deployment", "ReplicaSet")
+_HEEDED = ("Deployment", "ReplicaSet", GROUP_KIND)
 """Kinds whose controller respects the deletion cost of pods."""
 
 
@@ -495,15 +495,16 @@ def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, fl
     """Return the deletion costs to write before `target` is scaled down to `after` replicas, by pod.
 
     The pods on leaving nodes go first, then the pods with the fewest `sessions`; a pod with unknown sessions counts as
-    the busiest. Pods that are not ready need no cost: Kubernetes removes them first. The result is empty where nothing
-    distinguishes the pods. Costs that other controllers wrote are replaced only on the pods to remove.
+    the busiest. Instances that are protected from scale-in stay as long as others can go. Pods that are not ready need
+    no cost: Kubernetes removes them first. The result is empty where nothing distinguishes the pods. Costs that other
+    controllers wrote are replaced only on the pods to remove.
     """
     goes = state.ready - after
     if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):
         return {}
 
-    def rank(replica: ServingReplica) -> tuple[bool, float, str]:
-        return not replica.leaving, sessions.get(replica.name, math.inf), replica.name
+    def rank(replica: ServingReplica) -> tuple[bool, bool, float, str]:
+        return replica.protected, not replica.leaving, sessions.get(replica.name, math.inf), replica.name
 
     chosen = {replica.name for replica in sorted(state.serving, key=rank)[:goes]}
     costs: dict[str, int] = {}

@@ -8,6 +8,7 @@ from controller.core.act.feedback import close_loop, floors
 from controller.core.assess.assessment import Assessment, most_allowed, out_of_bounds
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.optimizer_input import stages_sla_s
+from controller.core.assess.prices import recent_changes
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import EPSILON, Ledger
@@ -71,6 +72,7 @@ def _aim(
     pressed: bool,
     follows_plan: bool,
     shared: SharedAims = NOT_SHARED,
+    repriced: Mapping[PoolName, float],
 ) -> Aim:
     """Return the aim of a pipeline; `pressed` says that it holds a share of what the fleet is short of.
 
@@ -151,7 +153,7 @@ def _aim(
         planned=planned,
         holds=tuple(holds),
         reasons={
-            **_reasons(assessment, target, planned, measured),
+            **_reasons(assessment, target, planned, measured, repriced),
             **({} if probed is None or target[probed] <= assessment.current[probed] else {probed: ChangeReason.PROBE}),
             **{key: ChangeReason.NODES_LEAVING for key, count in replaced.items() if assessment.current[key] < count},
         },
@@ -468,6 +470,7 @@ def _reasons(
     target: Mapping[PlacementKey, int],
     planned: Mapping[PlacementKey, int],
     measured: Mapping[StageName, int],
+    repriced: Mapping[PoolName, float],
 ) -> Mapping[PlacementKey, ChangeReason]:
     reasons: dict[PlacementKey, ChangeReason] = {}
     before = assessment.state.memory.planned_demand
@@ -481,6 +484,7 @@ def _reasons(
             now, then = assessment.current[key], target[key]
             if now == then:
                 continue
+            cheaper = ChangeReason.PRICE if _follows_price(repriced, key, keys, more=then > now) else ChangeReason.COST
             if key in assessment.spec.overrides.pins:
                 reasons[key] = ChangeReason.PINNED
             elif then < now and stage.name in assessment.idle:
@@ -498,12 +502,26 @@ def _reasons(
             elif now < placement.prior.min_replicas or now > placement.prior.max_replicas:
                 reasons[key] = ChangeReason.BOUNDS
             elif then > now and not rises and any(planned[other] < assessment.current[other] for other in keys):
-                reasons[key] = ChangeReason.COST
+                reasons[key] = cheaper
             elif then > now:
                 reasons[key] = ChangeReason.DEMAND if rises else ChangeReason.SLA
             else:
-                reasons[key] = ChangeReason.DEMAND if falls else ChangeReason.COST
+                reasons[key] = ChangeReason.DEMAND if falls else cheaper
     return reasons
+
+
+def _follows_price(
+    repriced: Mapping[PoolName, float], key: PlacementKey, keys: Collection[PlacementKey], *, more: bool
+) -> bool:
+    """Whether a change of the placement `key` follows a price of its stage, whose placements are `keys`.
+
+    `repriced` has the pools whose price changed lately, and by how much in USD per hour.
+
+    It has more replicas when its own price fell or that of another rose, and fewer when it is the other way round. The
+    steps of a move follow each other, so not every one of them changes both pools.
+    """
+    rose = {other: repriced.get(other[1], 0.0) * (1 if other == key else -1) for other in keys}
+    return any(change < 0 if more else change > 0 for change in rose.values())
 
 
 def _outage_behind(
@@ -546,6 +564,7 @@ def find_aims(
     shortage = ledger.shortage()
     pressed = {assessment.key for assessment in assessments if shortage.affects(assessment)}
     follows, shared_planned = _following(assessments, fleet, ledger, policy, pressed)
+    repriced = recent_changes(snapshot.pools, snapshot.now_s)
 
     def aim_of(assessment: Assessment, shared: SharedAims) -> Aim:
         return _aim(
@@ -557,6 +576,7 @@ def find_aims(
             pressed=assessment.key in pressed,
             follows_plan=assessment.key in pressed or assessment.key in follows,
             shared=shared,
+            repriced=repriced,
         )
 
     asked = {

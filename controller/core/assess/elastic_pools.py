@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from controller.core.state.provider_errors import ErrorClass, classify, last_of
 from controller.core.state.snapshot import (
     ExpectedNode,
     LaunchFailure,
@@ -27,12 +28,19 @@ _SKEW_S = 5.0
 """How far the clocks of the scheduler and of an autoscaler may differ."""
 _BATCH_S = 10.0
 """The longest time for which Karpenter collects pending pods before it launches nodes for all of them, by default."""
+_THROTTLED_S = 300.0
+"""How long a request that the provider refused as one too many holds the deadline: autoscalers back off for minutes."""
 _NEXT_TRY_S = 60.0
 """How long after a failed launch Karpenter may take to try the next offering, by a new NodeClaim."""
+_NO_LACK = (ErrorClass.THROTTLED, ErrorClass.PERMISSION)
+"""Errors that do not say that the provider has no nodes: the one passes by itself, the other needs a person."""
+_USED_UP = "a quota of the account is used up"
 
 
 def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> float:
     """Return until when nodes on their way hold the deadline of a pending replica of an elastic pool, -inf: none does.
+
+    A provider that limits the requests of the autoscaler holds it too.
 
     These are the nodes that are announced for the replica, else those that the NodePool has launched. The first two
     count, so that a pool whose nodes never register fails in the end. Nodes that are not announced may be for others,
@@ -40,6 +48,21 @@ def held_until_s(replica: PendingReplica, node_pool: NodePoolState | None) -> fl
     """
     if node_pool is None:
         return -math.inf
+    return max(
+        _by_nodes_until_s(replica, node_pool),
+        min(_throttled_until_s(replica, node_pool), replica.since_s + _TRIES * _REGISTRATION_S),
+    )
+
+
+def _throttled_until_s(replica: PendingReplica, node_pool: NodePoolState) -> float:
+    """Return until when the autoscaler may need to ask again, because the provider limits its requests."""
+    throttled = last_of(node_pool.errors, ErrorClass.THROTTLED)
+    if throttled is None or throttled.at_s < replica.since_s:
+        return -math.inf
+    return throttled.at_s + _THROTTLED_S
+
+
+def _by_nodes_until_s(replica: PendingReplica, node_pool: NodePoolState) -> float:
     announced = _announced(replica)
     failed = {
         each.claim: each.at_s
@@ -123,7 +146,11 @@ def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica],
     begun_s = min(replica.since_s for replica in pending)
     if node_pool.registered_at_s is not None:
         begun_s = max(begun_s, node_pool.registered_at_s)
-    failures = [failure for failure in node_pool.failures if failure.at_s >= begun_s]
+    failures = [
+        failure
+        for failure in node_pool.failures
+        if failure.at_s >= begun_s and classify(failure.reason) not in _NO_LACK
+    ]
     if not failures:
         return None
     last = failures[-1]
@@ -132,7 +159,7 @@ def _launch_failure(node_pool: NodePoolState, pending: Sequence[PendingReplica],
     tried_again = any(at_s > last.at_s for at_s in tries)
     if _rounds(failures, announced_s) < _TRIES and (tried_again or now_s - last.at_s < _NEXT_TRY_S):
         return None
-    return last.reason
+    return f"{_USED_UP}: {last.reason}" if classify(last.reason) is ErrorClass.QUOTA else last.reason
 
 
 def _rounds(failures: Sequence[LaunchFailure], announced_s: Mapping[str, float]) -> int:

@@ -1,12 +1,12 @@
 """The conditions of a SpeechPipeline and of a ComputePool."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.messages import details
 from controller.core.messages.explain import reason_sentence
 from controller.core.messages.missed import missed_briefly
-from controller.core.messages.phrases import brief, count_of, money, reading_words, timestamp
+from controller.core.messages.phrases import brief, count_of, money, number, price, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
@@ -24,7 +24,9 @@ from controller.core.messages.sentences import (
 )
 from controller.core.messages.summary import health, ready
 from controller.core.state.carry_over import PoolMemory
+from controller.core.state.cloud import IMPLAUSIBLE, PriceOrigin, PriceQuote, QuotaSource
 from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
+from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass, last_of
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
 from profiler.samples import Absence
 
@@ -63,14 +65,92 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
 
 
 def pool_conditions(state: PoolState, memory: PoolMemory, now_s: float) -> tuple[ConditionValue, ...]:
-    """Return all conditions of a pool with the failures `memory`; a pool without a NodePool has no `CapacityKnown`."""
-    known = () if state.node_pool is None else (_capacity_known(state, state.node_pool),)
-    return (_available(memory, state.unread, now_s), *known, _nodes_exclusive(state))
+    """Return all conditions of a pool with the failures `memory`.
+
+    Those of a NodePool, of a look-up of the price and of a quota are left out where the pool has none.
+    """
+    return (
+        _available(memory, state.unread, now_s),
+        *(() if state.node_pool is None else (_capacity_known(state, state.node_pool),)),
+        _nodes_exclusive(state),
+        *(() if state.spec.price is None else (_price_current(state.spec.price),)),
+        *(() if state.spec.quota is None else (_quota_suffices(state, state.spec.quota),)),
+        *(() if state.node_pool is None else (_provider_permits(state.node_pool, now_s),)),
+    )
+
+
+def _price_current(quote: PriceQuote) -> ConditionValue:
+    """Return the condition that the price is the one that AWS has now."""
+    date = "" if quote.as_of_s is None else f" as of {timestamp(quote.as_of_s)}"
+    said = f"{price(quote.per_hour)}{date} ({_ORIGINS[quote.origin]}{f', {quote.at}' if quote.at else ''})"
+    if quote.problem:
+        refused = quote.origin in {PriceOrigin.LISTED, PriceOrigin.SPOT} and quote.problem.startswith(IMPLAUSIBLE)
+        reason = ConditionReason.PRICE_REFUSED if refused else ConditionReason.PRICE_OUTDATED
+        return _condition(ConditionType.PRICE_CURRENT, "False", reason.value, f"{quote.problem}; {said} counts")
+    current = quote.origin in {PriceOrigin.LISTED, PriceOrigin.SPOT}
+    spread = ""
+    if quote.day is not None:
+        spread = f"; {price(quote.day.low_per_hour)} to {price(quote.day.high_per_hour)} in the last day"
+    reason = ConditionReason.LOOKED_UP if current else ConditionReason.NOT_LOOKED_UP
+    status = "True" if current else "Unknown"
+    return _condition(ConditionType.PRICE_CURRENT, status, reason.value, said + spread)
+
+
+_ORIGINS: Mapping[PriceOrigin, str] = {
+    PriceOrigin.DECLARED: "price.perHour",
+    PriceOrigin.BUNDLED: "bundled table of on-demand prices",
+    PriceOrigin.LISTED: "price list of AWS",
+    PriceOrigin.SPOT: "spot price of AWS",
+}
+
+
+def _quota_suffices(state: PoolState, source: QuotaSource) -> ConditionValue:
+    """Return the condition that the quota of the account allows at least one instance of the pool."""
+    reading, allowed = state.quota, state.quota_instances
+    name = f"quota {source.code} ({source.name}, {source.region})"
+    if reading is None or reading.limit_vcpus is None or allowed is None:
+        effect = "the other bounds count alone" if state.spec.instances is not None else "no replica is added"
+        problem = "not read yet" if reading is None or not reading.problem else reading.problem
+        return _condition(
+            ConditionType.QUOTA_SUFFICES, "Unknown", ConditionReason.QUOTA_UNREAD.value, f"{name}: {problem}; {effect}"
+        )
+    used = "" if reading.others_vcpus is None else f", of which others use {number(reading.others_vcpus)}"
+    said = f"{name} is {number(reading.limit_vcpus)} vCPUs{used}: {count_of(allowed, 'instance')} of {source.vcpus}"
+    stale = f"; {reading.problem}" if reading.problem else ""
+    if allowed == 0:
+        need = reading.needed_for(1, source.vcpus)
+        reason = ConditionReason.QUOTA_ZERO if reading.limit_vcpus <= 0 else ConditionReason.QUOTA_USED_UP
+        return _condition(
+            ConditionType.QUOTA_SUFFICES,
+            "False",
+            reason.value,
+            f"{said}; a quota of {need} allows the first: `sluice quotas` prints the request{stale}",
+        )
+    return _condition(ConditionType.QUOTA_SUFFICES, "True", ConditionReason.QUOTA_ALLOWS.value, said + stale)
+
+
+def _provider_permits(node_pool: NodePoolState, now_s: float) -> ConditionValue:
+    """Return the condition that the provider lets the autoscaler of the pool launch nodes."""
+    recent = [error for error in node_pool.errors if now_s - error.at_s <= ERRORS_COUNT_S]
+    for kind, effect in _ERROR_EFFECTS:
+        error = last_of(recent, kind)
+        if error is not None:
+            status = "Unknown" if kind is ErrorClass.THROTTLED else "False"
+            return _condition(ConditionType.PROVIDER_PERMITS, status, kind.value, f"{effect}: {error.text}")
+    return _condition(ConditionType.PROVIDER_PERMITS, "True", ConditionReason.NO_ERROR.value)
+
+
+_ERROR_EFFECTS = (
+    (ErrorClass.PERMISSION, "the autoscaler may not launch nodes until its rights are changed"),
+    (ErrorClass.QUOTA, "a quota of the account is used up; planned with other pools"),
+    (ErrorClass.THROTTLED, "the provider limits the requests of the autoscaler, which tries again"),
+)
+"""The errors that the condition is about, the most severe first; missing capacity is in the condition Available."""
 
 
 def _capacity_known(state: PoolState, node_pool: NodePoolState) -> ConditionValue:
     """Return the condition that the limits of the NodePool are known, or that instances bound the pool without them."""
-    name = f"NodePool {state.spec.node_pool}"
+    name = state.spec.launcher
     if node_pool.problem is not None:
         declared = state.spec.instances
         if node_pool.problem is NodePoolProblem.UNLIMITED and declared is not None:

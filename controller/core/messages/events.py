@@ -57,7 +57,7 @@ def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[Ev
     if condition.reason == reason_before:
         return
     if condition.status == "True":
-        fallback = condition.reason != MetricsTier.PROMETHEUS.value
+        fallback = condition.reason not in {MetricsTier.PROMETHEUS.value, MetricsTier.CLOUDWATCH.value}
         message = condition.message or f"metrics come from {condition.reason} again"
         reason = EventReason(f"MetricsFrom{condition.reason}")
         yield EventValue(warning=fallback, reason=reason.value, message=message)

@@ -73,6 +73,11 @@ def money(per_hour: float) -> str:
     return f"${per_hour:.2f}/h"
 
 
+def price(per_hour: float) -> str:
+    """Return the price of an instance as text with four significant digits, such as `$0.7582/h`."""
+    return f"${float(f'{per_hour:.4g}'):g}/h"
+
+
 def money_needed(per_hour: float) -> str:
     """Return a required amount in USD per hour as text, rounded up to the cent."""
     return money(math.ceil(per_hour * 100 - 1e-6) / 100)
@@ -120,6 +125,8 @@ def limit_words(
             return "the budget" + ("" if budget_per_hour is None else f" of {money(budget_per_hour)}")
         case LimitKind.POOL:
             return f"pool {limit.name}"
+        case LimitKind.QUOTA:
+            return f"quota {limit.name} of the AWS account"
         case LimitKind.BOUNDS:
             return "the replica bounds" + ("" if limit.name is None else f" of stage {limit.name}")
         case LimitKind.SLA:

@@ -47,6 +47,11 @@ def unselected_target(target: Target) -> str:
     return f"{target}: its scale subresource has no selector, so its pods are unknown"
 
 
+def foreign_group(name: str, namespace: str, tag: str) -> str:
+    """Return the text about an Auto Scaling group that pipelines of `namespace` may not scale."""
+    return f"AutoScalingGroup/{name}: must have the tag {tag}={namespace}; without it no pipeline there may scale it"
+
+
 def unreadable_target(target: Target, problem: str, *, unavailable: bool) -> str:
     """Return the text about a target that could not be read; `unavailable` means that the server did not answer."""
     return f"{target}: the API server did not answer: {problem}" if unavailable else f"{target}: {problem}"

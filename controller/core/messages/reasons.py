@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.state.decision import HoldReason
+from controller.core.state.provider_errors import ErrorClass
 from controller.core.state.snapshot import NodePoolProblem
 
 
 class ConditionType(Enum):
-    """The types of conditions: the last three of a ComputePool, the others of a SpeechPipeline."""
+    """The types of conditions: from AVAILABLE on those of a ComputePool, the others of a SpeechPipeline."""
 
     READY = "Ready"
     SLA_MET = "SLAMet"
@@ -31,6 +32,9 @@ class ConditionType(Enum):
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
     NODES_EXCLUSIVE = "NodesExclusive"
+    PRICE_CURRENT = "PriceCurrent"
+    QUOTA_SUFFICES = "QuotaSuffices"
+    PROVIDER_PERMITS = "ProviderPermits"
 
 
 class ConditionReason(Enum):
@@ -76,8 +80,22 @@ class ConditionReason(Enum):
     NODE_POOL_NOT_FOUND = NodePoolProblem.NOT_FOUND.value
     NODE_POOL_UNREADABLE = NodePoolProblem.UNREADABLE.value
     NODE_POOL_UNLIMITED = NodePoolProblem.UNLIMITED.value
+    GROUP_NOT_FOUND = NodePoolProblem.GROUP_NOT_FOUND.value
+    GROUP_UNREADABLE = NodePoolProblem.GROUP_UNREADABLE.value
     ALL_OWN = "AllOwn"
     NODES_SHARED = "NodesShared"
+    LOOKED_UP = "LookedUp"
+    NOT_LOOKED_UP = "NotLookedUp"
+    PRICE_OUTDATED = "PriceOutdated"
+    PRICE_REFUSED = "PriceRefused"
+    QUOTA_ALLOWS = "QuotaAllows"
+    QUOTA_ZERO = "QuotaZero"
+    QUOTA_USED_UP = "QuotaUsedUp"
+    QUOTA_UNREAD = "QuotaUnread"
+    NO_ERROR = "NoError"
+    PROVIDER_QUOTA = ErrorClass.QUOTA.value
+    PROVIDER_THROTTLES = ErrorClass.THROTTLED.value
+    PROVIDER_FORBIDS = ErrorClass.PERMISSION.value
     NAMESPACES_UNREADABLE = "NamespacesUnreadable"
 
 
@@ -97,6 +115,7 @@ class EventReason(Enum):
     METRICS_AVAILABLE = "MetricsAvailable"
     METRICS_LOST = ConditionReason.METRICS_LOST.value
     METRICS_FROM_PROMETHEUS = "MetricsFromPrometheus"
+    METRICS_FROM_CLOUDWATCH = "MetricsFromCloudWatch"
     METRICS_FROM_DIRECT_SCRAPE = "MetricsFromDirectScrape"
     METRICS_FROM_HOLDING = "MetricsFromHolding"
     TARGET_MISSING = HoldReason.TARGET_MISSING.value

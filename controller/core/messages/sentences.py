@@ -84,6 +84,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.MEASURED_MISS: "the measured latency has exceeded the SLA",
     ChangeReason.PROBE: "first replica there, to measure it",
     ChangeReason.COST: "lower cost",
+    ChangeReason.PRICE: "the price of a pool has changed",
     ChangeReason.RULE: "threshold rule",
     ChangeReason.BUDGET: "above the budget",
     ChangeReason.POOL: "a pool cannot deliver nodes",
@@ -203,7 +204,7 @@ def _source_words(decision: PipelineDecision) -> str:
     use = decision.metrics
     why = f" ({use.because})" if use.because else ""
     match use.tier:
-        case MetricsTier.PROMETHEUS:
+        case MetricsTier.PROMETHEUS | MetricsTier.CLOUDWATCH:
             return ""
         case MetricsTier.DIRECT_SCRAPE:
             return f"metrics are read from the pods directly{why}"

@@ -1,5 +1,6 @@
 """The values that a cycle leaves for the next one. They are stored in the status of resources, to survive restarts."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -71,6 +72,21 @@ class Conflict:
     changed_at_s: float
     written: int
     found: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceMemory:
+    """The price of the last cycle in USD per hour; it was `before_per_hour` until `changed_at_s`, None: always this."""
+
+    per_hour: float
+    before_per_hour: float | None = None
+    changed_at_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no cycle writes, as `PoolMemory` does."""
+        for name, value in (("per_hour", self.per_hour), ("before_per_hour", self.before_per_hour)):
+            require(value is None or 0 <= value < math.inf, name, value, "must be a finite number of at least 0")
+        _require_time(self.changed_at_s, "changed_at_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

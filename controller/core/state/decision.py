@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
@@ -69,6 +69,8 @@ class ChangeReason(Enum):
     PROBE = "Probe"
     """The first replica on a pool, to measure the service time there."""
     COST = "Cost"
+    PRICE = "Price"
+    """The price of a pool has changed."""
     RULE = "Rule"
     BUDGET = "Budget"
     POOL = "Pool"
@@ -291,7 +293,10 @@ class PipelineDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecision:
-    """The decision for one pool: instances in use, planned and usable (`limit`), and its failures (`memory`)."""
+    """The decision for one pool: instances in use, planned and usable (`limit`), and its failures (`memory`).
+
+    `price` has the price of an instance, and the one before its last change.
+    """
 
     name: PoolName
     in_use: float
@@ -300,6 +305,7 @@ class PoolDecision:
     zones: int
     shadow_price_per_hour: float | None
     memory: PoolMemory
+    price: PriceMemory | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

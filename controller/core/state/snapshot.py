@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
+from controller.core.state.cloud import QuotaReading
+from controller.core.state.provider_errors import ProviderError
 from controller.core.state.spec import BudgetSpec, PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
@@ -39,7 +41,8 @@ class ServingReplica:
     """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost.
 
     `startup_s` is the time from when it got its node until it was ready, None where that is not known. `node` is the
-    node that it runs on, "" where that is not known.
+    node that it runs on, "" where that is not known. `protected` says that an instance of an Auto Scaling group is
+    protected from scale-in.
     """
 
     name: str
@@ -47,6 +50,7 @@ class ServingReplica:
     deletion_cost: int = 0
     startup_s: float | None = None
     node: str = ""
+    protected: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,11 +245,13 @@ class PipelineState:
 
 
 class NodePoolProblem(Enum):
-    """Why the limits of a NodePool are no bound. The values are condition reasons."""
+    """Why a NodePool or an Auto Scaling group is no bound. The values are condition reasons."""
 
     NOT_FOUND = "NodePoolNotFound"
     UNREADABLE = "NodePoolUnreadable"
     UNLIMITED = "NodePoolUnlimited"
+    GROUP_NOT_FOUND = "GroupNotFound"
+    GROUP_UNREADABLE = "GroupUnreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +274,9 @@ class NodePoolState:
     `registered_at_s` when the last one registered, None without any. `failures` are the failed launches that the API
     server still knows, the first one first; they are read only while replicas are pending. `launch_s` is how long its
     nodes took from the creation of the NodeClaim until they registered, in seconds, None without such a node.
+
+    An Auto Scaling group has one too: its instances that are not nodes yet stand for the claims, and its MaxSize for
+    the limits. `errors` are those of the provider that the API server or the group still knows, whatever is pending.
     """
 
     instances: int | None = None
@@ -279,6 +288,7 @@ class NodePoolState:
     registered_at_s: float | None = None
     failures: tuple[LaunchFailure, ...] = ()
     launch_s: float | None = None
+    errors: tuple[ProviderError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +302,9 @@ class PoolState:
 
     `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
     match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines,
-    also of those that are not ready ("" where a node has none), where budgets count whole instances.
+    also of those that are not ready ("" where a node has none), where budgets count whole instances. `node_zones` has
+    their zones, where prices differ by zone. `quota` is the reading of the quota that the spec names. `priced` is what
+    the last cycle left of its price, None before the first one.
     """
 
     spec: PoolSpec
@@ -304,6 +316,9 @@ class PoolState:
     unaccounted: Mapping[int, int] = field(default_factory=dict)
     node_pool: NodePoolState | None = None
     shared_nodes: Mapping[PoolName, tuple[str, ...]] = field(default_factory=dict)
+    node_zones: Mapping[str, str] = field(default_factory=dict)
+    quota: QuotaReading | None = None
+    priced: PriceMemory | None = None
 
     @property
     def ceiling(self) -> int | None:
@@ -315,19 +330,40 @@ class PoolState:
     def _offered(self) -> int | None:
         """Return how many instances are offered where this is less certain than a ceiling, None where it is not.
 
-        Replicas beyond it stay: a node may be not ready for a moment, or a NodePool not readable.
+        Replicas beyond it stay: a node may be not ready for a moment, or a NodePool not readable. A quota that is used
+        by others, or was lowered, ends no instance either.
         """
+        allowed, ceiling = self.quota_instances, self.ceiling
+        # A quota above the ceiling changes nothing: nothing may stay above that.
+        quota = allowed if allowed is not None and (ceiling is None or allowed < ceiling) else None
+        bounds = [bound for bound in (self._uncertain, quota) if bound is not None]
+        return min(bounds, default=0 if ceiling is None else None)
+
+    @property
+    def _uncertain(self) -> int | None:
         if self.spec.fixed:
             return self.ready_instances
-        if self.node_pool is not None and self.node_pool.unseen:
-            return self.node_pool.instances
-        return 0 if self.ceiling is None else None
+        return self.node_pool.instances if self.node_pool is not None and self.node_pool.unseen else None
 
     nodes: Mapping[str, str] = field(default_factory=dict)
 
     def node_price_per_hour(self, node: str) -> float:
         """Return the price of the node named `node` in USD per hour."""
-        return self.spec.node_price_per_hour(self.nodes.get(node, ""))
+        return self.spec.node_price_per_hour(self.nodes.get(node, ""), self.node_zones.get(node, ""))
+
+    @property
+    def quota_instances(self) -> int | None:
+        """Return how many instances the quota of the account allows, None without one, and where it is not known."""
+        if self.spec.quota is None or self.quota is None:
+            return None
+        return self.quota.instances(self.spec.quota.vcpus)
+
+    @property
+    def bound_by_quota(self) -> bool:
+        """Whether the quota is what bounds the pool: no other bound is as small."""
+        allowed = self.quota_instances
+        others = [bound for bound in (self.ceiling, self._uncertain) if bound is not None]
+        return allowed is not None and all(allowed < bound for bound in others)
 
     @property
     def limit(self) -> int:

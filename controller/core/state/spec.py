@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource, node_key
 from controller.core.state.schedule import CronWindows, DemandFloor
 from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import Answer, Quantity, SeriesLabels
@@ -83,9 +84,13 @@ class Rule:
     cooldown_s: float
 
 
+GROUP_KIND = "AutoScalingGroup"
+"""The kind of a target that is an Auto Scaling group of AWS."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A workload with a scale subresource, in the pipeline's namespace."""
+    """A workload with a scale subresource, in the pipeline's namespace, or an Auto Scaling group."""
 
     api_version: str
     kind: str
@@ -93,6 +98,11 @@ class Target:
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the target is an Auto Scaling group."""
+        return self.kind == GROUP_KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,9 +377,11 @@ class BudgetSpec:
 class PoolSpec:
     """A declared ComputePool.
 
-    Its bounds, of which the smallest counts: `instances`, the limits of the Karpenter NodePool `node_pool`, and with
-    `ready_nodes` the ready nodes. Records of earlier versions have `instances` only. `node_prices_per_hour` has the
-    prices in USD per hour of nodes by instance type; other nodes cost `price_per_hour`.
+    Its bounds, of which the smallest counts: `instances`, the limits of the Karpenter NodePool `node_pool`, the MaxSize
+    of the Auto Scaling group `auto_scaling_group`, what the `quota` of the account leaves, and with `ready_nodes` the
+    ready nodes. Records of earlier versions have `instances` only. `node_prices_per_hour` has the prices in USD per
+    hour of nodes by instance type; other nodes cost `price_per_hour`. `looked_up` is the look-up that `price_per_hour`
+    comes from, and `price` its answer; both are None for a price that is declared.
     """
 
     name: PoolName
@@ -385,20 +397,33 @@ class PoolSpec:
     node_pool: str | None = None
     ready_nodes: bool = False
     node_prices_per_hour: Mapping[str, float] = field(default_factory=dict)
+    looked_up: AwsPrice | None = None
+    price: PriceQuote | None = None
+    quota: QuotaSource | None = None
+    auto_scaling_group: str | None = None
 
     @property
     def fixed(self) -> bool:
         """Whether the ready nodes are a bound. They are the only one of a pool that names none, as in old records."""
-        return self.ready_nodes or (self.instances is None and self.node_pool is None)
+        return self.ready_nodes or (self.instances is None and not self.elastic and self.quota is None)
 
     @property
     def elastic(self) -> bool:
         """Return whether nodes are made when replicas need them, and removed when they are empty."""
-        return self.node_pool is not None
+        return self.node_pool is not None or self.auto_scaling_group is not None
 
-    def node_price_per_hour(self, instance_type: str) -> float:
-        """Return the price of a node of `instance_type` in USD per hour."""
-        return self.node_prices_per_hour.get(instance_type, self.price_per_hour)
+    @property
+    def launcher(self) -> str:
+        """Return what makes the nodes of an elastic pool, such as `NodePool gpu`."""
+        if self.auto_scaling_group is not None:
+            return f"Auto Scaling group {self.auto_scaling_group}"
+        return f"NodePool {self.node_pool}"
+
+    def node_price_per_hour(self, instance_type: str, zone: str = "") -> float:
+        """Return the price of a node of `instance_type` in `zone` in USD per hour."""
+        prices = self.price.by_node if self.price is not None else self.node_prices_per_hour
+        zonal = prices.get(node_key(instance_type, zone))
+        return prices.get(instance_type, self.price_per_hour) if zonal is None else zonal
 
     def replica_price_per_hour(self, per_instance: int) -> float:
         """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""

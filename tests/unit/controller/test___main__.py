@@ -79,7 +79,21 @@ def page(command: str, *, option: str = "--help") -> str:
 
 LEAVES = {name: leaf for top, command in commands().items() for name, leaf in leaves(command, top)}
 EXPLAINED = {
-    *("ADDRESS", "COMMAND", "DIRECTORY", "FILE", "FOLDER", "HOST", "LABEL", "N", "NAME", "NAMESPACE", "PLAN", "POOL"),
+    *(
+        "ADDRESS",
+        "ARN",
+        "COMMAND",
+        "DIRECTORY",
+        "FILE",
+        "FOLDER",
+        "HOST",
+        "LABEL",
+        "N",
+        "NAME",
+        "NAMESPACE",
+        "PLAN",
+        "POOL",
+    ),
     *("PORT", "REGION", "SELECTOR", "SERVICE", "SOURCE", "STAGE", "URL", "USD", "VALUE", "UNITS", "SECONDS", "SHARE"),
 }
 """Names of values that say what the value is."""

@@ -135,13 +135,18 @@ def test_the_source_of_metrics_is_required(monkeypatch: pytest.MonkeyPatch) -> N
         ("max_priority", "10,20", "has two limits for one namespace"),
         ("log_format", "xml", "must be text or json"),
         ("namespaces", "Speech", "must be a DNS label"),
-        ("metrics", "graphite", "must be prometheus or direct"),
+        ("metrics", "graphite", "must be prometheus, direct or cloudwatch"),
         ("metrics", "direct,direct", "must name each source once"),
         ("scrape_endpoints", "ingress:9100", "must be a URL such as"),
         ("lease_name", "Sluice", "must be a DNS label"),
         ("lease_duration", "1s", "must be a whole number of seconds, at least 2s"),
         ("lease_duration", "2500ms", "must be a whole number of seconds, at least 2s"),
         ("pod_name", "sluice_0", "must be a DNS name"),
+        ("aws_region", "US East", "must be lower-case letters, digits and -"),
+        ("aws_role", "sluice", "must be the ARN of an IAM role"),
+        ("cloudwatch_namespace", "a b", "must be a namespace of CloudWatch"),
+        ("cloudwatch_dimensions", "PodName", "must have at least 2 entries"),
+        ("metrics", "cloudwatch,direct", "cloudwatch must be the only source"),
     ],
 )
 def test_a_bad_value_is_named_with_its_setting_and_rule(name: str, value: str, rule: str) -> None:
@@ -150,6 +155,14 @@ def test_a_bad_value_is_named_with_its_setting_and_rule(name: str, value: str, r
     assert f"--{name.replace('_', '-')}" in str(refused.value)
     assert value in str(refused.value)
     assert rule in str(refused.value)
+
+
+def test_cloudwatch_is_read_only_where_queries_need_no_restriction() -> None:
+    with pytest.raises(InvalidSettings, match="cannot be restricted to their namespace"):
+        load_settings({"metrics": "cloudwatch"})
+    assert load_settings({"metrics": "cloudwatch", "namespaces": "speech"}).metrics == ("cloudwatch",)
+    settings = load_settings({"metrics": "cloudwatch", "restrict_queries": False, "cloudwatch_dimensions": "ns,pod"})
+    assert settings.cloudwatch_dimensions == ("ns", "pod")
 
 
 def test_the_labels_of_series_are_settings() -> None:

@@ -94,6 +94,15 @@ def test_a_target_that_does_not_exist_names_those_that_do() -> None:
     assert found.message == "Deployment/vad does not exist in namespace speech; Deployments there: vad-2"
 
 
+def test_an_auto_scaling_group_is_not_taken_for_a_missing_object() -> None:
+    group = "{apiVersion: sluice.dev/v1alpha1, kind: AutoScalingGroup, name: vad}"
+    spec = the_pipeline(PIPELINE.replace("{apiVersion: apps/v1, kind: Deployment, name: vad}", group))
+    found = checked(a_cluster(), spec)
+    assert found["target"].ok is None
+    assert "AutoScalingGroup/vad is at AWS, which is not asked here" in found["target"].message
+    assert "pool" not in found
+
+
 def test_pods_on_other_nodes_are_told_with_the_node_selector_to_set() -> None:
     vad = a_workload("vad")
     inventory = an_inventory([vad], ready_pods(vad, "c1", "g1"), [a_node("c1"), a_gpu_node("g1")])

@@ -280,6 +280,30 @@ class TestReading:
         Karpenter(cast("Gateway", server), ("speech", "default")).launch_failures()
         assert [namespace for namespace, _ in server.asked] == ["default"]
 
+    def test_the_cluster_autoscaler_says_which_group_it_cannot_scale(self) -> None:
+        refused = "Scale-up failed for group inf2 spot: AccessDenied: not authorized to perform: SetDesiredCapacity"
+        none_left = "Failed adding 2 nodes to group inf2 spot due to OutOfResource.placeholder; source errors: none"
+        server = Server(
+            events=[
+                an_event("ScaleUpFailed", "cluster-autoscaler-status", none_left, 9, "ConfigMap"),
+                an_event("FailedToScaleUpGroup", "cluster-autoscaler-status", refused, 5, "ConfigMap"),
+                an_event("FailedToScaleUpGroup", "status", "Scale-up failed for group inf2 spot b: no", 7, "ConfigMap"),
+                an_event("ScaledUpGroup", "status", "Scale-up: group inf2 spot size set to 2", 3, "ConfigMap"),
+            ]
+        )
+        found = karpenter(server).scale_up_failures(["inf2 spot", "other"])
+        assert [(each.at_s, each.reason) for each in found["inf2 spot"]] == [(5, refused), (9, none_left)]
+        assert found["other"] == ()
+        assert {namespace for namespace, _ in server.asked} == {"kube-system"}
+
+    @pytest.mark.parametrize(("namespaces", "groups"), [(("speech",), ["inf2"]), ((), [])])
+    def test_events_of_groups_are_not_read_without_a_group_or_the_right(
+        self, namespaces: tuple[str, ...], groups: list[str]
+    ) -> None:
+        server = Server()
+        assert Karpenter(cast("Gateway", server), namespaces).scale_up_failures(groups) == {}
+        assert server.asked == []
+
     def test_a_pod_may_be_announced_several_nodes_and_a_node_is_counted_once(self) -> None:
         server = Server(
             events=[

@@ -10,8 +10,12 @@ import pytest
 import yaml
 from annotated_lease import LeaseLog
 from builders import a_spec
+from typing_extensions import override
 
+from controller.aws.account import NoAccount
+from controller.aws.groups import Group, SeenGroup
 from controller.core.cycle import decide
+from controller.core.messages.conditions import pool_conditions
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.reasons import ConditionReason
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolMemory
@@ -445,6 +449,52 @@ def test_an_elastic_pool_fails_by_the_events_of_its_claims_and_they_are_read_onl
             if read
             else []
         )
+
+
+class ClusterAutoscaler(NobodyElse):
+    """An API server with the Event of a cluster autoscaler that may not scale the group `c7i`."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
+        self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
+        words = "Scale-up failed for group c7i: AccessDenied: not authorized to perform: autoscaling:SetDesiredCapacity"
+        event = {"metadata": {"name": "status.1"}, "message": words, "lastTimestamp": timestamp(NOW_S - 70)}
+        yield Listing(items=(event,) if "FailedToScaleUpGroup" in self.asked[-1] else (), resource_version="1")
+
+
+class OneGroup(NoAccount):
+    """An account with a group of two zones that has no instance."""
+
+    @override
+    def group(self, name: str) -> SeenGroup:
+        group = Group(name=name, min_size=0, max_size=6, desired=0, zones=("a", "b"), instances=(), as_of_s=NOW_S)
+        return SeenGroup(group=group, since_s={}, short_since_s=None)
+
+
+def test_an_autoscaler_that_may_not_scale_the_group_of_a_pool_is_a_condition() -> None:
+    cpu, *others = manifests("pools.yaml")
+    elastic = {**cpu, "spec": {**cpu["spec"], "capacity": {"autoScalingGroup": "c7i"}}}
+    server = ClusterAutoscaler()
+    pools = a_store(elastic, *others)
+    reader = Reader(
+        cast("Gateway", server),
+        Silent(),
+        Resources(a_store(*manifests("batch-transcription.yaml")), pools, a_store(), account=OneGroup()),
+        cluster=cast("Cluster", Pending(nodes=[])),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    snapshot = reader.observe().snapshot
+    reader.close()
+    pool = snapshot.pools[PoolName("c7i")]
+    assert (pool.limit, pool.zones) == (6, 2)
+    (permits,) = (each for each in pool_conditions(pool, PoolMemory(), NOW_S) if each.type == "ProviderPermits")
+    assert (permits.status, permits.reason) == ("False", "NotPermitted")
+    assert "autoscaling:SetDesiredCapacity" in permits.message
+    assert "kube-system: reason=FailedToScaleUpGroup" in server.asked
 
 
 def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
 from controller.kube.durable import memory_document
-from controller.kube.significance import merge_patch, worth_writing
+from controller.kube.significance import REFRESH_S, merge_patch, worth_writing
 from optimizer.model import StageName
 from profiler.stages import Learned
 
@@ -182,3 +182,21 @@ def test_a_limit_on_the_load_is_renewed_before_it_lapses(
     old = after(shed)
     later = {**old, **({} if limit is None else {"admissibleUntil": "2026-01-01T00:15:00Z"})}
     assert worth_writing(old, later, written_s_ago) is renewed
+
+
+@pytest.mark.parametrize("part", ["price", "quota"])
+@pytest.mark.parametrize(
+    ("stored", "now", "written"),
+    [
+        ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z", True),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:59:00Z", False),
+        ("today", "2026-01-01T00:00:00Z", True),
+        (None, None, False),
+    ],
+)
+def test_the_date_of_a_price_or_quota_that_stays_the_same_is_renewed_every_hour(
+    part: str, stored: str | None, now: str | None, written: bool
+) -> None:
+    old, new = ({part: {"source": "Listed", "asOf": date}} for date in (stored, now))
+    assert worth_writing(old, new, REFRESH_S) is written
+    assert not worth_writing(old, new, REFRESH_S - 1)

@@ -338,7 +338,7 @@ def test_policies_are_checked_against_those_there_are(scenario: Path) -> None:
 
 
 def price(scenario: Scenario, pool: str) -> str:
-    return next(p.spec.price.per_hour for p in scenario.pools if p.metadata.name == pool)
+    return next(p.spec.price.per_hour or "" for p in scenario.pools if p.metadata.name == pool)
 
 
 def test_a_what_if_changes_only_what_it_says(scenario: Path) -> None:
@@ -450,3 +450,14 @@ def test_the_launch_of_a_node_is_between_two_times(scenario: Path) -> None:
     scenario.write_text(f"{SCENARIO}nodeStartup: {{min: 2m, max: 90s}}\n")
     with pytest.raises(InvalidScenario, match=r"nodeStartup\.max: \"90s\": must be at least min \(2m\)"):
         load_scenario(scenario)
+
+
+def test_a_pool_whose_price_only_aws_knows_needs_a_declared_one(scenario: Path) -> None:
+    pools = scenario.with_name("pools.yaml")
+    aws = "{aws: {instanceType: inf2.xlarge, region: eu-west-1}}"
+    pools.write_text(pools.read_text().replace('{perHour: "0.7582"}', aws))
+    with pytest.raises(InvalidScenario) as error:
+        load_scenario(scenario)
+    (finding,) = error.value.findings
+    assert (finding.file, finding.field) == (pools, "spec.price.aws")
+    assert finding.rule.startswith("must have price.perHour beside it")

@@ -81,6 +81,12 @@ class TestDeletionCosts:
         target = Target(api_version="apps/v1", kind="StatefulSet", name="asr")
         assert deletion_costs(named("a", "b"), target, {"a": 1, "b": 2}, 1) == {}
 
+    def test_an_instance_that_is_protected_from_scale_in_stays_as_long_as_others_can_go(self) -> None:
+        target = Target(api_version="sluice.dev/v1alpha1", kind="AutoScalingGroup", name="vad")
+        state = serving(*(ServingReplica(name=name, protected=name == "a") for name in "abc"))
+        assert deletion_costs(state, target, {"a": 0, "b": 5, "c": 2}, 2) == {"c": FIRST_TO_GO}
+        assert deletion_costs(state, target, {"a": 0, "b": 5, "c": 2}, 1) == {"b": FIRST_TO_GO, "c": FIRST_TO_GO}
+
     def test_the_decision_carries_them(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER: 1})
         samples = {ENCODER: replace(seen(), sessions={"a": 4, "b": 3})}

@@ -25,6 +25,14 @@ from controller.core.messages.reasons import ConditionReason, ConditionType, Eve
 from controller.core.messages.sentences import CHANGES, HOLDS
 from controller.core.messages.summary import Health
 from controller.core.state.carry_over import PoolMemory
+from controller.core.state.cloud import (
+    IMPLAUSIBLE,
+    PriceOrigin,
+    PriceQuote,
+    Purchase,
+    QuotaReading,
+    QuotaSource,
+)
 from controller.core.state.decision import (
     BudgetDecision,
     ChangeReason,
@@ -37,6 +45,7 @@ from controller.core.state.decision import (
     RuleState,
 )
 from controller.core.state.policy import Policy
+from controller.core.state.provider_errors import ErrorClass, ProviderError
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
@@ -44,7 +53,15 @@ from optimizer.model import LATENCY_FACTORS, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, DeviceFault, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
-OF_POOLS = {ConditionType.AVAILABLE, ConditionType.CAPACITY_KNOWN, ConditionType.NODES_EXCLUSIVE}
+OF_POOLS = {
+    ConditionType.AVAILABLE,
+    ConditionType.CAPACITY_KNOWN,
+    ConditionType.NODES_EXCLUSIVE,
+    ConditionType.PRICE_CURRENT,
+    ConditionType.QUOTA_SUFFICES,
+    ConditionType.PROVIDER_PERMITS,
+}
+QUOTA = QuotaSource(code="L-1945791B", region="us-east-1", vcpus=4, purchase=Purchase.ON_DEMAND, name="Inf OnDemand")
 ABSENT = Absence(reason=AbsenceReason.STALE)
 
 
@@ -106,6 +123,20 @@ def of_pools() -> Iterator[ConditionValue]:
     known = [NodePoolState(problem=problem, detail="why") for problem in NodePoolProblem]
     for node_pool in (NodePoolState(instances=4), NodePoolState(instances=1, unseen=True), *known):
         yield from pool_conditions(a_pool("gpu", instances=None, node_pool=node_pool), PoolMemory(), NOW_S)
+    for kind in ErrorClass:
+        errors = (ProviderError(kind=kind, at_s=NOW_S, text="why"),)
+        failing = a_pool("gpu", node_pool=NodePoolState(instances=4, errors=errors))
+        yield from pool_conditions(failing, PoolMemory(), NOW_S)
+    for origin in PriceOrigin:
+        for problem in ("", "no answer", f"{IMPLAUSIBLE}: 0"):
+            quote = PriceQuote(per_hour=1.0, origin=origin, as_of_s=NOW_S, problem=problem)
+            pool = a_pool("gpu")
+            yield from pool_conditions(replace(pool, spec=replace(pool.spec, price=quote)), PoolMemory(), NOW_S)
+    for limit, others in ((0.0, 0.0), (4.0, 4.0), (64.0, 0.0), (None, None)):
+        reading = QuotaReading(limit_vcpus=limit, others_vcpus=others, as_of_s=NOW_S)
+        pool = a_pool("gpu")
+        bounded = replace(pool, spec=replace(pool.spec, quota=QUOTA), quota=reading)
+        yield from pool_conditions(bounded, PoolMemory(), NOW_S)
     yield unusable_condition(ConditionType.AVAILABLE, ConditionReason.INVALID_SPEC, "spec")
 
 
