@@ -80,7 +80,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 def told(scenarios: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[LabRun, Story]:
     folder = tmp_path_factory.mktemp("receive-pressure")
     flood = Flood(rate_per_s=FLOOD_PER_S, taken_per_s=TAKEN_PER_S, duration_s=FLOOD_S)
-    story = Story(folder=folder / "exporters", flood=flood)
+    story = Story(folder=tmp_path_factory.mktemp("exporters"), flood=flood)
     try:
         run = lab_run(
             scenarios / "receive-pressure.yaml",

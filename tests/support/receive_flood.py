@@ -8,6 +8,7 @@ the machine, as those with `hostNetwork: true` do.
 
 import os
 import re
+import shutil
 import socket
 import threading
 import time
@@ -125,7 +126,8 @@ class Exporters:
 
     def __init__(self, folder: Path, kubeconfig: Path) -> None:
         self._folder = folder
-        self._kubeconfig = kubeconfig
+        # A copy: the lab waits for all processes that name its own folder.
+        self._kubeconfig = Path(shutil.copy(kubeconfig, folder))
         self._processes = Processes(folder)
         self._ports: dict[str, int] = {}
         self._known: dict[str, int] = {}
