@@ -156,7 +156,8 @@ def unbounded(stage: Stage) -> Stage:
 
 
 def test_what_limits_is_what_would_help() -> None:
-    named = dict.fromkeys(LimitKind, 0)
+    # A quota bounds a pool like its instances; the cycle names it, which knows the account.
+    named = dict.fromkeys(set(LimitKind) - {LimitKind.QUOTA}, 0)
     alone = 0
     for seed in range(70):
         problem = a_small_problem(seed)
