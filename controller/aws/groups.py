@@ -9,6 +9,7 @@ protected from scale-in is not chosen to go, and the group keeps it until the pr
 capacity: so does a worker that protects its instance while it has sessions.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,6 +31,7 @@ NAMESPACE_TAG = "sluice.dev/namespace"
 """The tag of a group whose value is the namespace of the pipelines that may scale it."""
 _REFRESHING = frozenset({"Pending", "InProgress", "Cancelling", "Baking", "RollbackInProgress"})
 _FAILED = frozenset({"Failed", "Cancelled"})
+_NO_ANSWER = re.compile("Timeout|ConnectionError|ConnectionClosed|ServiceUnavailable|InternalFailure")
 _ACTIVITIES = 20
 _IN_SERVICE, _HEALTHY = "InService", "Healthy"
 
@@ -132,9 +134,9 @@ class AwsGroups:
             with failures(f"instance refreshes of {name}"):
                 found = client.describe_instance_refreshes(AutoScalingGroupName=name, MaxRecords=1)
         except AwsFailure as failure:
-            if failure.kind is not ErrorClass.PERMISSION:
+            if failure.kind is ErrorClass.THROTTLED or _NO_ANSWER.search(str(failure)):
                 raise  # a refresh may be running: its instances must not be taken away
-            return False  # a right that is not needed for anything else
+            return False  # a right that is not needed for anything else, or a service without refreshes
         return any(each.get("Status") in _REFRESHING for each in found.get("InstanceRefreshes", ()))
 
     def set_desired(self, name: str, desired: int) -> None:

@@ -209,9 +209,10 @@ class TestReading:
     def test_without_the_right_to_see_refreshes_there_is_none(self) -> None:
         assert not self.read(StubbedAws(), [], "AccessDenied").refreshing
 
-    def test_while_refreshes_cannot_be_read_the_group_is_not_read_either(self) -> None:
-        with pytest.raises(AwsFailure, match="Throttling"):
-            self.read(StubbedAws(), [], "Throttling")
+    @pytest.mark.parametrize("code", ["Throttling", "ServiceUnavailable"])
+    def test_while_refreshes_cannot_be_read_the_group_is_not_read_either(self, code: str) -> None:
+        with pytest.raises(AwsFailure, match=code):
+            self.read(StubbedAws(), [], code)
 
     def test_failed_activities_are_kept_in_their_order(self) -> None:
         def activity(name: str, minute: int, status: str, message: str = "") -> dict[str, Any]:
