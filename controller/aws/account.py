@@ -1,7 +1,7 @@
-"""What the cycle asks of the AWS account: prices, quotas and groups, kept up to date by two threads of their own.
+"""What the cycle asks of the AWS account: prices, quotas and groups, kept up to date by threads of their own.
 
-A cycle never waits for an answer, except for the first one about something new, and that only for a moment. Groups have
-a thread for themselves: their instances are replicas, and a price list that hangs must not make them unknown.
+A cycle never waits for an answer, except for the first one about something new, and that only once, for a moment.
+Prices, quotas and groups have a thread each: a price list that hangs must not make quotas and instances unknown.
 """
 
 import logging
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from controller.aws.failure import AwsFailure
-from controller.aws.groups import GroupApi, GroupNotFound, SeenGroup, observed
+from controller.aws.groups import Group, GroupApi, GroupNotFound, SeenGroup, observed
 from controller.aws.prices import PriceApi, ask, refusal
 from controller.aws.quotas import QuotaApi, QuotaUse
 from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource
@@ -30,6 +30,7 @@ _RETRY_S, _LONGEST_RETRY_S = 30.0, 900.0
 _JITTER = 0.1
 """Share by which waiting times vary, so that the operators of an account do not ask at the same moment."""
 _TURN_S = 1.0
+_LONGEST = 300  # characters of the text of an unexpected error
 _UNUSED_S = 900.0
 """After this time without a question, something is no longer asked for: its pool was deleted, or its spec changed."""
 _OLD = 3
@@ -161,6 +162,7 @@ class AwsAccount:
         """Begin to keep these up to date, and wait a moment for the first answers about those that are new."""
         now_s = self._clock()
         with self._changed:
+            before = len(self._prices), len(self._quotas), len(self._groups)
             for price, kept in prices.items():
                 self._prices.setdefault(
                     price, _Watched(refresh_s=price.refresh_s, due_s=now_s, asked_s=now_s, answer=kept)
@@ -174,10 +176,15 @@ class AwsAccount:
                 self._groups[group].asked_s = now_s
             wanted: list[_Watched[Any]] = [self._prices[each] for each in prices]
             wanted += [*(self._quotas[each] for each in quotas), *(self._groups[each] for each in groups)]
-            if all(each.tried for each in wanted):
+            # A service that hangs delays the cycle in which something is new, and no later one.
+            if before == (len(self._prices), len(self._quotas), len(self._groups)):
                 return
             if not self._threads and not self._stopped:
-                for name, part in (("aws-groups", self.refresh_groups), ("aws", self.refresh_prices_and_quotas)):
+                for name, part in (
+                    ("aws-groups", self.refresh_groups),
+                    ("aws-quotas", self.refresh_quotas),
+                    ("aws-prices", self.refresh_prices),
+                ):
                     self._threads.append(threading.Thread(target=self._run, args=(part,), name=name, daemon=True))
                     self._threads[-1].start()
             self._changed.notify_all()
@@ -215,14 +222,17 @@ class AwsAccount:
             if found is None or found.answer is None:
                 problem = "not read yet" if found is None or not found.problem else found.problem
                 raise AwsFailure(problem)
-            if self._clock() - found.answer.group.as_of_s > GROUP_OLD_S:
+            # In both directions: after the clock was set back, an old reading is one of the future.
+            if abs(self._clock() - found.answer.group.as_of_s) > GROUP_OLD_S:
                 raise AwsFailure(found.problem or f"Auto Scaling group {name}: no answer for {GROUP_OLD_S:g} s")
             return found.answer
 
     def scale(self, name: str, before: int, after: int, first: Collection[str] = ()) -> None:
         """Set the desired capacity of a group to `after`, if it still is `before`. `first` are instances to remove.
 
-        Instances that are protected from scale-in are not removed, even if they are among `first`.
+        Instances that were not launched yet go before them, then those that are not ready: the group itself chooses by
+        its termination policy, which may be one with sessions. Instances that are protected from scale-in are not
+        removed, even if they are among `first`.
 
         Raises:
             AwsFailure: the group is not scaled, or only in part.
@@ -237,8 +247,7 @@ class AwsAccount:
                 f"Auto Scaling group {name}: {after} instances: must be {now.min_size} to {now.max_size}, its MinSize "
                 "and MaxSize"
             )
-        free = {each.name for each in now.instances if not each.protected and not each.leaves}
-        chosen = sorted(free & set(first))[: max(0, before - after)]
+        chosen = _first_to_go(now, before - after, first)
         if chosen:
             api.terminate(name, chosen)
         if after != before - len(chosen):
@@ -272,17 +281,21 @@ class AwsAccount:
     def refresh(self) -> None:
         """Ask for everything that is due, one after the other."""
         self.refresh_groups()
-        self.refresh_prices_and_quotas()
+        self.refresh_prices()
+        self.refresh_quotas()
 
     def refresh_groups(self) -> None:
         """Ask for the groups that are due."""
         for name, group in self._due(self._groups):
             self._update(group, lambda name=name: self._asked_group(name))  # type: ignore[misc]
 
-    def refresh_prices_and_quotas(self) -> None:
-        """Ask for the prices and quotas that are due."""
+    def refresh_prices(self) -> None:
+        """Ask for the prices that are due."""
         for price_source, price in self._due(self._prices):
             self._update(price, lambda source=price_source: self._asked_price(source))  # type: ignore[misc]
+
+    def refresh_quotas(self) -> None:
+        """Ask for the quotas that are due."""
         for quota_source, quota in self._due(self._quotas):
             self._update(quota, lambda source=quota_source: self._quota_api.read(source, self._clock()))  # type: ignore[misc]
 
@@ -292,7 +305,12 @@ class AwsAccount:
         with self._changed:
             for name in [name for name, each in watched.items() if now_s - each.asked_s > _UNUSED_S]:
                 del watched[name]
-            return [(name, each) for name, each in watched.items() if each.due_s <= now_s]
+            return [
+                (name, each)
+                for name, each in watched.items()
+                # A time that is further away than any wait was set before the clock was set back.
+                if each.due_s <= now_s or each.due_s - now_s > max(each.refresh_s, _LONGEST_RETRY_S) * (1 + _JITTER)
+            ]
 
     def _asked_group(self, name: str) -> SeenGroup:
         group = self._groups_api().read(name, self._clock())
@@ -319,6 +337,11 @@ class AwsAccount:
             problem, refused = str(error), True
         except AwsFailure as error:
             problem, failure = str(error), error
+        except Exception as error:  # noqa: BLE001
+            # An answer of a form that no one has seen must not keep the others from being asked for.
+            problem = f"internal error: {type(error).__name__}: {error}"[:_LONGEST]
+            if problem != watched.problem:
+                _LOG.exception("asking AWS failed: internal error")
         with self._changed:
             if problem and problem != watched.problem:
                 _LOG.warning("AWS: %s", problem)
@@ -333,6 +356,15 @@ class AwsAccount:
                 watched.due_s = self._clock() + wait_s * (1 + _JITTER * (2 * self._jitter() - 1))
             watched.tried = True
             self._changed.notify_all()
+
+
+def _first_to_go(group: Group, count: int, first: Collection[str]) -> Sequence[str]:
+    """Return the instances to terminate by name so that `group` has `count` fewer; the group chooses the rest."""
+    staying = [each for each in group.instances if not each.leaves]
+    launched = count - max(0, group.desired - len(staying))
+    free = [each for each in staying if not each.protected]
+    chosen = [each for each in free if not each.ready or each.name in first]
+    return [each.name for each in sorted(chosen, key=lambda each: (each.ready, each.name))[: max(0, launched)]]
 
 
 class GroupChanged(AwsFailure):

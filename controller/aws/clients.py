@@ -42,7 +42,7 @@ class AwsClients:
         """Return the default region, None where neither a setting nor the environment names one."""
         if self._region is not None:
             return self._region
-        with self._lock:
+        with self._lock, failures("region"):
             found: str | None = self._boto_session().region_name
         return found
 
@@ -53,11 +53,14 @@ class AwsClients:
             AwsFailure: there is no such service or region.
         """
         with self._lock, failures(f"{service} in {region}"):
-            if (service, region) not in self._clients:
-                self._clients[service, region] = self._boto_session().client(
-                    service, region_name=region, config=_config(self._read_s, self._attempts)
-                )
-            return self._clients[service, region]
+            if (service, region) in self._clients:
+                return self._clients[service, region]
+            session = self._boto_session()
+            made = session.client(service, region_name=region, config=_config(self._read_s, self._attempts))
+            # A client without credentials never gets any, and they may come: the metadata service may start late.
+            if session.get_credentials() is not None:
+                self._clients[service, region] = made
+            return made
 
     def _boto_session(self) -> Any:
         if self._session is None:
@@ -84,14 +87,19 @@ def _in_role(session: Any, role: str, region: str | None) -> Any:
     """Return a session with the rights of `role`, whose credentials are renewed before they expire."""
     import boto3
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
+    from botocore.exceptions import NoCredentialsError
     from botocore.session import get_session
 
     def create(service: str, **arguments: Any) -> Any:
         return session.client(service, **{"region_name": region, **arguments, "config": _config(READ_S, ATTEMPTS)})
 
+    source = session.get_credentials()
+    if source is None:
+        raise NoCredentialsError
+
     fetcher = AssumeRoleCredentialFetcher(
         client_creator=create,
-        source_credentials=session.get_credentials(),
+        source_credentials=source,
         role_arn=role,
         extra_args={"RoleSessionName": _SESSION_NAME},
     )
@@ -114,9 +122,10 @@ def failures(what: str) -> Iterator[None]:
         raise AwsFailure(f"{what}: {NO_CREDENTIALS}") from None
     except ClientError as error:
         found = error.response.get("Error", {})
-        text = f"{what}: {found.get('Code', 'Unknown')}: {found.get('Message', '')}"
-        raise AwsFailure(text[:_LONGEST].rstrip(": ")) from error
-    except (BotoCoreError, ResponseParserError, ValueError, KeyError, TypeError) as error:
+        # With SignatureDoesNotMatch, the message goes on with the signed request, session token included.
+        message = found.get("Message", "").partition("\n")[0]
+        raise AwsFailure(f"{what}: {found.get('Code', 'Unknown')}: {message}"[:_LONGEST].rstrip(": ")) from error
+    except (BotoCoreError, ResponseParserError, ValueError, LookupError, TypeError, AttributeError) as error:
         # A proxy may answer with a page of its own.
         raise AwsFailure(f"{what}: {type(error).__name__}: {error}"[:_LONGEST]) from error
 

@@ -9,13 +9,14 @@ protected from scale-in is not chosen to go, and the group keeps it until the pr
 capacity: so does a worker that protects its instance while it has sessions.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from controller.aws.clients import Make, failures
 from controller.aws.failure import AwsFailure
-from controller.core.state.provider_errors import ProviderError, classify
+from controller.core.state.provider_errors import ErrorClass, ProviderError, classify
 from controller.core.state.snapshot import (
     ExpectedNode,
     LaunchFailure,
@@ -30,6 +31,7 @@ NAMESPACE_TAG = "sluice.dev/namespace"
 """The tag of a group whose value is the namespace of the pipelines that may scale it."""
 _REFRESHING = frozenset({"Pending", "InProgress", "Cancelling", "Baking", "RollbackInProgress"})
 _FAILED = frozenset({"Failed", "Cancelled"})
+_NO_ANSWER = re.compile("Timeout|ConnectionError|ConnectionClosed|ServiceUnavailable|InternalFailure")
 _ACTIVITIES = 20
 _IN_SERVICE, _HEALTHY = "InService", "Healthy"
 
@@ -131,8 +133,10 @@ class AwsGroups:
         try:
             with failures(f"instance refreshes of {name}"):
                 found = client.describe_instance_refreshes(AutoScalingGroupName=name, MaxRecords=1)
-        except AwsFailure:
-            return False  # a right that is not needed for anything else
+        except AwsFailure as failure:
+            if failure.kind is ErrorClass.THROTTLED or _NO_ANSWER.search(str(failure)):
+                raise  # a refresh may be running: its instances must not be taken away
+            return False  # a right that is not needed for anything else, or a service without refreshes
         return any(each.get("Status") in _REFRESHING for each in found.get("InstanceRefreshes", ()))
 
     def set_desired(self, name: str, desired: int) -> None:
@@ -202,14 +206,15 @@ def observed(group: Group, before: SeenGroup | None) -> SeenGroup:
     """Return `group` with since when its instances are in their states, as far as `before` or this reading shows."""
     states = {} if before is None else {each.name: each.lifecycle for each in before.group.instances}
     since_s = {
-        each.name: before.since_s[each.name]
+        # Not after this reading: the clock may have been set back since the one before.
+        each.name: min(before.since_s[each.name], group.as_of_s)
         if before is not None and states.get(each.name) == each.lifecycle
         else group.as_of_s
         for each in group.instances
     }
     lacks = sum(not each.leaves for each in group.instances) < group.desired
     earlier = None if before is None else before.short_since_s
-    short_since_s = (group.as_of_s if earlier is None else earlier) if lacks else None
+    short_since_s = min(group.as_of_s, group.as_of_s if earlier is None else earlier) if lacks else None
     return SeenGroup(group=group, since_s=since_s, short_since_s=short_since_s)
 
 

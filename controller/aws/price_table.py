@@ -5,13 +5,13 @@ half; the table does not answer for them.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 
 from controller.core.state.cloud import AwsPrice, PriceOrigin, PriceQuote, Purchase, node_key
 
 REGION = "us-east-1"
-TABLE_DATE = date(2026, 1, 19)
-"""The day as of which the prices were listed. Those of p4d, p5 and trn1 are of 20 July 2026, and count as older."""
+_LISTED, _LISTED_AGAIN = date(2026, 1, 19), date(2026, 7, 20)
+"""The days as of which the prices were listed: all of them on the first, those of `_AGAIN` the same on the second."""
 PRICES_PER_HOUR: Mapping[str, float] = {
     "c6i.large": 0.085,
     "c6i.xlarge": 0.17,
@@ -81,6 +81,17 @@ PRICES_PER_HOUR: Mapping[str, float] = {
     "trn1.32xlarge": 21.5,
 }
 """USD per hour by instance type."""
+_AGAIN = frozenset(
+    {"c7g.4xlarge", "c7i.2xlarge", "c7i.4xlarge", "c8g.4xlarge", "c8g.8xlarge", "g4dn.xlarge", "g5.xlarge"}
+    | {"g5.2xlarge", "g6.xlarge"}
+    | {"g6e.xlarge", "g6f.large", "inf2.xlarge", "inf2.8xlarge", "inf2.24xlarge", "inf2.48xlarge", "p4d.24xlarge"}
+    | {"p5.4xlarge", "p5.48xlarge", "trn1.2xlarge", "trn1.32xlarge"}
+)
+
+
+def listed_on(instance_types: Iterable[str]) -> date:
+    """Return the day as of which the table has the prices of all of `instance_types`."""
+    return _LISTED_AGAIN if _AGAIN.issuperset(instance_types) else _LISTED
 
 
 def bundled_quote(source: AwsPrice) -> PriceQuote | None:
@@ -96,15 +107,7 @@ def bundled_quote(source: AwsPrice) -> PriceQuote | None:
     return PriceQuote(
         per_hour=prices[dearest],
         origin=PriceOrigin.BUNDLED,
-        as_of_s=datetime(TABLE_DATE.year, TABLE_DATE.month, TABLE_DATE.day, tzinfo=UTC).timestamp(),
+        as_of_s=datetime.combine(listed_on(source.instance_types), time(), UTC).timestamp(),
         at=dearest,
         by_node=prices,
     )
-
-
-def list_price_per_hour(region: str, instance_types: Iterable[str]) -> float | None:
-    """Return the highest on-demand price of `instance_types` by the table, None where it lacks one of them."""
-    names = list(instance_types)
-    if region != REGION or not all(name in PRICES_PER_HOUR for name in names):
-        return None
-    return max(PRICES_PER_HOUR[name] for name in names)

@@ -47,8 +47,10 @@ _OWN_NAMES = frozenset({"ActivityId", "AutoScalingGroupName", "InstanceId"})
 _SECRETS = (
     (re.compile(r"arn:[a-z-]+:[^\s\"',]+"), "arn:removed"),
     (re.compile(r"\b\d{12}\b"), "000000000000"),
-    (re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b"), "AKIAREMOVED"),
-    (re.compile(r"\b(i|vpc|subnet|sg|lt|ami|eni|vol|key)-[0-9a-f]{8,17}\b"), r"\1-removed"),
+    (re.compile(r"(?i)(x-amz-security-token|authorization|credential|signature)([:=]\s*)\S+"), r"\1\2removed"),
+    (re.compile(r"\b(AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16,}\b"), "AKIAREMOVED"),
+    (re.compile(r"\b([a-z]{1,12})-(?:[0-9a-f]{17}|[0-9a-f]{8})\b"), r"\1-removed"),
+    (re.compile(r"[A-Za-z0-9+/=_-]{100,}"), "removed"),
     (re.compile(r"\b\d{1,3}(\.\d{1,3}){3}\b"), "0.0.0.0"),  # noqa: S104 - an address in a text
     (re.compile(r"(Encoded authorization failure message: )\S+"), r"\1removed"),
 )

@@ -1,6 +1,7 @@
 """The output of `sluice plan` for one load: tables for people, documents for programs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from controller.commands.plan_request import PlanRequest
@@ -24,6 +25,7 @@ from controller.core.messages.phrases import (
     share_words,
     step_words,
 )
+from controller.core.state.cloud import PriceQuote
 from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
@@ -63,6 +65,7 @@ def document(
             {
                 "name": pool.name,
                 "price_per_hour": request.problem.pools[pool.name].price_per_hour,
+                **_price_source(request.quotes.get(pool.name)),
                 "instances": pool.instances,
                 "limit": pool.limit,
                 "shadow_price_per_hour": rounded(pool.shadow_price_per_hour),
@@ -72,6 +75,21 @@ def document(
         "packing": None if plan.packing is None else _packing(plan.packing),
         "sensitivity": sensitivity_documents(sensitivity),
     }
+
+
+def _price_source(quote: PriceQuote | None) -> dict[str, Any]:
+    """Return where the price of a pool comes from, nothing for one that is not looked up."""
+    if quote is None:
+        return {}
+    as_of = None if quote.as_of_s is None else datetime.fromtimestamp(quote.as_of_s, UTC).date().isoformat()
+    return {"price_source": quote.origin.value, "price_as_of": as_of}
+
+
+def _price_words(quote: PriceQuote) -> str:
+    if quote.as_of_s is None:
+        return "price.perHour"
+    as_of = datetime.fromtimestamp(quote.as_of_s, UTC).date()
+    return f"bundled table of on-demand prices as of {as_of.isoformat()} ({quote.at})"
 
 
 def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
@@ -107,6 +125,8 @@ def print_plan(plan: Plan, request: PlanRequest, sensitivity: Sequence[StageSens
             for pool in plan.pools
         ),
     )
+    for name, quote in sorted(request.quotes.items()):
+        page.say(f"price of {name}: {_price_words(quote)}; AWS is not asked for a plan")
     for line in _money_words(plan, request):
         page.say(line)
     for line in sensitivity_lines(sensitivity, plan.cost_per_hour):

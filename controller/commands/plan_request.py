@@ -46,7 +46,8 @@ class PlanRequest:
     """The pipelines to plan for and their loads.
 
     `demands` are in the pipelines' own units. `sweep` is the range of loads of one pipeline, if a range was given; then
-    `demands` has its lowest load. `current` has the current replicas; it is empty without --current.
+    `demands` has its lowest load. `current` has the current replicas; it is empty without --current. `quotes` has what
+    counts for the price of each pool that looks it up at AWS, which is not asked for a plan.
     """
 
     specs: Mapping[PipelineKey, PipelineSpec]
@@ -54,6 +55,7 @@ class PlanRequest:
     problem: Problem
     current: Mapping[PipelineKey, Mapping[PlacementKey, int]] = field(default_factory=dict)
     sweep: LoadRange | None = None
+    quotes: Mapping[PoolName, PriceQuote] = field(default_factory=dict)
 
     def curve_of(self, name: str) -> PipelineKey:
         """Return the key of the pipeline whose curve --frontier asks for: `name`, or the only one if `name` is empty.
@@ -136,6 +138,7 @@ def ask(
         ),
         current=running,
         sweep=LoadRange(key=ranged[0], loads=loads[ranged[0]]) if ranged else None,
+        quotes={name: spec.price for name, spec in pools.items() if name in used and spec.price is not None},
     )
 
 

@@ -53,6 +53,8 @@ class QuotaNeed:
     @property
     def suffices_beside(self) -> bool:
         """Return whether the quota allows the plan beside everything that runs now."""
+        if self.vcpus == 0:
+            return True
         return self.limit_vcpus is not None and self.vcpus + (self.used_vcpus or 0.0) <= self.limit_vcpus
 
     @property
@@ -134,7 +136,12 @@ def quotas(
     report = replace(_report(completed, pools, _peaks(demands, completed), client), problems=tuple(problems))
     if recorder is not None and record is not None:
         _read_groups(completed.values(), pools.values(), recorder.client)
-        recorder.save(record)
+        try:
+            recorder.save(record)
+        except OSError as error:
+            raise click.BadParameter(
+                f"{record}: cannot be written: {error.strerror}.", param_hint="'--record'"
+            ) from None
         click.echo(f"recorded without secrets: {record.resolve()}", err=True)
     if output == "json":
         click.echo(json.dumps(_document(report), indent=2))
@@ -194,7 +201,9 @@ def _report(
         own = {
             str(name): planned.get(name, 0) * pool.quota.vcpus
             for name, pool in sorted(pools.items())
-            if name in used and pool.quota is not None and pool.quota.code == source.code
+            if name in used
+            and pool.quota is not None
+            and (pool.quota.code, pool.quota.region) == (source.code, source.region)
         }
         use = uses[source]
         by_code[source.code, source.region] = QuotaNeed(
@@ -340,7 +349,8 @@ def _print(report: _Report) -> None:
         if need.problem:
             page.say(f"{need.source.code}: {need.problem}")
         if not need.suffices_beside:
-            page.say(f"{need.source.code}: to have {need.request_vcpus} vCPUs: {need.request}")
+            unknown = "if it is less, " if need.limit_vcpus is None else ""
+            page.say(f"{need.source.code}: {unknown}to have {need.request_vcpus} vCPUs: {need.request}")
     if report.free_per_hour is None:
         page.say("without quotas, the load cannot be served within the SLA either: see sluice plan")
     elif report.known and report.within_per_hour is None:

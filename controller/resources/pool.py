@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from controller.core.state.cloud import vcpus_of
+from controller.core.state.cloud import QUOTA_CODES, Purchase, QuotaFamily, family_of, vcpus_of
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
@@ -49,6 +49,12 @@ class AwsPriceSpec(Part):
             holds=lambda aws: aws.savings is None or aws.purchase == "OnDemand",
             cel="!has(self.savings) || self.purchase == 'OnDemand'",
             rule="must not be given for purchase Spot: savings plans do not apply to it",
+            field="savings",
+        ),
+        constraint(
+            holds=lambda aws: aws.savings is None or not aws.savings.startswith("1"),
+            cel="!has(self.savings) || !self.savings.startsWith('1')",
+            rule="must be less than 1: an instance is not free",
             field="savings",
         ),
         constraint(
@@ -121,6 +127,12 @@ class Price(Part):
     whole instances. Nodes of other types, and new nodes in plans, cost perHour."""
 
 
+_CODES_OF = {
+    purchase.value: sorted(code for (_, of), code in QUOTA_CODES.items() if of is purchase) for purchase in Purchase
+}
+"""The codes of quotas by the purchase that they are for."""
+
+
 class QuotaSpec(Part):
     """A quota of the AWS account on vCPUs, which bounds the instances of the pool."""
 
@@ -135,6 +147,18 @@ class QuotaSpec(Part):
             cel="!has(self.family) || self.family != 'Trn' || self.purchase == 'OnDemand'",
             rule="must be given as code for Trn on Spot: public sources disagree about it",
             field="family",
+        ),
+        constraint(
+            holds=lambda quota: quota.code not in _CODES_OF["Spot"] or quota.purchase == "Spot",
+            cel=f"!has(self.code) || !(self.code in {_CODES_OF['Spot']}) || self.purchase == 'Spot'",
+            rule="is a quota on Spot instances: needs purchase: Spot",
+            field="code",
+        ),
+        constraint(
+            holds=lambda quota: quota.code not in _CODES_OF["OnDemand"] or quota.purchase == "OnDemand",
+            cel=f"!has(self.code) || !(self.code in {_CODES_OF['OnDemand']}) || self.purchase == 'OnDemand'",
+            rule="is a quota on on-demand instances: needs purchase: OnDemand",
+            field="code",
         ),
     )
 
@@ -203,6 +227,23 @@ def _unknown_vcpus(spec: Any) -> Iterator[Breach]:
         yield Breach(path=("capacity", "quota"), rule=_VCPUS_RULE)
 
 
+_SAME_RULE = "must have the region of price.aws, and purchase: Spot where price.aws has it"
+
+
+def _quota_of_others(spec: Any) -> Iterator[Breach]:
+    """Yield how the quota contradicts the instances that price.aws names: it would bound others."""
+    quota, aws = spec.capacity.quota, spec.price.aws
+    if quota is None or aws is None:
+        return
+    if quota.region != aws.region or (aws.purchase == "Spot" and quota.purchase != "Spot"):
+        yield Breach(path=("capacity", "quota"), rule=_SAME_RULE)
+    family = quota.family or next((one.value for (one, _), code in QUOTA_CODES.items() if code == quota.code), None)
+    for name in aws.names():
+        if family is not None and (found := family_of(name)) is not QuotaFamily(family):
+            of = "another quota, whose code must be given" if found is None else f"family {found.value}"
+            yield Breach(path=("capacity", "quota"), rule=f"is not the one of {name} (price.aws), which is of {of}")
+
+
 class PoolSpec(Part):
     """The desired state: the nodes of the pool, their price and capacity."""
 
@@ -225,6 +266,13 @@ class PoolSpec(Part):
             find=_unknown_vcpus,
             cel="!has(self.capacity.quota) || has(self.capacity.quota.vcpusPerInstance) || has(self.price.aws)",
             rule=_VCPUS_RULE,
+            field="capacity.quota",
+        ),
+        Constraint(
+            find=_quota_of_others,
+            cel="!has(self.capacity.quota) || !has(self.price.aws) || (self.capacity.quota.region == "
+            "self.price.aws.region && (self.price.aws.purchase != 'Spot' || self.capacity.quota.purchase == 'Spot'))",
+            rule=_SAME_RULE,
             field="capacity.quota",
         ),
         constraint(

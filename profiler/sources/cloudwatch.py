@@ -48,6 +48,8 @@ LOOK_BACK_S = 900.0
 """How far back values are read, to tell a pod that has stopped reporting from one that never did."""
 STALE_S = 300.0
 """Age from which the newest value of a pod is too old: CloudWatch shows values up to two minutes late."""
+_PAGES = 50
+"""The most pages of an answer, so that a service that repeats a page does not hold a thread for ever."""
 _PARALLEL = 4
 _TIMEOUT_S = 2.0
 _GRACE_S = 0.3
@@ -218,6 +220,7 @@ class CloudWatchSource:
 
     def _request(self, batch: Sequence[_Query], end_s: float) -> Mapping[_Query, _Series]:
         from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+        from botocore.parsers import ResponseParserError
 
         points: list[dict[float, float]] = [{} for _ in batch]
         labels: list[set[str]] = [set() for _ in batch]
@@ -230,9 +233,9 @@ class CloudWatchSource:
         token: dict[str, str] = {}
         try:
             client = self._client()
-            while True:
-                with self._lock:
-                    self.metrics_asked += 0 if token else len(batch)
+            with self._lock:
+                self.metrics_asked += len(batch)
+            for _ in range(_PAGES):
                 answer = client.get_metric_data(**arguments, **token)
                 for result in answer["MetricDataResults"]:
                     index = int(result["Id"].removeprefix("q"))
@@ -245,12 +248,15 @@ class CloudWatchSource:
                     break
                 token = {"NextToken": answer["NextToken"]}
         except NoCredentialsError:
+            self._made = None  # a client without credentials never gets any, and they may come
             return dict.fromkeys(batch, _Series(problem=f"CloudWatch: {_CREDENTIALS}"))
         except ClientError as error:
             told = error.response.get("Error", {})
-            text = f"CloudWatch: {told.get('Code', 'Unknown')}: {told.get('Message', '')}"[:300]
+            # With SignatureDoesNotMatch, the message goes on with the signed request, session token included.
+            message = told.get("Message", "").partition("\n")[0]
+            text = f"CloudWatch: {told.get('Code', 'Unknown')}: {message}"[:300]
             return dict.fromkeys(batch, _Series(problem=text))
-        except (BotoCoreError, KeyError, ValueError, TypeError, AttributeError) as error:
+        except (BotoCoreError, ResponseParserError, LookupError, ValueError, TypeError, AttributeError) as error:
             return dict.fromkeys(batch, _Series(problem=f"CloudWatch: {type(error).__name__}: {error}"[:300]))
         return {
             query: _Series(points=points[i], problem=failed.get(i, ""), several=len(labels[i]) > 1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aws_answers import StubbedAws
 from botocore.exceptions import ClientError, ConnectTimeoutError, NoCredentialsError
+from botocore.parsers import ResponseParserError
 from moto_account import moto_account
 
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -295,6 +296,47 @@ class TestFailures:
     def test_an_answer_of_another_form_is_a_failure(self, source: CloudWatchSource, cloudwatch: CloudWatch) -> None:
         cloudwatch.get_metric_data = lambda **_: {"MetricDataResults": [{"Id": "q0"}]}  # type: ignore[method-assign]
         assert reason(read(source).placements[KEY].of(Quantity.ARRIVAL_RATE)) is AbsenceReason.UNAVAILABLE
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            {"MetricDataResults": [{"Id": "q99999", "Timestamps": [], "Values": []}]},
+            {"MetricDataResults": [], "NextToken": "again"},
+        ],
+    )
+    def test_an_answer_of_another_service_ends(
+        self, source: CloudWatchSource, cloudwatch: CloudWatch, answer: dict[str, Any]
+    ) -> None:
+        asked: list[object] = []
+
+        def get_metric_data(**arguments: Any) -> dict[str, Any]:
+            asked.append(arguments)
+            assert len(asked) < 200, "asked for ever"
+            return answer
+
+        cloudwatch.get_metric_data = get_metric_data  # type: ignore[method-assign]
+        assert isinstance(read(source).placements[KEY].of(Quantity.ARRIVAL_RATE), Absence)
+
+    def test_a_page_of_a_proxy_is_a_failure(self, source: CloudWatchSource, cloudwatch: CloudWatch) -> None:
+        cloudwatch.refuse = lambda _: ResponseParserError("Unable to parse response: <html>")
+        absence = read(source).placements[KEY].of(Quantity.ARRIVAL_RATE)
+        assert isinstance(absence, Absence)
+        assert "Unable to parse response" in absence.detail
+
+    def test_the_signed_request_is_not_told(self, source: CloudWatchSource, cloudwatch: CloudWatch) -> None:
+        message = "The signature does not match.\n\nThe Canonical String was 'POST\nx-amz-security-token:IQoJb3"
+        error = ClientError({"Error": {"Code": "SignatureDoesNotMatch", "Message": message}}, "GetMetricData")
+        cloudwatch.refuse = lambda _: error
+        assert read(source).problems == ("CloudWatch: SignatureDoesNotMatch: The signature does not match.",)
+
+    def test_credentials_that_come_later_are_used(self, cloudwatch: CloudWatch) -> None:
+        without = CloudWatch(refuse=lambda _: NoCredentialsError())
+        made = iter([without, cloudwatch])
+        source = CloudWatchSource("us-east-1", client=lambda: next(made), clock=lambda: cloudwatch.now_s)
+        read(source)
+        cloudwatch.now_s += 60.0
+        assert read(source).placements[KEY].of(Quantity.ARRIVAL_RATE) == pytest.approx(40.0)
+        source.close()
 
     def test_a_service_that_hangs_is_given_up_within_the_deadline(
         self, source: CloudWatchSource, cloudwatch: CloudWatch

@@ -744,6 +744,51 @@ BAD: tuple[Bad, ...] = (
         base=POOL,
     ),
     _bad(
+        "savings of everything",
+        {"spec.price": {"aws": {**_G5, "savings": "1.0"}}},
+        "spec.price.aws.savings",
+        "must be less than 1",
+        base=POOL,
+    ),
+    _bad(
+        "a quota on Spot for on-demand instances",
+        {"spec.capacity.quota": {"code": "L-3819A6DF", "region": "us-east-1", "vcpusPerInstance": 4}},
+        "spec.capacity.quota.code",
+        "is a quota on Spot instances",
+        base=POOL,
+    ),
+    _bad(
+        "a quota on on-demand instances for Spot",
+        {
+            "spec.capacity.quota": {
+                "code": "L-DB2E81BA",
+                "purchase": "Spot",
+                "region": "us-east-1",
+                "vcpusPerInstance": 4,
+            }
+        },
+        "spec.capacity.quota.code",
+        "is a quota on on-demand instances",
+        base=POOL,
+    ),
+    _bad(
+        "a quota of another region",
+        {"spec.price": {"aws": _G5}, "spec.capacity.quota": {"family": "G", "region": "eu-west-1"}},
+        "spec.capacity.quota",
+        "must have the region of price.aws",
+        base=POOL,
+    ),
+    _bad(
+        "a quota on demand for Spot prices",
+        {
+            "spec.price": {"aws": {**_G5, "purchase": "Spot"}},
+            "spec.capacity.quota": {"family": "G", "region": "us-east-1"},
+        },
+        "spec.capacity.quota",
+        "purchase: Spot where price.aws has it",
+        base=POOL,
+    ),
+    _bad(
         "zones on demand",
         {"spec.price": {"aws": {**_G5, "zones": ["us-east-1a"]}}},
         "spec.price.aws.zones",

@@ -1,6 +1,7 @@
 """The thread that asks AWS: a cycle never waits for it, a failure is told, and an answer outlives the next failures."""
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -73,6 +74,68 @@ def test_a_cycle_waits_only_a_moment_for_a_service_that_hangs(monkeypatch: pytes
     free.set()
     account.close()
     assert FIRST_ANSWER_S <= 5
+
+
+def test_only_the_cycle_in_which_something_is_new_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.aws.account.FIRST_ANSWER_S", 0.3)
+    free = threading.Event()
+    aws = Aws(before=lambda: free.wait(10))
+    account = AwsAccount(aws, aws, clock=aws.clock)
+    account.watch({SOURCE: None}, [])
+    began_s = time.monotonic()
+    for _ in range(3):
+        account.watch({SOURCE: None}, [])
+    assert time.monotonic() - began_s < 0.3
+    free.set()
+    account.close()
+
+
+def test_a_price_list_that_hangs_does_not_keep_quotas_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.aws.account.FIRST_ANSWER_S", 0.05)
+    free = threading.Event()
+    aws = Aws(before=lambda: free.wait(10))
+    account = AwsAccount(aws, aws, clock=aws.clock)
+    account.watch({SOURCE: None}, [])
+    monkeypatch.setattr("controller.aws.account.FIRST_ANSWER_S", 10.0)
+    account.watch({}, [INF])
+    assert account.quota(INF).limit_vcpus == 64.0
+    free.set()
+    account.close()
+
+
+def test_an_answer_of_an_unexpected_form_keeps_nothing_else_from_being_read() -> None:
+    aws = Aws()
+    account = an_account(aws)
+    listed = aws.on_demand
+
+    def on_demand(region: str, instance_types: Collection[str]) -> Mapping[str, float]:
+        if region == "us-east-1":
+            raise AttributeError("'list' object has no attribute 'values'")
+        return listed(region, instance_types)
+
+    aws.on_demand = on_demand  # type: ignore[method-assign]
+    other = replace(SOURCE, region="eu-west-1")
+    aws.now_s = 3600.0
+    for _ in range(3):
+        account.watch({SOURCE: None, other: None}, [INF])
+        account.refresh()
+        aws.now_s += 1000.0
+    quotes = account.price(SOURCE), account.price(other)
+    assert all(quote is not None for quote in quotes)
+    assert [quote.problem for quote in quotes if quote is not None] == [
+        "internal error: AttributeError: 'list' object has no attribute 'values'",
+        "",
+    ]
+
+
+def test_after_the_clock_was_set_back_answers_are_asked_for_at_once() -> None:
+    aws = Aws(now_s=100_000.0)
+    account = an_account(aws)
+    aws.asked.clear()
+    aws.now_s = 50_000.0
+    account.watch({SOURCE: None}, [INF])
+    account.refresh()
+    assert aws.asked == ["price us-east-1", "quota L-1945791B"]
 
 
 def test_a_price_list_that_hangs_does_not_keep_groups_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:

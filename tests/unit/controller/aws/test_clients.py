@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
 import pytest
+from botocore.exceptions import ClientError
 
 from controller.aws import clients
 from controller.aws.clients import ATTEMPTS, NO_CREDENTIALS, AwsClients, failures
@@ -102,16 +103,48 @@ def test_a_service_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert time.monotonic() - begun < 5
 
 
-def test_without_credentials_the_failure_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def without_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ROLE_ARN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, "/nonexistent")
+
+
+@pytest.mark.usefixtures("without_credentials")
+def test_without_credentials_the_failure_says_what_to_do() -> None:
     client = AwsClients().client("ec2", "us-east-1")
     with pytest.raises(AwsFailure) as error, failures("instances"):
         client.describe_instances()
     assert str(error.value) == f"instances: {NO_CREDENTIALS}"
+
+
+@pytest.mark.usefixtures("without_credentials")
+def test_without_credentials_a_role_cannot_be_assumed() -> None:
+    clients = AwsClients(role="arn:aws:iam::111122223333:role/sluice")
+    with pytest.raises(AwsFailure, match=r"ec2 in us-east-1: no AWS credentials"):
+        clients.client("ec2", "us-east-1")
+    with pytest.raises(AwsFailure, match="region: no AWS credentials"):
+        _ = clients.region
+
+
+@pytest.mark.usefixtures("without_credentials")
+def test_credentials_that_come_later_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = AwsClients()
+    with pytest.raises(AwsFailure, match="no AWS credentials"), failures("quota"):
+        made.client("service-quotas", "us-east-1").get_service_quota(ServiceCode="ec2", QuotaCode="L-1945791B")
+    with a_service(lambda _: QUOTA) as (url, _):
+        assert read_quota(monkeypatch, url, made) == 64.0
+        assert made.client("service-quotas", "us-east-1") is made.client("service-quotas", "us-east-1")
+
+
+def test_the_signed_request_is_not_told() -> None:
+    message = "The signature does not match.\n\nThe Canonical String was 'POST\nx-amz-security-token:IQoJb3"
+    error = ClientError({"Error": {"Code": "SignatureDoesNotMatch", "Message": message}}, "DescribeInstances")
+    with pytest.raises(AwsFailure) as failure, failures("instances"):
+        raise error
+    assert str(failure.value) == "instances: SignatureDoesNotMatch: The signature does not match."
 
 
 def test_the_default_region_is_the_setting_or_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,6 +209,11 @@ class TestReading:
     def test_without_the_right_to_see_refreshes_there_is_none(self) -> None:
         assert not self.read(StubbedAws(), [], "AccessDenied").refreshing
 
+    @pytest.mark.parametrize("code", ["Throttling", "ServiceUnavailable"])
+    def test_while_refreshes_cannot_be_read_the_group_is_not_read_either(self, code: str) -> None:
+        with pytest.raises(AwsFailure, match=code):
+            self.read(StubbedAws(), [], code)
+
     def test_failed_activities_are_kept_in_their_order(self) -> None:
         def activity(name: str, minute: int, status: str, message: str = "") -> dict[str, Any]:
             return {
@@ -255,6 +260,21 @@ def an_account(groups: Groups, now_s: float = NOW_S) -> AwsAccount:
     return AwsAccount(cast("Any", None), cast("Any", None), lambda: groups, clock=lambda: now_s)
 
 
+def test_a_reading_of_before_the_clock_was_set_back_is_none_of_now() -> None:
+    now = [NOW_S]
+    account = AwsAccount(
+        cast("Any", None), cast("Any", None), lambda: Groups(a_group(an_instance("i-0"))), clock=lambda: now[0]
+    )
+    account.close()
+    account.watch({}, (), ["vad"])
+    account.refresh()
+    now[0] -= 10_000.0
+    with pytest.raises(AwsFailure, match="no answer for 90 s"):
+        account.group("vad")
+    account.refresh()
+    assert account.group("vad").since_s == {"i-0": now[0]}
+
+
 class TestScaling:
     def test_chosen_instances_are_terminated_and_the_rest_is_left_to_the_group(self) -> None:
         groups = Groups(a_group(*(an_instance(f"i-{i}", protected=i == 2) for i in range(5))))
@@ -265,6 +285,25 @@ class TestScaling:
         groups = Groups(a_group(*(an_instance(f"i-{i}") for i in range(3))))
         an_account(groups).scale("vad", 3, 2, first=["i-0", "i-1"])
         assert groups.told == [("terminate", ["i-0"])]
+
+    def test_instances_that_are_not_ready_go_before_those_that_serve(self) -> None:
+        group = a_group(
+            *(an_instance(f"i-{i}") for i in range(3)),
+            an_instance("i-3", "Pending"),
+            an_instance("i-4", healthy=False),
+            desired=6,
+        )
+        groups = Groups(group)
+        an_account(groups).scale("vad", 6, 4)
+        assert groups.told == [("terminate", ["i-3"]), ("desired", 4)], "one of the two was not launched yet"
+        groups.told.clear()
+        an_account(groups).scale("vad", 6, 2, first=["i-1"])
+        assert groups.told == [("terminate", ["i-1", "i-3", "i-4"]), ("desired", 2)]
+
+    def test_an_instance_that_was_not_launched_yet_goes_before_one_that_serves(self) -> None:
+        groups = Groups(a_group(an_instance("i-0"), an_instance("i-1"), desired=3))
+        an_account(groups).scale("vad", 3, 2, first=["i-0"])
+        assert groups.told == [("desired", 2)]
 
     def test_scaling_up_terminates_nothing(self) -> None:
         groups = Groups(a_group(an_instance("i-0")))

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from aws_answers import StubbedAws, a_product, a_spot_price
 from botocore.stub import ANY
 
+from controller.adoption.list_prices import DATE, REGION, USD_PER_HOUR
 from controller.aws.failure import AwsFailure
-from controller.aws.price_table import PRICES_PER_HOUR, bundled_quote
+from controller.aws.price_table import PRICES_PER_HOUR, bundled_quote, listed_on
 from controller.aws.prices import AwsPrices, SpotPrice, ask, on_demand_quote, refusal, spot_quote
 from controller.core.state.cloud import AwsPrice, PriceOrigin, PriceQuote, Purchase
 from controller.core.state.provider_errors import ErrorClass
@@ -172,7 +174,18 @@ class TestTable:
         assert quote is not None
         assert quote.origin is PriceOrigin.BUNDLED
         assert quote.per_hour == pytest.approx(0.3791)
-        assert quote.as_of_s == 1_768_780_800.0  # 19 January 2026
+        assert quote.as_of_s == datetime(2026, 7, 20, tzinfo=UTC).timestamp()
+
+    def test_the_date_is_the_oldest_of_its_types(self) -> None:
+        quote = bundled_quote(replace(INF2, instance_types=("inf2.xlarge", "inf1.xlarge")))
+        assert quote is not None
+        assert quote.as_of_s == datetime(2026, 1, 19, tzinfo=UTC).timestamp()
+
+    def test_manifests_are_suggested_with_the_prices_of_the_table(self) -> None:
+        assert {name: PRICES_PER_HOUR[name] for name in USD_PER_HOUR} == {
+            name: float(price) for name, price in USD_PER_HOUR.items()
+        }
+        assert ("us-east-1", listed_on(USD_PER_HOUR).isoformat()) == (REGION, DATE)
 
     @pytest.mark.parametrize("source", [replace(INF2, region="eu-west-1"), replace(INF2, instance_types=("x.large",))])
     def test_it_does_not_answer_for_other_regions_and_types(self, source: AwsPrice) -> None:

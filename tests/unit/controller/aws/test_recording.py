@@ -113,6 +113,11 @@ def test_an_error_is_recorded_without_the_account(tmp_path: Path) -> None:
     [
         ("i-0123456789abcdef0 failed in subnet-0a1b2c3d", "i-removed failed in subnet-removed"),
         ("key AKIAABCDEFGHIJKLMNOP", "key AKIAREMOVED"),
+        ("principal AROAABCDEFGHIJKLMNOPQ", "principal AKIAREMOVED"),
+        ("snap-0123456789abcdef0 of eipalloc-0a1b2c3d", "snap-removed of eipalloc-removed"),
+        ("x-amz-security-token:IQoJb3JpZ2luX2VjEHk= end", "x-amz-security-token:removed end"),
+        ("Credential=x/20260101/us-east-1/ec2 end", "Credential=removed end"),
+        (f"token {'IQoJb3' * 30} end", "token removed end"),
         ("account 123456789012 at 10.0.0.7", "account 000000000000 at 0.0.0.0"),
         ("Encoded authorization failure message: 4a5b6c", "Encoded authorization failure message: removed"),
         ("We currently do not have sufficient inf2.xlarge capacity", None),

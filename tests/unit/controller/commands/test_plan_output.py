@@ -7,10 +7,12 @@ import pytest
 from builders import a_placement, a_spec, a_stage
 from problems import pools
 
+from controller.aws.price_table import bundled_quote
 from controller.commands.plan_output import document, print_plan
 from controller.commands.plan_request import PlanRequest
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.messages.phrases import share_words
+from controller.core.state.cloud import AwsPrice, PriceOrigin, PriceQuote
 from controller.core.state.schedule import EventFloor
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import Composition, GroupBudget, PipelineKey, PoolName, Problem, StageName
@@ -292,3 +294,17 @@ def test_a_compute_budget_that_binds_is_named_with_its_amount(capsys: pytest.Cap
     assert "  the whole load needs a budget of $5.90/h, and as much left of ComputeBudget team of $2.00/h" in lines
     within = "ComputeBudget team of $2.00/h, pools and replica bounds"
     assert f"  the whole load exceeds the capacity within {within}, at any latency" in lines
+
+
+def test_the_source_of_a_price_that_is_looked_up_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    bundled = bundled_quote(AwsPrice(instance_types=("inf2.xlarge",), region="us-east-1"))
+    assert bundled is not None
+    declared = PriceQuote(per_hour=1.01, origin=PriceOrigin.DECLARED, as_of_s=None)
+    request = replace(a_request(), quotes={GPU: declared, INFERENTIA: bundled})
+    lines = printed(capsys, a_plan(), request)
+    assert "price of gpu: price.perHour; AWS is not asked for a plan" in lines
+    words = "bundled table of on-demand prices as of 2026-07-20 (inf2.xlarge)"
+    assert f"price of inferentia: {words}; AWS is not asked for a plan" in lines
+    told = {pool["name"]: pool for pool in document(a_plan(), request, solve_s=0.0)["pools"]}
+    assert (told["gpu"]["price_source"], told["gpu"]["price_as_of"]) == ("Declared", None)
+    assert (told["inferentia"]["price_source"], told["inferentia"]["price_as_of"]) == ("Bundled", "2026-07-20")

@@ -11,7 +11,8 @@ from aws_answers import StubbedAws, a_product, an_instance
 from click.testing import CliRunner, Result
 from corpus import CONTRACT
 
-from controller.commands.quotas import quotas
+from controller.commands.quotas import QuotaNeed, quotas
+from controller.core.state.cloud import Purchase, QuotaSource
 
 DEMAND = "--demand=speech/live-captions=800"
 
@@ -94,6 +95,20 @@ def test_what_runs_now_may_be_of_these_pools_so_the_request_has_both(
     assert (gpu["used_vcpus"], gpu["suffices"], gpu["request_vcpus"]) == (4, True, needed + 4)
 
 
+def test_a_quota_is_of_its_region(files: list[Path], tmp_path: Path) -> None:
+    documents = list(yaml.safe_load_all(files[0].read_text()))
+    for document in documents:
+        if document["metadata"]["name"] == "inferentia":
+            document["spec"]["capacity"]["quota"] = {"family": "G", "region": "eu-west-1", "vcpusPerInstance": 4}
+    pools = tmp_path / "regions.yaml"
+    pools.write_text(yaml.safe_dump_all(documents))
+    found = json.loads(run(pools, files[1], DEMAND, "--offline", "-o", "json").stdout)["quotas"]
+    assert {(each["region"], *(pool["name"] for pool in each["pools"])) for each in found} == {
+        ("us-east-1", "gpu"),
+        ("eu-west-1", "inferentia"),
+    }
+
+
 def test_the_table_says_it_in_words(files: list[Path], account: Callable[..., StubbedAws]) -> None:
     account(0.0, 1000.0)
     result = run(*files, DEMAND)
@@ -143,6 +158,7 @@ def a_priced_pool(files: list[Path], tmp_path: Path, region: str) -> list[Path]:
     documents = list(yaml.safe_load_all(files[0].read_text()))
     gpu = next(each for each in documents if each["metadata"]["name"] == "gpu")
     gpu["spec"]["price"] = {"aws": {"instanceType": "g5.xlarge", "region": region}}
+    gpu["spec"]["capacity"]["quota"]["region"] = region
     pools = tmp_path / "priced.yaml"
     pools.write_text(yaml.safe_dump_all(documents))
     return [pools, files[1]]
@@ -221,6 +237,22 @@ def test_a_record_has_what_was_read_and_no_secrets(
             }
         ]
     }
+
+
+@pytest.mark.parametrize("limit_vcpus", [None, 0.0])
+def test_what_needs_nothing_has_no_request(limit_vcpus: float | None) -> None:
+    source = QuotaSource(code="L-1945791B", region="x", vcpus=4, purchase=Purchase.ON_DEMAND, name="Inf OnDemand")
+    need = QuotaNeed(source=source, by_pool={"inf2": 0}, limit_vcpus=limit_vcpus, used_vcpus=8.0, problem="")
+    assert need.suffices_beside
+
+
+def test_a_record_that_cannot_be_written_is_wrong_usage(
+    files: list[Path], tmp_path: Path, account: Callable[..., StubbedAws]
+) -> None:
+    account(1000.0, 1000.0)
+    result = run(*files, DEMAND, "--record", tmp_path / "no" / "record.json")
+    assert result.exit_code == 2
+    assert "cannot be written: No such file or directory" in " ".join(result.stderr.split())
 
 
 def test_a_record_needs_answers(files: list[Path], tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -54,3 +55,28 @@ def test_a_mistake_hides_only_the_rules_that_need_the_value() -> None:
 
 def test_a_status_in_a_manifest_is_not_judged() -> None:
     assert paths({**PIPELINE, "status": {"nonsense": 1}}) == []
+
+
+@pytest.mark.parametrize(
+    ("quota", "words"),
+    [
+        ({"family": "G"}, "spec.capacity.quota: is not the one of inf2.xlarge (price.aws), which is of family Inf"),
+        ({"code": "L-DB2E81BA"}, "which is of family Inf"),
+        ({"family": "Inf"}, None),
+        ({"code": "L-0123ABCD"}, None),
+    ],
+)
+def test_a_quota_is_the_one_of_the_instances(quota: dict[str, str], words: str | None) -> None:
+    where = {"region": "us-east-1"}
+    stored = changed(
+        POOL,
+        {
+            "spec.price": {"aws": {"instanceType": "inf2.xlarge", **where}},
+            "spec.capacity.quota": {**quota, **where},
+        },
+    )
+    if words is None:
+        assert parse(ComputePool, stored).spec.capacity.quota is not None
+    else:
+        with pytest.raises(InvalidResource, match=re.escape(words)):
+            parse(ComputePool, stored)
