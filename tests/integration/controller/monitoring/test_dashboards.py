@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_snapshot, a_spec, a_state
+from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target
 from dashboard_queries import Asked, queries
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -19,6 +19,7 @@ from controller.core.state.carry_over import FailureCause, PipelineMemory, Place
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, NodePoolState
 from controller.core.state.spec import BudgetSpec, LabelSelector
+from controller.monitoring.promql import CUT_SESSIONS
 from controller.telemetry import Telemetry
 from optimizer.model import PoolName, StageName
 from profiler.stages import Correction, Learned
@@ -29,8 +30,17 @@ pytestmark = pytest.mark.lab
 EMPTY_WHEN_HEALTHY = [asked for asked in queries(namespace="speech", pipeline="captions") if asked.empty_because]
 
 
+SESSIONS_CUT = f"""# TYPE {CUT_SESSIONS} counter
+{CUT_SESSIONS}{{namespace="speech",pipeline="captions"}} 3
+"""
+"""What an ingress of the users exports that counts cut sessions."""
+
+
 def in_trouble() -> str:
-    """The metrics of a fleet whose pipeline has too small a budget, and a placement that does not start."""
+    """The metrics of a fleet whose pipeline has too small a budget, and a placement that does not start.
+
+    The replicas of another are starting, and sessions were cut.
+    """
     correction = Correction(factor=2.0, smoothed=2.0, learned_at_s=NOW_S)
     memory = PipelineMemory(
         learned=Learned(overhead_s=0.05, latency_corrections={StageName("encoder"): correction}),
@@ -41,7 +51,9 @@ def in_trouble() -> str:
             )
         },
     )
-    state = a_state(a_spec(budget=2.0), demand=500.0, replicas={VAD: 1, ENCODER: 1, ENCODER_GPU: 1}, memory=memory)
+    starting = a_target(2, ready=0, starting_since_s=(NOW_S, NOW_S))
+    replicas = {VAD: starting, ENCODER: 1, ENCODER_GPU: 1}
+    state = a_state(a_spec(budget=2.0), demand=500.0, replicas=replicas, memory=memory)
     team = BudgetSpec(name="team", uid="u", generation=1, selector=LabelSelector(labels={}), per_hour=1.5)
     budgets = (BudgetState(spec=team, namespaces=frozenset({"speech"})),)
     snapshot = replace(a_snapshot(replace(state, latency_s=0.9)), budgets=budgets)
@@ -50,14 +62,14 @@ def in_trouble() -> str:
     snapshot = replace(snapshot, pools={**snapshot.pools, cpu: elastic})
     telemetry = Telemetry()
     telemetry.succeeded(snapshot, decide(snapshot, Policy(budget_per_hour=50.0)), 0.2, invalid=0)
-    return telemetry.exposition().decode()
+    return telemetry.exposition().decode() + SESSIONS_CUT
 
 
 def input_series(text: str) -> list[dict[str, str]]:
     """The samples of a scrape as constant series, with the labels that Prometheus gives to the scraped target."""
     target = {"job": "sluice", "instance": "10.0.0.9:8080", "pod": "sluice-0"}
     return [
-        {"series": f"{sample.name}{labels(target | sample.labels)}", "values": f"{sample.value!r}x10"}
+        {"series": f"{sample.name}{labels(target | sample.labels)}", "values": f"{sample.value!r}x30"}
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if math.isfinite(sample.value)
@@ -70,9 +82,9 @@ def labels(of: dict[str, str]) -> str:
 
 def judged(binaries: Binaries, folder: Path, text: str, asked: Asked) -> "subprocess.CompletedProcess[str]":
     some = {"expr": f"count({asked.expr}) > bool 0", "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": 1}]}
-    test = {"interval": "30s", "input_series": input_series(text), "promql_expr_test": [some]}
+    test = {"interval": "10s", "input_series": input_series(text), "promql_expr_test": [some]}
     path = folder / "queries.yaml"
-    path.write_text(yaml.safe_dump({"evaluation_interval": "30s", "tests": [test]}))
+    path.write_text(yaml.safe_dump({"evaluation_interval": "10s", "tests": [test]}))
     return subprocess.run(
         [binaries.promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=120
     )
