@@ -1,7 +1,6 @@
 """`sluice nic-exporter`: serves the receive pressure of a node and of its pods to Prometheus."""
 
 import logging
-import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
@@ -89,7 +88,6 @@ def nic_exporter(
     from profiler.nic.sampler import INTERVAL_S, WINDOW_S, Sampler
 
     set_up_logging("text")
-    stop = _stopped()
     health = Health()
     reader = NodeReader(proc=proc, sys=sys_, dpdk=dpdk)
     reported: set[str] = set()
@@ -117,15 +115,9 @@ def nic_exporter(
         try:
             server = HealthServer(listen_address, port, health, lambda: sampler.text().encode())
         except OSError as error:
-            raise click.UsageError(f"cannot listen on {listen_address}:{port}: {error}") from None
+            raise click.UsageError(
+                f"cannot listen on {listen_address}, port {port}: {error.strerror or error}"
+            ) from None
         parts.enter_context(server)
         _LOG.info("metrics at %s/metrics", server.url)
-        stop.wait()
-
-
-def _stopped() -> threading.Event:
-    """Return an event that is set when the process is told to stop."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    return stop
+        threading.Event().wait()  # until a signal ends the command

@@ -16,14 +16,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.commands.nic_exporter import nic_exporter
 
-PROGRAM = "from controller.commands.nic_exporter import nic_exporter; nic_exporter()"
-
 
 @contextmanager
 def exporter(*arguments: str) -> Iterator[str]:
     """Run the exporter, and return its URL."""
     started = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "--port", "0", "--listen-address", "127.0.0.1", *arguments],
+        [
+            sys.executable,
+            "-m",
+            "controller",
+            "nic-exporter",
+            "--port",
+            "0",
+            "--listen-address",
+            "127.0.0.1",
+            *arguments,
+        ],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -33,7 +41,8 @@ def exporter(*arguments: str) -> Iterator[str]:
         url = next(found[1] for line in started.stderr if (found := re.search(r"metrics at (\S+)/metrics", line)))
         yield url
         started.send_signal(signal.SIGTERM)
-        assert started.wait(20) == 0
+        assert started.wait(20) == 128 + signal.SIGTERM
+        assert "Traceback" not in started.stderr.read()
     finally:
         started.kill()
         started.communicate()
