@@ -1,5 +1,6 @@
 """A stage of a pipeline: its predecessors, routing, metrics, rules and placements."""
 
+from decimal import Decimal
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -107,6 +108,10 @@ class Metrics(Part):
     """Queries that replace those of the preset."""
 
 
+_RATIOS = ("utilization", "rxQueuePressure", "deviceUtilization", "deviceHeadroom", "collectiveActivity")
+_IS_RATIO = f"has(self.metric) && self.metric in {list(_RATIOS)}"
+
+
 class ThresholdRule(Part):
     """Adds replicas to the plan while a metric is above or below a threshold."""
 
@@ -120,6 +125,18 @@ class ThresholdRule(Part):
             holds=lambda rule: (rule.above is None) != (rule.below is None),
             cel="has(self.above) != has(self.below)",
             rule="needs exactly one of above and below",
+        ),
+        constraint(
+            holds=lambda rule: rule.metric not in _RATIOS or rule.above is None or Decimal(rule.above) < 1,
+            cel=f"!({_IS_RATIO} && has(self.above)) || double(self.above) < 1.0",
+            rule="must be less than 1: the metric is a ratio from 0 to 1, so the rule would never fire",
+            field="above",
+        ),
+        constraint(
+            holds=lambda rule: rule.metric not in _RATIOS or rule.below is None or 0 < Decimal(rule.below) <= 1,
+            cel=f"!({_IS_RATIO} && has(self.below)) || (double(self.below) > 0.0 && double(self.below) <= 1.0)",
+            rule="must be above 0 and at most 1: the metric is a ratio from 0 to 1",
+            field="below",
         ),
     )
 

@@ -586,6 +586,13 @@ BAD: tuple[Bad, ...] = (
         f"{_V}.rules[0]",
         "exactly one of metric and query",
     ),
+    _bad("a ratio above 1", {f"{_V}.rules[0].above": "8"}, f"{_V}.rules[0].above", "must be less than 1"),
+    _bad(
+        "a headroom below 20",
+        {f"{_V}.rules[0].metric": "deviceHeadroom", f"{_V}.rules[0].above": REMOVED, f"{_V}.rules[0].below": "20"},
+        f"{_V}.rules[0].below",
+        "must be above 0 and at most 1",
+    ),
     _bad("above and below", {f"{_V}.rules[0].below": "0.1"}, f"{_V}.rules[0]", "exactly one of above and below"),
     _bad(
         "neither above nor below", {f"{_V}.rules[0].above": REMOVED}, f"{_V}.rules[0]", "exactly one of above and below"
