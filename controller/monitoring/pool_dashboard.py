@@ -119,13 +119,23 @@ POOL = Dashboard(
                     question="How far did the spot prices of the pool's types and zones spread in the last day?",
                     unit="currencyUSD",
                     queries=(
-                        Query(expr=_of("pool_price_day_usd_per_hour", "pool, bound"), legend="{{pool}}: {{bound}}"),
+                        Query(
+                            expr=_of("pool_price_day_usd_per_hour", "pool, bound"),
+                            legend="{{pool}}: {{bound}}",
+                            empty_because="no pool has a spot price",
+                        ),
                     ),
                 ),
                 Panel(
                     title="Quota",
                     question="How many instances does the quota of the AWS account allow?",
-                    queries=(Query(expr=_of("pool_quota_instances", "pool, code"), legend="{{pool}}: {{code}}"),),
+                    queries=(
+                        Query(
+                            expr=_of("pool_quota_instances", "pool, code"),
+                            legend="{{pool}}: {{code}}",
+                            empty_because="no pool has a quota that is known",
+                        ),
+                    ),
                 ),
                 Panel(
                     title="Shadow price",

@@ -16,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
+from controller.core.state.cloud import PriceOrigin, PriceQuote, PriceRange, Purchase, QuotaReading, QuotaSource
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import BudgetState, NodePoolState
+from controller.core.state.snapshot import BudgetState, NodePoolState, PoolState
 from controller.core.state.spec import BudgetSpec, LabelSelector
 from controller.monitoring.promql import CUT_SESSIONS
 from controller.telemetry import Telemetry
@@ -39,7 +40,7 @@ SESSIONS_CUT = f"""# TYPE {CUT_SESSIONS} counter
 def in_trouble() -> str:
     """The metrics of a fleet whose pipeline has too small a budget, and a placement that does not start.
 
-    The replicas of another are starting, and sessions were cut.
+    The replicas of another are starting, sessions were cut, and a pool has a spot price and a quota.
     """
     correction = Correction(factor=2.0, smoothed=2.0, learned_at_s=NOW_S)
     memory = PipelineMemory(
@@ -57,12 +58,21 @@ def in_trouble() -> str:
     team = BudgetSpec(name="team", uid="u", generation=1, selector=LabelSelector(labels={}), per_hour=1.5)
     budgets = (BudgetState(spec=team, namespaces=frozenset({"speech"})),)
     snapshot = replace(a_snapshot(replace(state, latency_s=0.9)), budgets=budgets)
-    cpu = PoolName("cpu")
+    cpu, gpu = PoolName("cpu"), PoolName("gpu")
     elastic = replace(snapshot.pools[cpu], node_pool=NodePoolState(instances=9))
-    snapshot = replace(snapshot, pools={**snapshot.pools, cpu: elastic})
+    snapshot = replace(snapshot, pools={**snapshot.pools, cpu: elastic, gpu: on_spot(snapshot.pools[gpu])})
     telemetry = Telemetry()
     telemetry.succeeded(snapshot, decide(snapshot, Policy(budget_per_hour=50.0)), 0.2, invalid=0)
     return telemetry.exposition().decode() + SESSIONS_CUT
+
+
+def on_spot(pool: PoolState) -> PoolState:
+    """Return the pool with a spot price that varied, and a quota."""
+    day = PriceRange(low_per_hour=0.4, high_per_hour=0.9)
+    price = PriceQuote(per_hour=0.5, origin=PriceOrigin.SPOT, as_of_s=NOW_S, day=day)
+    quota = QuotaSource(code="L-3819A6DF", region="us-east-1", vcpus=4, purchase=Purchase.SPOT, name="G Spot")
+    reading = QuotaReading(limit_vcpus=64.0, others_vcpus=0.0, as_of_s=NOW_S)
+    return replace(pool, spec=replace(pool.spec, price=price, quota=quota), quota=reading)
 
 
 def input_series(text: str) -> list[dict[str, str]]:
