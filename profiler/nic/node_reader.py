@@ -192,12 +192,11 @@ class NodeReader:
 
     def _dpdk(self) -> tuple[DpdkPort, ...]:
         found: list[DpdkPort] = []
-        for pattern in self.dpdk:
-            for path in sorted(Path("/").glob(pattern.lstrip("/"))):
-                try:
-                    found += read_ports(path)
-                except TelemetryFailed as error:
-                    self._found.append(f"DPDK telemetry: {error}")
+        for path in sorted({path for pattern in self.dpdk for path in Path("/").glob(pattern.lstrip("/"))}):
+            try:
+                found += read_ports(path)
+            except TelemetryFailed as error:
+                self._found.append(f"DPDK telemetry: {error}")
         return tuple(found)
 
     def _text(self, path: Path, *, needed: bool = True) -> str | Absence:

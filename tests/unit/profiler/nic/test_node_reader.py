@@ -197,6 +197,13 @@ def test_telemetry_that_does_not_answer_is_named(node: NodeReader, tmp_path: Pat
     assert any("DPDK telemetry" in problem for problem in node.problems)
 
 
+def test_a_telemetry_socket_that_two_patterns_have_is_read_once(node: NodeReader, tmp_path: Path) -> None:
+    (tmp_path / "dpdk_telemetry.v2").touch()
+    node.dpdk = (f"{tmp_path}/dpdk_*.v2", f"{tmp_path}/*.v2")
+    node.read()
+    assert sum("DPDK telemetry" in problem for problem in node._found) == 1
+
+
 def test_this_machine_can_be_read() -> None:
     sample = NodeReader().read()
     assert not isinstance(sample.softnet, Absence)
