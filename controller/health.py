@@ -4,14 +4,20 @@ A standby replica is ready too, and `/readyz` names the leader.
 """
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Self
+from typing import Any, Self
 
 from prometheus_client import CONTENT_TYPE_LATEST
+
+
+def every_address() -> str:
+    """Return the address that stands for every one of this machine; `::` has those of IPv4 too."""
+    return "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104
 
 
 class Health:
@@ -97,6 +103,11 @@ class HealthServer:
         class Server(ThreadingHTTPServer):
             address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
             daemon_threads = True
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """Log nothing of a client that went away, such as a scrape that timed out."""
+                if not isinstance(sys.exception(), ConnectionError):
+                    super().handle_error(request, client_address)
 
             def server_bind(self) -> None:
                 if self.address_family == socket.AF_INET6:

@@ -37,7 +37,7 @@ def read_ports(path: Path, timeout_s: float = 1.0) -> tuple[DpdkPort, ...]:
                 return json.loads(telemetry.recv(room))[command.partition(",")[0]]
 
             return tuple(_port(str(path), int(port), ask) for port in ask("/ethdev/list") or ())
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise TelemetryFailed(f"{path}: {type(error).__name__}: {error}") from None
 
 

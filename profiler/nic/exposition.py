@@ -185,7 +185,7 @@ def _own(text: _Text, sample: NodeSample, gauges: NodeGauges) -> None:
         [_srd(each) for each in physical],
     )
     for name, words, of_gauges in _DEVICE_GAUGES:
-        samples = [({"device": each.name}, of_gauges(each)) for each in gauges.devices]
+        samples = [(_device(each), of_gauges(each)) for each in gauges.devices]
         text.add(f"speech_nic_{name}", "gauge", words, samples)
     for name, words, of_cpus in _CPU_GAUGES:
         text.add(f"speech_nic_{name}", "gauge", words, [({}, of_cpus(gauges.cpus))])
@@ -210,6 +210,10 @@ def _srd(device: Device) -> Sample:
     if mode is None:
         return labels, unsupported(f"{device.name}: the device has no ENA Express")
     return {**labels, "mode": _SRD_MODES.get(mode, str(mode))}, float(mode > 0)
+
+
+def _device(gauges: DeviceGauges) -> Labels:
+    return {"device": gauges.name, "socket": gauges.socket} if gauges.socket else {"device": gauges.name}
 
 
 def _pod(name: PodName) -> Labels:

@@ -90,20 +90,33 @@ def udp_counters(snmp: str, snmp6: str) -> UdpCounters | Absence:
     """Return the UDP counters in /proc/net/snmp and snmp6; `snmp6` is empty where there is no IPv6.
 
     `MemErrors`, which Linux has since 5.11, count datagrams that the memory limit of all UDP sockets refused.
+
+    Raises:
+        InvalidFile: a line cannot be parsed.
     """
     lines = [line.split() for line in snmp.splitlines() if line.startswith("Udp:")]
     if len(lines) != 2 or len(lines[0]) != len(lines[1]):
         return unsupported("no UDP counters in /proc/net/snmp")
-    four = dict(zip(lines[0][1:], lines[1][1:], strict=True))
-    six = dict(line.split()[:2] for line in snmp6.splitlines() if line.startswith("Udp6"))
+    try:
+        four = dict(zip(lines[0][1:], map(int, lines[1][1:]), strict=True))
+    except ValueError:
+        raise InvalidFile(f"/proc/net/snmp: {lines[1]!r}: cannot be parsed") from None
+    six: dict[str, int] = {}
+    for line in snmp6.splitlines():
+        if line.startswith("Udp6"):
+            try:
+                name, value = line.split()
+                six[name] = int(value)
+            except ValueError:
+                raise InvalidFile(f"/proc/net/snmp6: {line!r}: cannot be parsed") from None
     if not all(name in four for name in ("InDatagrams", "InErrors", "RcvbufErrors")):
         return unsupported("no RcvbufErrors in /proc/net/snmp")
 
     def total(*names: str) -> int:
-        return sum(int(four.get(name, 0)) + int(six.get(f"Udp6{name}", 0)) for name in names)
+        return sum(four.get(name, 0) + six.get(f"Udp6{name}", 0) for name in names)
 
-    by_name = {f"Udp_{name}": int(value) for name, value in four.items()}
-    by_name |= {f"Udp6_{name.removeprefix('Udp6')}": int(value) for name, value in six.items()}
+    by_name = {f"Udp_{name}": value for name, value in four.items()}
+    by_name |= {f"Udp6_{name.removeprefix('Udp6')}": value for name, value in six.items()}
     return UdpCounters(
         in_datagrams=total("InDatagrams"),
         receive_buffer_errors=total("RcvbufErrors", "MemErrors"),

@@ -36,7 +36,8 @@ def pod_processes(proc: Path) -> Mapping[str, PodProcess]:
     found: dict[str, PodProcess] = {}
     for pid in sorted(_pids(proc)):
         try:
-            uid = pod_uid((proc / str(pid) / "cgroup").read_text())
+            # The name of a control group may have any byte but a slash.
+            uid = pod_uid((proc / str(pid) / "cgroup").read_text(errors="replace"))
         except OSError:
             continue  # it ended
         if uid is None or (uid in found and found[uid].namespace is not None):

@@ -126,7 +126,12 @@ class NodeReader:
 
     def _udp(self, folder: Path) -> UdpCounters | Absence:
         snmp, snmp6 = self._text(folder / "snmp"), self._text(folder / "snmp6", needed=False)
-        return snmp if isinstance(snmp, Absence) else udp_counters(snmp, "" if isinstance(snmp6, Absence) else snmp6)
+        if isinstance(snmp, Absence):
+            return snmp
+        try:
+            return udp_counters(snmp, "" if isinstance(snmp6, Absence) else snmp6)
+        except InvalidFile as error:
+            return self._invalid(error)
 
     def _packets(self, folder: Path) -> Reading:
         text = self._text(folder / "dev")
@@ -187,17 +192,16 @@ class NodeReader:
 
     def _dpdk(self) -> tuple[DpdkPort, ...]:
         found: list[DpdkPort] = []
-        for pattern in self.dpdk:
-            for path in sorted(Path("/").glob(pattern.lstrip("/"))):
-                try:
-                    found += read_ports(path)
-                except TelemetryFailed as error:
-                    self._found.append(f"DPDK telemetry: {error}")
+        for path in sorted({path for pattern in self.dpdk for path in Path("/").glob(pattern.lstrip("/"))}):
+            try:
+                found += read_ports(path)
+            except TelemetryFailed as error:
+                self._found.append(f"DPDK telemetry: {error}")
         return tuple(found)
 
     def _text(self, path: Path, *, needed: bool = True) -> str | Absence:
         try:
-            return path.read_text()
+            return path.read_text(errors="replace")  # names of devices may have any byte
         except OSError as error:
             absence = Absence(reason=AbsenceReason.UNSUPPORTED, detail=f"{path}: {error.strerror}")
             if needed:
@@ -206,7 +210,8 @@ class NodeReader:
 
     def _invalid(self, error: InvalidFile) -> Absence:
         self._found.append(str(error))
-        return unsupported(str(error))
+        # The reason becomes a label. The line in it would make a new series with every sample.
+        return unsupported(f"{str(error).partition(':')[0]}: cannot be parsed")
 
 
 def _with_limit(socket: UdpSocket, limits: Mapping[int, SocketMemory] | Absence) -> UdpSocket:

@@ -4,7 +4,7 @@ No network card reports how full its receive ring is, so none of these gauges is
 depths of the sockets' buffers and of the CPUs' backlogs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiler.nic.driver_statistics import RECEIVE_ALLOWANCES, exceeded, queue_packets
@@ -55,7 +55,8 @@ class DeviceGauges:
 
     `stall_tolerance_s` is how long the CPUs may be away before the rings overflow: size of a ring × queues / packet
     rate. `skew` is the packets of the busiest queue over the mean of all queues, at least 1. `losses_per_s` never
-    reached the network stack, and `shaped_per_s` exceeded an allowance of the EC2 instance.
+    reached the network stack, and `shaped_per_s` exceeded an allowance of the EC2 instance. `socket` is that of the
+    DPDK application, "" for a device of the kernel: each of two applications may have a port 0.
     """
 
     name: str
@@ -64,6 +65,7 @@ class DeviceGauges:
     skew: Reading
     losses_per_s: Reading
     shaped_per_s: Reading
+    socket: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +259,7 @@ def _port(before: DpdkPort | None, now: DpdkPort, elapsed_s: float) -> DeviceGau
     packets_per_s = _rate(old, now, elapsed_s, lambda first, last: increase(first.packets, last.packets))
     return DeviceGauges(
         name=f"dpdk{now.port}",
+        socket=now.socket,
         packets_per_s=packets_per_s,
         stall_tolerance_s=stall_tolerance_s(now.ring_size, now.queues, packets_per_s),
         skew=unsupported("DPDK's counters are of the whole port"),
@@ -287,7 +290,9 @@ def _cpus(samples: Sequence[NodeSample], elapsed_s: float) -> CpuGauges:
     )
 
 
-def _gained(old: Iterable[SoftnetCpu], new: Iterable[SoftnetCpu], value: Callable[[SoftnetCpu], int]) -> int:
+def _gained(old: Sequence[SoftnetCpu], new: Sequence[SoftnetCpu], value: Callable[[SoftnetCpu], int]) -> int | None:
+    if len(old) != len(new) and any(isinstance(cpu.backlog_packets, Absence) for cpu in new):
+        return None  # Before Linux 5.10 the CPUs have no numbers: those after the one that came or went have moved.
     before = {cpu.cpu: value(cpu) for cpu in old}
     return sum(wrapped_increase(before[cpu.cpu], value(cpu)) for cpu in new if cpu.cpu in before)
 

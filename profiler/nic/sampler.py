@@ -1,5 +1,6 @@
 """Samples a node at short intervals, and keeps those of the last window."""
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,15 +11,19 @@ from profiler.nic.node_reader import NodeReader
 from profiler.nic.pressure import NodeGauges, node_gauges
 from profiler.nic.readings import NodeSample
 
+_LOG = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 WINDOW_S = 15.0
 """Window of the gauges: a usual scrape interval, so that what happens between two scrapes is in one of them."""
+END_S = 1.0
+"""Most time that the end waits for a sample. The kernel, or a DPDK application, may take longer to answer."""
 
 
 class Sampler:
     """Samples a node every `interval_s` in a thread of its own while its context is entered.
 
-    The gauges are those of the last `window_s` seconds. `sampled` is called after each sample.
+    The gauges are those of the last `window_s` seconds, and of two samples at least: a rate needs both, and a busy node
+    may take longer than that between them. `sampled` is called after each sample.
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class Sampler:
         sample = self._reader.read()
         with self._lock:
             self._samples.append(sample)
-            while self._samples[0].at_s < sample.at_s - self._window_s:
+            while len(self._samples) > 2 and self._samples[0].at_s < sample.at_s - self._window_s:
                 self._samples.popleft()
             self._problems = self._reader.problems
         self._sampled()
@@ -69,7 +74,11 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):
-            self.sample()
+            try:
+                self.sample()
+            except Exception:  # noqa: BLE001 -- it is logged
+                # One sample that fails does not end the next ones. While all fail, `sampled` is not called.
+                _LOG.exception("cannot take a sample")
 
     def __enter__(self) -> Self:
         self.sample()
@@ -78,4 +87,4 @@ class Sampler:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
+        self._thread.join(END_S)

@@ -1,5 +1,6 @@
 """Sizes of the receive buffers of UDP sockets, by netlink's sock_diag. Files in /proc show what waits, but no size."""
 
+import errno
 import os
 import socket
 import struct
@@ -41,8 +42,15 @@ def parse(data: bytes) -> tuple[dict[int, SocketMemory], bool]:
     """Return the memory of the sockets in one answer by inode, and whether it is the last answer.
 
     Raises:
-        DiagnosticsRefused: the answer is an error.
+        DiagnosticsRefused: the answer is an error, or too short.
     """
+    try:
+        return _parsed(data)
+    except struct.error:
+        raise DiagnosticsRefused(errno.EBADMSG, "the answer of sock_diag is too short") from None
+
+
+def _parsed(data: bytes) -> tuple[dict[int, SocketMemory], bool]:
     found: dict[int, SocketMemory] = {}
     at = 0
     while at + _HEADER.size <= len(data):

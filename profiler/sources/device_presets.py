@@ -48,6 +48,9 @@ _COMBINED = {Combine.MEAN, Combine.MAX, Combine.SUM}
 _OVER_DEVICES = ("avg", "max", "sum")
 _FUNCTIONS = ("avg_over_time", "increase", "rate", "changes")
 _TAG = "([^/]+)/([^/]+).*"
+_EXPORTER = ("exporter", "$1", "pod", "(.+)")
+"""Keeps the exporter's own pod before `pod` is replaced. After a restart a window has the series of two
+pods, at one address with hostNetwork; Prometheus refuses a result with equal labels."""
 
 
 @lru_cache(maxsize=1)
@@ -154,10 +157,13 @@ def _series(where: str, table: Mapping[str, Any], pods: PodsBy) -> str:
 
     if pods is PodsBy.TAG:
         found = selected('runtime_tag=~"($namespaces)/.+"')
-        return _relabelled(found, ("namespace", "$1", "runtime_tag", _TAG), ("pod", "$2", "runtime_tag", _TAG))
+        return _relabelled(
+            found, _EXPORTER, ("namespace", "$1", "runtime_tag", _TAG), ("pod", "$2", "runtime_tag", _TAG)
+        )
     honoured = selected('exported_pod="", namespace=~"$namespaces", pod!=""')
     renamed = _relabelled(
         selected('exported_pod!="", exported_namespace=~"$namespaces"'),
+        _EXPORTER,
         ("namespace", "$1", "exported_namespace", "(.+)"),
         ("pod", "$1", "exported_pod", "(.+)"),
     )

@@ -68,10 +68,15 @@ def test_the_files_of_the_contract_are_valid_together() -> None:
 
 
 def test_the_example_for_accelerators_has_rules_on_the_network_and_on_devices() -> None:
-    (resource,) = validate_files([EXAMPLES / "accelerators.yaml"]).pipelines
+    found = validate_files([EXAMPLES / "pools.yaml", EXAMPLES / "accelerators.yaml"])
+    assert found.findings == ()
+    (resource,) = found.pipelines
     rules = {rule.metric: rule for stage in pipeline_spec(resource).stages for rule in stage.rules}
     pressure, headroom = rules[RuleMetric.RX_QUEUE_PRESSURE], rules[RuleMetric.DEVICE_HEADROOM]
     collectives = rules[RuleMetric.COLLECTIVE_ACTIVITY]
     assert (pressure.above, pressure.add_replicas, pressure.per_zone) == (0.8, 2, True)
     assert (headroom.below, headroom.add_replicas) == (0.2, 1)
     assert (collectives.above, collectives.add_replicas) == (0.9, 1)
+    linked = {pool.metadata.name for pool in found.pools if "p4d" in str(pool.spec.node_selector)}
+    (stage,) = [stage for stage in pipeline_spec(resource).stages if collectives in stage.rules]
+    assert {placement.pool for placement in stage.placements} == linked, "activity is read on cards with NVLink only"

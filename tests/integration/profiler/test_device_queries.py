@@ -80,7 +80,12 @@ def query_of(device: str, quantity: DeviceQuantity) -> str:
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.UTILIZATION, {"asr-1": 0.8, "asr-2": 0.2}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.MEMORY_BYTES, {"asr-1": 100 * 2**20, "asr-2": 300 * 2**20}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.COLLECTIVE_ACTIVITY, {}),
-        ("node_exporter.txt", "CPU", DeviceQuantity.NODE_RX_LOSSES_RPS, {"vad-1": 2.0, "vad-2": 0.0, "vad-3": 2.0}),
+        (
+            "node_exporter.txt",
+            "CPU",
+            DeviceQuantity.NODE_RX_LOSSES_RPS,
+            {"vad-1": 2.0, "vad-2": 0.0, "vad-3": 2.0, "vad-4": 1.0},
+        ),
     ],
 )
 def test_a_reading_of_each_exporter(
@@ -191,7 +196,74 @@ def test_the_packets_of_a_pod_with_and_without_honoured_labels(binaries: Binarie
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize(("pods", "pressure"), [("vad-1", 1.0), ("vad-2", 0.0), ("vad-1|vad-2", 1.0)])
+@pytest.mark.parametrize(
+    ("device", "series"),
+    [
+        (
+            "GPU",
+            'DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",exported_namespace="speech",exported_pod="asr-1",instance="a:1",pod="EXPORTER"}',
+        ),
+        (
+            "Trainium",
+            'neuroncore_utilization_ratio{neuroncore="0",runtime_tag="speech/asr-1",instance="a:1",pod="EXPORTER"}',
+        ),
+    ],
+)
+def test_an_exporter_that_was_restarted_at_its_address_is_read(
+    binaries: Binaries, tmp_path: Path, device: str, series: str
+) -> None:
+    before, after = "0.4 0.4 0.4 0.4 stale", "_ _ _ _ 0.6 0.6 0.6 0.6 0.6"
+    test = {
+        "expr": f"round({query_of(device, DeviceQuantity.UTILIZATION)}, 0.001)",
+        "eval_time": f"{5 * EVERY_S}s",
+        "exp_samples": [{"labels": '{namespace="speech", pod="asr-1"}', "value": 0.5}],
+    }
+    document = {
+        "evaluation_interval": f"{EVERY_S}s",
+        "tests": [
+            {
+                "interval": f"{EVERY_S}s",
+                "input_series": [
+                    {"series": series.replace("EXPORTER", "a"), "values": before},
+                    {"series": series.replace("EXPORTER", "b"), "values": after},
+                ],
+                "promql_expr_test": [test],
+            }
+        ],
+    }
+    path = tmp_path / "queries.yaml"
+    path.write_text(yaml.safe_dump(document))
+    result = subprocess.run(
+        [binaries.promtool, "test", "rules", path], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "activity"),
+    [
+        ("NVIDIA H100 80GB HBM3", 0.444),
+        ("NVIDIA H100 PCIe", 0.667),
+        ("NVIDIA A100-SXM4-80GB", 0.667),
+        ("NVIDIA A800-SXM4-80GB", 1.0),
+        ("NVIDIA H800", 1.0),
+        ("Tesla V100-SXM2-16GB", 1.333),
+        ("NVIDIA B200", 0.222),
+    ],
+)
+def test_the_activity_of_collectives_is_of_the_rate_of_the_card(
+    binaries: Binaries, tmp_path: Path, model: str, activity: float
+) -> None:
+    path = tmp_path / "dcgm.txt"
+    path.write_text(
+        f'DCGM_FI_PROF_NVLINK_TX_BYTES{{gpu="0",modelName="{model}",namespace="speech",pod="asr-1"}} 200000000000\n'
+    )
+    query = query_of("GPU", DeviceQuantity.COLLECTIVE_ACTIVITY)
+    result = judged(binaries, tmp_path, path, query, {"asr-1": activity})
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(("pods", "pressure"), [("vad-1", 1.0), ("vad-2", 0.0), ("vad-4", 1.0), ("vad-1|vad-2", 1.0)])
 def test_the_documented_query_joins_the_losses_of_a_node_to_its_pods(
     binaries: Binaries, tmp_path: Path, pods: str, pressure: float
 ) -> None:

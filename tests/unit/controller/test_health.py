@@ -1,11 +1,14 @@
 import socket
+import struct
+import threading
 from collections.abc import Iterator
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
-from controller.health import Health, HealthServer
+from controller.health import Health, HealthServer, every_address
 
 
 class Clock:
@@ -90,3 +93,35 @@ def test_another_path_is_not_found(server: HealthServer) -> None:
 def test_a_client_that_says_nothing_does_not_keep_others_out(server: HealthServer) -> None:
     with socket.create_connection(server.address):
         assert get(server, "/livez")[0] == 200
+
+
+def test_a_client_that_goes_away_leaves_no_traceback(
+    health: Health, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, closed, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def metrics() -> bytes:
+        asked.set()
+        assert closed.wait(20)
+        return bytes(50_000_000)
+
+    with HealthServer("127.0.0.1", 0, health, metrics) as server:
+        shut = server._server.shutdown_request
+
+        def shut_down(request: Any) -> None:
+            shut(request)
+            ended.set()
+
+        monkeypatch.setattr(server._server, "shutdown_request", shut_down)
+        with socket.create_connection(server.address) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert asked.wait(20)
+        closed.set()
+        assert ended.wait(20)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_every_address_without_ipv6_is_that_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    assert every_address() == "0.0.0.0"

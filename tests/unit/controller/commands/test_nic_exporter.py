@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from api_server import api_server
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
@@ -76,3 +78,30 @@ def test_an_interval_of_zero_is_refused() -> None:
     result = CliRunner().invoke(nic_exporter, ["--interval", "0s"])
     assert result.exit_code == 2
     assert "must be longer than 0s" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--dpdk-telemetry", ""), "'': must be an absolute path, without **"),
+        (("--dpdk-telemetry", "/"), "'/': must be an absolute path, without **"),
+        (("--dpdk-telemetry", "dpdk/x.v2"), "must be an absolute path, without **"),
+        (("--dpdk-telemetry", "/run/**/x.v2"), "must be an absolute path, without **"),
+        (("--proc", "/nonexistent"), "'/nonexistent' does not exist"),
+        (("--sys", __file__), "is a file"),
+        (("--interval", "1ms", "--window", "1h"), "--window: must be at most 600 times --interval"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(arguments: tuple[str, ...], problem: str) -> None:
+    result = CliRunner().invoke(nic_exporter, ["--listen-address", "192.0.2.1", *arguments])
+    assert (result.exit_code, problem in result.output) == (2, True), result.output
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(nic_exporter, ["--listen-address", "127.0.0.1", "--port", port])
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1].endswith(
+        f"cannot listen on 127.0.0.1, port {port}: [Errno 98] Address already in use"
+    )

@@ -1,4 +1,7 @@
+import threading
+import time
 from pathlib import Path
+from typing import cast
 
 from api_server import Answer, api_server
 
@@ -48,4 +51,35 @@ def test_only_the_pods_of_the_node_are_listed(tmp_path: Path) -> None:
 
     with api_server(tmp_path, {"/api/v1/pods": VAD}) as kubeconfig, Recording(kubeconfig) as gateway:
         NodePods(gateway, "node-a").list()
-        assert gateway.asked == {"fieldSelector": "spec.nodeName=node-a"}
+        assert gateway.asked == {"fieldSelector": "spec.nodeName=node-a", "resourceVersion": "0"}
+
+
+def test_a_pod_that_stays_unknown_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    with api_server(tmp_path, {"/api/v1/pods": VAD}) as kubeconfig, Gateway(kubeconfig) as gateway:
+        pods = NodePods(gateway, "node-a")
+        pods.names(frozenset({"gone"}))
+        assert pods._unknown.is_set()
+        pods.list()
+        pods._unknown.clear()
+        pods.names(frozenset({"gone", "u1"}))
+        assert not pods._unknown.is_set()
+        pods.names(frozenset({"gone", "u1", "new"}))
+        assert pods._unknown.is_set()
+
+
+def test_an_api_server_that_does_not_answer_holds_up_neither_start_nor_end() -> None:
+    release = threading.Event()
+
+    class Silent:
+        def pages(self, *_: object, **__: object) -> list[object]:
+            assert release.wait(60)
+            return []
+
+    pods = NodePods(cast(Gateway, Silent()), "node-a")
+    began_s = time.monotonic()
+    with pods:
+        assert pods.names(frozenset({"u1"})) == {}
+    assert time.monotonic() - began_s < 20
+    release.set()
+    pods._thread.join(20)
+    assert not pods._thread.is_alive()

@@ -498,7 +498,7 @@ def test_an_autoscaler_that_may_not_scale_the_group_of_a_pool_is_a_condition() -
 
 
 def test_a_pod_outside_its_pool_and_nodes_of_two_pools_are_in_the_snapshot() -> None:
-    cpu, second, third = manifests("pools.yaml")
+    cpu, second, third, *_ = manifests("pools.yaml")
     labels = {"node.kubernetes.io/instance-type": "inf2.xlarge"}
     node = a_node("node-0")
     node["metadata"]["labels"] = labels

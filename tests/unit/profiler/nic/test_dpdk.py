@@ -61,7 +61,15 @@ def test_an_application_without_ports_has_none(tmp_path: Path) -> None:
         assert read_ports(path) == ()
 
 
-@pytest.mark.parametrize(("answers", "greeting"), [(ANSWERS, {}), ({"/ethdev/list": [0]}, GREETING), (ANSWERS, ["a"])])
+@pytest.mark.parametrize(
+    ("answers", "greeting"),
+    [
+        (ANSWERS, {}),
+        ({"/ethdev/list": [0]}, GREETING),
+        (ANSWERS, ["a"]),
+        ({**ANSWERS, "/ethdev/info,0": [1]}, GREETING),
+    ],
+)
 def test_what_is_not_understood_is_an_error_that_names_the_socket(
     tmp_path: Path, answers: Mapping[str, object], greeting: object
 ) -> None:

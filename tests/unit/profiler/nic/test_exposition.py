@@ -1,5 +1,7 @@
 """The text that Prometheus reads: names, values, and what is said of lacking ones."""
 
+from dataclasses import replace
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -73,6 +75,18 @@ def a_sample(at_s: float, packets: int, queued: int) -> NodeSample:
             ),
         ),
     )
+
+
+def test_no_series_occurs_twice_with_two_dpdk_applications() -> None:
+    samples = [a_sample(0.0, 0, 0), a_sample(10.0, 100, 250)]
+    both = [
+        replace(sample, dpdk=(*sample.dpdk, replace(sample.dpdk[0], socket="/run/b", queues=1.0, ring_size=9.0)))
+        for sample in samples
+    ]
+    text = exposition(both[-1], node_gauges(both))
+    series = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
+    assert len(set(series)) == len(series)
+    assert 'speech_nic_rx_losses_per_second{device="dpdk1",socket="/run/b"} 0' in text.splitlines()
 
 
 def served(*problems: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

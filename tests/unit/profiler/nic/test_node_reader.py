@@ -109,13 +109,48 @@ def test_without_ipv6_nothing_is_missing(node: NodeReader) -> None:
     assert len(sample.host.sockets) == 2
 
 
-@pytest.mark.parametrize("name", ["udp", "softnet_stat", "dev"])
+@pytest.mark.parametrize("name", ["udp", "udp6", "softnet_stat", "dev"])
 def test_files_of_an_unknown_format_are_absent_and_named(node: NodeReader, name: str) -> None:
     (node.proc / "self" / "net" / name).write_text("a\nb\nc: d\n")
     sample = node.read()
-    wrong = {"udp": sample.host.sockets, "softnet_stat": sample.softnet, "dev": sample.host.packets}[name]
+    wrong = {
+        "udp": sample.host.sockets,
+        "udp6": sample.host.sockets,
+        "softnet_stat": sample.softnet,
+        "dev": sample.host.packets,
+    }[name]
     assert isinstance(wrong, Absence)
     assert any("cannot be parsed" in problem for problem in node.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("snmp", "Udp: InDatagrams InErrors RcvbufErrors\nUdp: 1 x 3\n"),
+        ("snmp6", "Udp6InDatagrams\n"),
+        ("snmp6", "Udp6InDatagrams many\n"),
+    ],
+)
+def test_counters_that_cannot_be_parsed_are_absent_and_named(node: NodeReader, name: str, text: str) -> None:
+    (node.proc / "self" / "net" / name).write_text(text)
+    assert isinstance(node.read().host.udp, Absence)
+    assert any(f"/proc/net/{name}" in problem for problem in node.problems)
+
+
+def test_the_reason_for_a_file_that_cannot_be_parsed_does_not_change_with_the_file(node: NodeReader) -> None:
+    reasons = set()
+    for text in ("a\n1 2 3\n", "a\n4 5 6\n"):
+        (node.proc / "self" / "net" / "udp").write_text(text)
+        reasons.add(node.read().host.sockets)
+    assert len(reasons) == 1
+
+
+def test_names_may_have_bytes_that_are_no_text(node: NodeReader) -> None:
+    (node.proc / "13").mkdir()
+    (node.proc / "13" / "cgroup").write_bytes(b"0::/\xff\xfe\n")
+    text = (node.proc / "self" / "net" / "dev").read_bytes()
+    (node.proc / "self" / "net" / "dev").write_bytes(text.replace(b"lo:", b"\xff:"))
+    assert [each.name for each in node.read().devices] == ["\ufffd"]
 
 
 class TestPods:
@@ -160,6 +195,13 @@ def test_telemetry_that_does_not_answer_is_named(node: NodeReader, tmp_path: Pat
     node.dpdk = (f"{tmp_path}/dpdk_*.v2",)
     assert node.read().dpdk == ()
     assert any("DPDK telemetry" in problem for problem in node.problems)
+
+
+def test_a_telemetry_socket_that_two_patterns_have_is_read_once(node: NodeReader, tmp_path: Path) -> None:
+    (tmp_path / "dpdk_telemetry.v2").touch()
+    node.dpdk = (f"{tmp_path}/dpdk_*.v2", f"{tmp_path}/*.v2")
+    node.read()
+    assert sum("DPDK telemetry" in problem for problem in node._found) == 1
 
 
 def test_this_machine_can_be_read() -> None:

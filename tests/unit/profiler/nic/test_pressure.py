@@ -219,6 +219,15 @@ class TestGauges:
         older = replace(last, backlog_packets=LACKING)
         assert gauges(a_sample(0.0, softnet=(older,)), a_sample(1.0, softnet=(older,))).cpus.backlog_fill == LACKING
 
+    def test_without_numbers_of_cpus_nothing_is_gained_when_one_comes_or_goes(self) -> None:
+        older = [SoftnetCpu(cpu=0, processed=9, dropped=5, squeezed=2, backlog_packets=LACKING)]
+        older.append(replace(older[0], cpu=1, dropped=3))
+        older.append(replace(older[0], cpu=2, dropped=1))
+        moved = (older[0], replace(older[2], cpu=1))
+        found = gauges(a_sample(0.0, softnet=tuple(older)), a_sample(1.0, softnet=moved))
+        assert isinstance(found.cpus.losses_per_s, Absence)
+        assert found.node != 1.0
+
     def test_a_port_of_a_dpdk_application_is_a_device(self) -> None:
         port = DpdkPort(socket="s", port=0, packets=0, missed=0, errors=0, no_buffer=0, queues=4.0, ring_size=LACKING)
         found = gauges(a_sample(0.0, dpdk=(port,)), a_sample(10.0, dpdk=(replace(port, packets=1000, missed=50),)))

@@ -1,7 +1,8 @@
 """The exporter on real sockets: a UDP socket on loopback that is drained too slowly."""
 
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from profiler.nic.node_reader import NodeReader
 from profiler.nic.pressure import NodeGauges
 from profiler.nic.sampler import Sampler
+from profiler.nic.socket_diagnostics import SocketMemory
 from profiler.samples import Absence
 
 DATAGRAM = bytes(160)  # 20 ms of 8 kHz speech, as RTP carries it
@@ -121,4 +123,46 @@ def test_the_thread_samples_until_the_context_ends() -> None:
         while len(taken) < 3:
             sampler.sample()
         assert "speech_nic_node_rx_queue_pressure" in sampler.text()
+    assert not sampler._thread.is_alive()
+
+
+def test_two_samples_are_kept_whatever_the_window() -> None:
+    sampler = Sampler(NodeReader(clock=Clock()), window_s=0.5)
+    gauges = [sampler.sample() for _ in range(3)][-1]
+    assert [sample.at_s for sample in sampler._samples] == [2, 3]
+    assert not isinstance(gauges.host.losses_per_s, Absence)
+
+
+def test_a_sample_that_fails_does_not_end_the_thread() -> None:
+    taken = threading.Semaphore(0)
+    count = 0
+
+    def sampled() -> None:
+        nonlocal count
+        count += 1
+        taken.release()
+        if count == 2:
+            raise ValueError("a mistake")
+
+    with Sampler(NodeReader(), interval_s=0.001, sampled=sampled):
+        for _ in range(4):
+            assert taken.acquire(timeout=20)
+
+
+def test_the_end_does_not_wait_for_a_sample_that_hangs() -> None:
+    entered, release = threading.Event(), threading.Event()
+    reader = NodeReader()
+    sampler = Sampler(reader, interval_s=0.001)
+
+    def hang() -> Mapping[int, SocketMemory]:
+        entered.set()
+        assert release.wait(60)
+        return {}
+
+    with sampler:
+        reader.diagnose = hang
+        assert entered.wait(20)
+    assert sampler._thread.is_alive()
+    release.set()
+    sampler._thread.join(20)
     assert not sampler._thread.is_alive()

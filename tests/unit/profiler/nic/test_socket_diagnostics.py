@@ -44,6 +44,12 @@ def test_an_answer_that_is_cut_off_ends() -> None:
     assert parse(answer[:8]) == ({}, False)
 
 
+def test_an_answer_that_is_too_short_is_a_refusal() -> None:
+    for answer in (struct.pack("=IHHII", 20, 20, 0, 1, 0) + bytes(4), struct.pack("=IHHII", 16, 2, 0, 1, 0)):
+        with pytest.raises(DiagnosticsRefused, match="too short"):
+            parse(answer)
+
+
 def test_the_request_asks_for_udp_with_memory() -> None:
     message = request(socket.AF_INET, 7)
     assert struct.unpack_from("=IHHII", message) == (len(message), 20, 0x301, 7, 0)
