@@ -18,8 +18,8 @@ from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.cloud import PriceOrigin, PriceQuote, PriceRange, Purchase, QuotaReading, QuotaSource
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import BudgetState, NodePoolState, PoolState
-from controller.core.state.spec import BudgetSpec, LabelSelector
+from controller.core.state.snapshot import BudgetState, NodePoolState, PoolState, TargetState
+from controller.core.state.spec import BudgetSpec, LabelSelector, PlacementKey
 from controller.monitoring.promql import CUT_SESSIONS
 from controller.telemetry import Telemetry
 from optimizer.model import PoolName, StageName
@@ -53,7 +53,7 @@ def in_trouble() -> str:
         },
     )
     starting = a_target(2, ready=0, starting_since_s=(NOW_S, NOW_S))
-    replicas = {VAD: starting, ENCODER: 1, ENCODER_GPU: 1}
+    replicas: dict[PlacementKey, int | TargetState] = {VAD: starting, ENCODER: 1, ENCODER_GPU: 1}
     state = a_state(a_spec(budget=2.0), demand=500.0, replicas=replicas, memory=memory)
     team = BudgetSpec(name="team", uid="u", generation=1, selector=LabelSelector(labels={}), per_hour=1.5)
     budgets = (BudgetState(spec=team, namespaces=frozenset({"speech"})),)
