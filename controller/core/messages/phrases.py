@@ -17,10 +17,15 @@ _LEAST_PART = 40
 """The fewest characters of a clause that are worth showing."""
 
 
+_END = 60
+"""The most characters of the end of a clause that is cut in its middle."""
+
+
 def brief(clauses: Iterable[str]) -> str:
     """Return `clauses` as one text of at most `MOST_CHARACTERS`, each once.
 
-    The first clause that does not fit is cut at a word, and further ones are counted.
+    The first clause that does not fit is cut at a word, and further ones are counted. Where it is the last one, its end
+    is kept too: what a provider says of an error comes last.
     """
     different = list(dict.fromkeys(part for clause in clauses for part in clause.split("; ") if part))
     whole = "; ".join(different)
@@ -35,8 +40,9 @@ def brief(clauses: Iterable[str]) -> str:
             continue
         if room < _LEAST_PART:
             return f"{before}and {left + 1} more"
-        start = clause[: room - 2]
-        return f"{before}{start.rpartition(' ')[0] or start} …{more}"
+        end = "" if left or room < 2 * _END else clause[-_END:].partition(" ")[2]
+        start = clause[: room - 2 - len(end) - bool(end)]
+        return f"{before}{start.rpartition(' ')[0] or start} …{' ' * bool(end)}{end}{more}"
     return whole  # not reached: of clauses that all fit, the whole fits
 
 

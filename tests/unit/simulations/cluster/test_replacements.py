@@ -143,6 +143,7 @@ def test_a_shared_stage_has_servers_of_its_own_and_pools_the_instances_of_the_sc
         "c7i": 20,
         "inf2": 16,
         "g6": 12,
+        "p4d": 2,
     }
 
 

@@ -44,6 +44,11 @@ def test_a_message_says_each_clause_once_and_is_never_too_long() -> None:
     assert brief(["x" * 220, "y" * 300, "z"]) == f"{'x' * 220}; and 2 more"
     words = brief([" ".join(["word"] * 100)])
     assert len(words) <= MOST_CHARACTERS
-    assert words.endswith("word …")
+    assert "word … word" in words
+    provider = brief(
+        [f"no node: NodeClaim gpu-1 event: {'resolving node class, ' * 12}InsufficientInstanceCapacity: none"]
+    )
+    assert provider.startswith("no node: NodeClaim gpu-1 event: ")
+    assert provider.endswith("InsufficientInstanceCapacity: none"), "the words of the provider come last"
     assert len(brief(["x" * 300])) <= MOST_CHARACTERS
     assert brief(["x" * 300]).startswith("xxx")

@@ -60,13 +60,14 @@ class Lab:
         )
         self.pipeline.pod_changed(pod)
 
-    def offer(self, stream: Stream | None = None) -> int:
+    def offer(self, stream: Stream | None = None, *, later_s: float = 0.0) -> int:
+        """Offer an item that may be answered `later_s` later than one of now."""
         number = next(self._numbers)
         self.pipeline.offer(
             stream,
             number=number,
             arrival_s=float(number),
-            arrived_s=time.monotonic(),
+            arrived_s=time.monotonic() + later_s,
             answer=lambda outcome: self.results.__setitem__(number, outcome),
         )
         return number
@@ -373,8 +374,8 @@ def test_chunks_offered_while_their_stream_waits_for_a_replica_in_vain_are_refus
     async def use(lab: Lab) -> None:
         decisions: list[bool] = []
         stream = lab.pipeline.open_stream(decisions.append)
-        lab.offer(stream)
-        lab.offer(stream)
+        lab.offer(stream, later_s=5.0)  # the stream is refused long before the chunks are lost
+        lab.offer(stream, later_s=5.0)
 
         assert await lab.outcomes(2) == {Outcome.REFUSED: 2}
         assert decisions == [False]
