@@ -16,6 +16,7 @@ from controller.aws.groups import Group, GroupApi, GroupNotFound, SeenGroup, obs
 from controller.aws.prices import PriceApi, ask, refusal
 from controller.aws.quotas import QuotaApi, QuotaUse
 from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource
+from profiler.sources.aws_errors import MOST_CHARACTERS
 
 _LOG = logging.getLogger(__name__)
 FIRST_ANSWER_S = 5.0
@@ -30,7 +31,6 @@ _RETRY_S, _LONGEST_RETRY_S = 30.0, 900.0
 _JITTER = 0.1
 """Share by which waiting times vary, so that the operators of an account do not ask at the same moment."""
 _TURN_S = 1.0
-_LONGEST = 300  # characters of the text of an unexpected error
 _UNUSED_S = 900.0
 """After this time without a question, something is no longer asked for: its pool was deleted, or its spec changed."""
 _OLD = 3
@@ -339,7 +339,7 @@ class AwsAccount:
             problem, failure = str(error), error
         except Exception as error:  # noqa: BLE001
             # An answer of a form that no one has seen must not keep the others from being asked for.
-            problem = f"internal error: {type(error).__name__}: {error}"[:_LONGEST]
+            problem = f"internal error: {type(error).__name__}: {error}"[:MOST_CHARACTERS]
             if problem != watched.problem:
                 _LOG.exception("asking AWS failed: internal error")
         with self._changed:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from controller.aws.failure import AwsFailure
+from profiler.sources.aws_errors import MOST_CHARACTERS, error_text
 
 CONNECT_S, READ_S = 2.0, 10.0
 """Limits on one attempt of a request, in seconds."""
@@ -17,7 +18,6 @@ ATTEMPTS = 3
 GROUPS_READ_S = 4.0
 """The limit for Auto Scaling groups, with one attempt: a cycle waits for their changes; the next one tries again."""
 _SESSION_NAME = "sluice"
-_LONGEST = 300  # characters of a message of AWS: it may have an encoded authorization failure of some thousands
 NO_CREDENTIALS = "no AWS credentials: give the operator's ServiceAccount an IAM role (IRSA or EKS Pod Identity)"
 
 
@@ -121,13 +121,10 @@ def failures(what: str) -> Iterator[None]:
     except NoCredentialsError:
         raise AwsFailure(f"{what}: {NO_CREDENTIALS}") from None
     except ClientError as error:
-        found = error.response.get("Error", {})
-        # With SignatureDoesNotMatch, the message goes on with the signed request, session token included.
-        message = found.get("Message", "").partition("\n")[0]
-        raise AwsFailure(f"{what}: {found.get('Code', 'Unknown')}: {message}"[:_LONGEST].rstrip(": ")) from error
+        raise AwsFailure(error_text(what, error.response)) from error
     except (BotoCoreError, ResponseParserError, ValueError, LookupError, TypeError, AttributeError) as error:
         # A proxy may answer with a page of its own.
-        raise AwsFailure(f"{what}: {type(error).__name__}: {error}"[:_LONGEST]) from error
+        raise AwsFailure(f"{what}: {type(error).__name__}: {error}"[:MOST_CHARACTERS]) from error
 
 
 Make = Callable[[str, str], Any]

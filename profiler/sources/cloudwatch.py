@@ -33,6 +33,7 @@ from profiler.samples import (
     Scrapes,
     sane,
 )
+from profiler.sources.aws_errors import MOST_CHARACTERS, error_text
 from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import Pod, combine_ratio, combine_values, reporting
 from profiler.sources.presets import Combine
@@ -251,13 +252,10 @@ class CloudWatchSource:
             self._made = None  # a client without credentials never gets any, and they may come
             return dict.fromkeys(batch, _Series(problem=f"CloudWatch: {_CREDENTIALS}"))
         except ClientError as error:
-            told = error.response.get("Error", {})
-            # With SignatureDoesNotMatch, the message goes on with the signed request, session token included.
-            message = told.get("Message", "").partition("\n")[0]
-            text = f"CloudWatch: {told.get('Code', 'Unknown')}: {message}"[:300]
-            return dict.fromkeys(batch, _Series(problem=text))
+            return dict.fromkeys(batch, _Series(problem=error_text("CloudWatch", error.response)))
         except (BotoCoreError, ResponseParserError, LookupError, ValueError, TypeError, AttributeError) as error:
-            return dict.fromkeys(batch, _Series(problem=f"CloudWatch: {type(error).__name__}: {error}"[:300]))
+            text = f"CloudWatch: {type(error).__name__}: {error}"[:MOST_CHARACTERS]
+            return dict.fromkeys(batch, _Series(problem=text))
         return {
             query: _Series(points=points[i], problem=failed.get(i, ""), several=len(labels[i]) > 1)
             for i, query in enumerate(batch)
