@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from urllib.error import HTTPError
 from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 from xml.sax.saxutils import escape
 
 from aws_answers import a_product
+from http_upstream import serving
 
 _EC2 = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _AUTO_SCALING = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
@@ -98,17 +98,9 @@ def aws_service(moto: str) -> Iterator[AwsService]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with serving(Handler) as url:
+        service.url = url
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _passed_on(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str, bytes]:

@@ -4,11 +4,11 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from botocore.exceptions import ClientError
+from http_upstream import serving
 
 from controller.aws import clients
 from controller.aws.clients import ATTEMPTS, NO_CREDENTIALS, AwsClients, failures
@@ -40,16 +40,8 @@ def a_service(answer: Callable[[int], Answer]) -> Iterator[tuple[str, list[float
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", times
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as url:
+        yield url, times
 
 
 def read_quota(monkeypatch: pytest.MonkeyPatch, url: str, made_by: AwsClients | None = None) -> float:
