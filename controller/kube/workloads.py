@@ -31,6 +31,8 @@ _NOTICES = frozenset(
     }
 )
 """Keys of the taints that announce the removal of a node."""
+_PREEMPTION_WORDS = re.compile(r" (?:no new claims to deallocate, )?preemption: .*", re.DOTALL)
+"""What a scheduler adds to its reasons: that evicting other pods would not help either."""
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _BACK_OFF_WORDS = re.compile(r"back-off (?:(\d+)m)?(\d+)s restarting")
 _LOOP_BACKOFF_S = 40.0
@@ -328,7 +330,8 @@ def _startup_s(pod: Json) -> float | None:
 
 
 def _unscheduled(pod: Json) -> PendingReplica:
-    return _replica(pod, _since_s(pod, "PodScheduled"), condition(pod, "PodScheduled").get("message", ""))
+    reasons = _PREEMPTION_WORDS.sub("", condition(pod, "PodScheduled").get("message", ""))
+    return _replica(pod, _since_s(pod, "PodScheduled"), reasons)
 
 
 def _stranded(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:

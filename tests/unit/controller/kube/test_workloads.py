@@ -271,6 +271,16 @@ def test_a_roll_out_is_known_by_pods_of_two_revisions_and_the_later_one_is_new()
     assert (done.rolling, done.updated, done.pending[0].updated) == (False, 0, False)
 
 
+@pytest.mark.parametrize("joint", [" preemption: ", " no new claims to deallocate, preemption: "])
+def test_the_schedulers_reasons_are_kept_and_what_it_says_of_preemption_is_not(joint: str) -> None:
+    pod = a_pod("a", phase="Pending", PodScheduled="False")
+    reasons = "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+    more = f"{joint}0/6 nodes are available: 6 Preemption is not helpful for scheduling."
+    pod["status"]["conditions"][0]["message"] = reasons + more
+    (pending,) = target_state(SCALE, [pod], UP).pending
+    assert pending.reason == reasons
+
+
 def test_surge_does_not_wait_for_a_node_as_far_as_it_is_beyond_the_desired_replicas() -> None:
     old = [of_revision(f"old-{index}", "old", "1", "Ready", "True") for index in range(3)]
     new = [of_revision(f"new-{index}", "new", "2", "PodScheduled", "False") for index in range(2)]
