@@ -48,7 +48,9 @@ class TestNicExporter:
         values = {"nicExporter": {"enabled": True, "dpdkTelemetry": ["/var/run/dpdk/rte/dpdk_telemetry.v2"]}}
         spec = self.pod(chart, values)["spec"]
         assert spec["volumes"] == [{"name": "dpdk", "hostPath": {"path": "/var/run/dpdk", "type": "DirectoryOrCreate"}}]
-        assert spec["containers"][0]["volumeMounts"] == [{"name": "dpdk", "mountPath": "/var/run/dpdk"}]
+        assert spec["containers"][0]["volumeMounts"] == [
+            {"name": "dpdk", "mountPath": "/var/run/dpdk", "readOnly": True}
+        ]
 
     def test_it_may_list_pods_and_nothing_else(self, chart: Chart) -> None:
         manifests = chart.render(self.VALUES, release="a", namespace="one")
@@ -90,7 +92,17 @@ class TestNicExporter:
         assert spec["nodeSelector"] == {"a": "b"}
 
     @pytest.mark.parametrize(
-        "wrong", [{"port": 80}, {"interval": "1"}, {"dpdkTelemetry": ["/tmp/socket"]}, {"portt": 9111}]
+        "wrong",
+        [
+            {"port": 80},
+            {"interval": "1"},
+            {"interval": "0s"},
+            {"window": "0.0m0s"},
+            {"dpdkTelemetry": ["/tmp/socket"]},
+            {"dpdkTelemetry": ["/var/run/dpdk/../socket"]},
+            {"dpdkTelemetry": ["/var/run/dpdk/**/socket"]},
+            {"portt": 9111},
+        ],
     )
     def test_wrong_values_are_refused(self, chart: Chart, wrong: dict[str, Any]) -> None:
         with pytest.raises(ChartRefused, match="nicExporter"):
