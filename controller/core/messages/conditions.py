@@ -28,7 +28,7 @@ from controller.core.state.cloud import IMPLAUSIBLE, PriceOrigin, PriceQuote, Qu
 from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass, last_of
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
-from profiler.samples import Absence
+from profiler.samples import Absence, DeviceQuantity
 
 _SHOWN = 3  # names in a message
 _LONG_S = 300.0  # demand that has been missing for so long is an outage that needs a person
@@ -334,7 +334,18 @@ def _scrapes_healthy(decision: PipelineDecision) -> ConditionValue:
 
 
 def _devices_healthy(decision: PipelineDecision) -> ConditionValue:
-    """Return the condition that no device of a replica reports errors or is throttled; errors come first."""
+    """Return the condition that no device of a replica reports errors or is throttled; errors come first.
+
+    A fault may take its exporter with it, so that without readings of errors the devices are not taken to be healthy.
+    """
+    if not decision.faulty:
+        for stage in decision.profile.stages:
+            errors_read = stage.devices.get(DeviceQuantity.ERRORS)
+            if isinstance(errors_read, Absence) and stage.name not in decision.spec.borrowed:
+                message = f"device errors of {stage.name}: {reading_words(errors_read)}"
+                return _condition(
+                    ConditionType.DEVICES_HEALTHY, "Unknown", ConditionReason.DEVICES_UNREAD.value, message
+                )
     errors = any(replica.fault.errors > 0 for replica in decision.faulty)
     bad = ConditionReason.DEVICE_ERRORS if errors else ConditionReason.DEVICES_THROTTLED
     reason = bad if decision.faulty else ConditionReason.NO_FAULTS

@@ -66,6 +66,7 @@ class ConditionReason(Enum):
     NO_FAULTS = "NoFaults"
     DEVICE_ERRORS = "DeviceErrors"
     DEVICES_THROTTLED = "DevicesThrottled"
+    DEVICES_UNREAD = "DevicesUnread"
     OVERLOADED = "Overloaded"
     REPLICAS_STARTING = "ReplicasStarting"
     SCALED_TO_ZERO = "ScaledToZero"

@@ -30,7 +30,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, ServingReplica, TargetMissing, TargetState
 from controller.core.state.spec import Mode
 from optimizer.model import Basis, StageName
-from profiler.samples import Absence, AbsenceReason, DeviceFault, Origin, Scrapes
+from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, Origin, Scrapes
 from profiler.stages import Correction, Learned
 
 
@@ -85,6 +85,20 @@ def test_faults_of_scrapes_are_named_with_the_pods(
     samples = {**state.samples, ENCODER: replace(state.samples[ENCODER], scrapes=scrapes)}
     found = by_type(decision_of(replace(state, samples=samples)).pipelines[0])["ScrapesHealthy"]
     assert (found.status, found.reason, found.message) == (str(reason == "ScrapedOnce"), reason, message)
+
+
+def test_without_readings_of_errors_the_devices_are_not_taken_to_be_healthy(planner: Planner) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    state = a_state(replicas={VAD: 4, ENCODER: 4})
+    lost = {DeviceQuantity.ERRORS: Absence(reason=AbsenceReason.MISSING, detail="no series")}
+    samples = {**state.samples, ENCODER: replace(state.samples[ENCODER], devices=lost)}
+    (decision,) = decision_of(replace(state, samples=samples)).pipelines
+    found = by_type(decision)["DevicesHealthy"]
+    assert (found.status, found.reason) == ("Unknown", "DevicesUnread")
+    assert "encoder" in found.message
+    for before in ("True", "False"):
+        written = events(decision, {"DevicesHealthy": before})
+        assert not [each for each in written if each.reason.startswith("Devices")], "nothing has recovered or failed"
 
 
 @pytest.mark.parametrize(

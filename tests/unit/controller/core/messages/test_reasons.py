@@ -50,7 +50,7 @@ from controller.core.state.snapshot import NodePoolProblem, NodePoolState
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
 from optimizer.model import LATENCY_FACTORS, PoolName, StageName
-from profiler.samples import Absence, AbsenceReason, DeviceFault, MetricsTier, Scrapes
+from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
 OF_POOLS = {
@@ -109,6 +109,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         replica = FaultyReplica(stage=VAD[0], pool=VAD[1], pod="vad-0", node="n-1", fault=fault)
         yield replace(decision, faulty=(replica,))
     vad, *others = decision.profile.stages
+    unread = replace(vad, devices={DeviceQuantity.ERRORS: ABSENT})
+    yield replace(decision, profile=replace(decision.profile, stages=(unread, *others)))
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
 
