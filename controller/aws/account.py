@@ -270,10 +270,7 @@ class AwsAccount:
 
     def _run(self, part: Callable[[], None]) -> None:
         while not self._stopped:
-            try:
-                part()
-            except Exception:  # noqa: BLE001  # the thread must go on: an answer may be of a form that nobody has seen
-                _LOG.exception("asking AWS failed: internal error")
+            part()
             with self._changed:
                 if not self._stopped:
                     self._changed.wait(_TURN_S)
@@ -329,6 +326,7 @@ class AwsAccount:
         answer: A | None = None
         problem, refused = "", False
         failure: AwsFailure | None = None
+        unexpected: Exception | None = None
         with self._changed:
             due_s = watched.due_s
         try:
@@ -339,12 +337,10 @@ class AwsAccount:
             problem, failure = str(error), error
         except Exception as error:  # noqa: BLE001
             # An answer of a form that no one has seen must not keep the others from being asked for.
-            problem = f"internal error: {type(error).__name__}: {error}"[:MOST_CHARACTERS]
-            if problem != watched.problem:
-                _LOG.exception("asking AWS failed: internal error")
+            problem, unexpected = f"internal error: {type(error).__name__}: {error}"[:MOST_CHARACTERS], error
         with self._changed:
             if problem and problem != watched.problem:
-                _LOG.warning("AWS: %s", problem)
+                _LOG.warning("AWS: %s", problem, exc_info=unexpected)
             watched.problem, watched.error = problem, failure
             if answer is not None:
                 watched.answer = answer
