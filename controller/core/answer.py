@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
-from controller.core.act.rollout import PipelineRollout, Rollout, deletion_costs
+from controller.core.act.goals import Goal
+from controller.core.act.rollout import PipelineRollout, Rollout
+from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
-from controller.core.act.targets import Aim
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.prices import next_price
+from controller.core.bounds import not_ours
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
@@ -38,7 +40,7 @@ from profiler.samples import Absence, MetricsTier, Scrapes
 def pipeline_decision(
     assessment: Assessment,
     fleet: FleetPlan,
-    aim: Aim,
+    goal: Goal,
     rollout: PipelineRollout,
     now_s: float,
     policy: Policy,
@@ -77,20 +79,20 @@ def pipeline_decision(
         plan=_naming_quota(reported, quotas),
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
-            *_holds(assessment, aim, rollout.holds),
+            *_holds(assessment, goal, rollout.holds),
         ),
         changes=_changes(assessment, rollout),
-        rules=assessment.rules.states,
+        rules=assessment.bounds.rules,
         desired=rollout.desired,
-        unconstrained=aim.wanted,
+        unconstrained=goal.planned,
         spend_per_hour=rollout.spend_per_hour,
         admissible=min((limit for limit in (by_plan, meanwhile) if limit is not None), default=None),
         admitted_meanwhile=meanwhile,
-        floors=aim.floors,
+        floors=goal.floors,
         memory=_memory(
             assessment,
             plan,
-            aim,
+            goal,
             excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
             admissible=by_plan,
             missed_since_s=missed_since_s,
@@ -100,6 +102,9 @@ def pipeline_decision(
         metrics=_metrics_use(assessment, now_s),
         scrapes=dict(_faulty_scrapes(assessment)),
         faulty=tuple(_faulty_replicas(assessment)),
+        bounds=goal.bounds,
+        binding=goal.binding,
+        lost=goal.limits.lost,
         planned=None if fleet.planned is None else fleet.planned.get(assessment.key),
         shared=_shared(assessment, fleet),
         recommended=rollout.recommended,
@@ -214,7 +219,7 @@ def _written(assessment: Assessment, rollout: PipelineRollout) -> Iterator[Place
 def _memory(
     assessment: Assessment,
     plan: PipelinePlan,
-    aim: Aim,
+    goal: Goal,
     *,
     excused_until_s: float | None,
     admissible: float | None,
@@ -224,7 +229,7 @@ def _memory(
 ) -> PipelineMemory:
     """Return what the next cycle remembers; `changed` are the stages whose replicas this one changes."""
     batches = assessment.state.memory.batches
-    if assessment.acting and aim.follows_plan:
+    if assessment.acting and goal.follows_plan:
         batches = {
             (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
         }
@@ -233,16 +238,16 @@ def _memory(
         floor=None if assessment.demand.floor is None else assessment.demand.floor.demand,
         samples=assessment.demand.samples,
         learned=assessment.learned,
-        rules=assessment.rules.memories,
+        rules=assessment.bounds.rule_memories,
         batches=batches,
         # Replicas that start before the next cycle would not be seen to start.
-        stages_moved_at_s={**assessment.learning.stages_moved_at_s, **dict.fromkeys(changed, now_s)},
+        stages_moved_at_s={**assessment.stages_moved_at_s, **dict.fromkeys(changed, now_s)},
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,
         failures=assessment.failures,
         admissible=admissible,
-        feedback=aim.feedback,
+        feedback=goal.feedback,
         idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
         uncreated_since_s=assessment.missing.uncreated_since_s,
@@ -259,36 +264,13 @@ def _owned(assessment: Assessment) -> frozenset[Target]:
     return frozenset(placements[key].target for key in placements if assessment.state.target(*key).owner is None)
 
 
-def _holds(assessment: Assessment, aim: Aim, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
-    conflicts_and_refusals = (
-        *(
-            Hold(reason=HoldReason.CONFLICT, stage=stage, detail=details.conflict(pool, cause))
-            for (stage, pool), cause in assessment.conflicting.items()
-        ),
-        *(
-            Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=details.on_pool(pool, reason))
-            for (stage, pool), reason in assessment.state.refused.items()
-        ),
+def _holds(assessment: Assessment, goal: Goal, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
+    refused = (
+        Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=details.on_pool(pool, reason))
+        for (stage, pool), reason in assessment.state.refused.items()
     )
-    pause = assessment.spec.overrides.pause
-    if assessment.spec.mode is Mode.PAUSED:
-        paused = Hold(
-            reason=HoldReason.PAUSED,
-            until_s=None if pause is None else pause.until_s,
-            detail=details.paused(pause),
-        )
-        return (paused, *conflicts_and_refusals, *aim.holds)
-    if assessment.spec.mode is Mode.RECOMMEND:
-        followers = assessment.state.followers
-        followed = tuple(
-            Hold(reason=HoldReason.FOLLOWED, stage=stage, detail=details.followed(pool, by))
-            for (stage, pool), by in followers.items()
-            if (stage, pool) not in assessment.conflicting
-        )
-        unfollowed = any(count != assessment.current[key] for key, count in aim.target.items() if key not in followers)
-        only = (Hold(reason=HoldReason.RECOMMEND_ONLY),) if unfollowed else ()
-        return (*only, *followed, *conflicts_and_refusals, *aim.holds)
-    return (*conflicts_and_refusals, *aim.holds, *waits)
+    not_acting = not_ours.acting_holds(assessment, goal.next)
+    return (*not_acting, *refused, *goal.holds, *(waits if assessment.spec.mode is Mode.AUTO else ()))
 
 
 def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:

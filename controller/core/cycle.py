@@ -1,18 +1,25 @@
 """One cycle: makes a decision from a snapshot. Every step is a pure function."""
 
+from functools import partial
+
+from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
-from controller.core.act.targets import find_aims
 from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.availability import find_availability
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.elastic_pools import launches_s
-from controller.core.assess.learning import with_learned_numbers
+from controller.core.assess.learned_numbers import with_learned_numbers
 from controller.core.assess.overrides import with_overrides
+from controller.core.assess.prices import recent_changes
 from controller.core.assess.shared import with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
-from controller.core.plan.fleet import plan_fleet, with_missing_pools
-from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns
+from controller.core.bounds.stated import with_bounds
+from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
+from controller.core.plan.floors import Room, raise_plans
+from controller.core.plan.following import following, refollowed
+from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns, replanned_apart
+from controller.core.plan.ledger import Ledger
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
@@ -20,27 +27,41 @@ from controller.core.state.snapshot import Snapshot
 
 def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     """Return the decision for `snapshot` under `policy`. The same input gives the same decision."""
+    # Assess: what the snapshot means for each pipeline.
     snapshot = with_learned_numbers(with_overrides(snapshot, policy))
     snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
-    availability = find_availability(snapshot)
-    shared = observed_uses(snapshot)
+    now_s, availability, shared = snapshot.now_s, find_availability(snapshot), observed_uses(snapshot)
     assessments = with_shared_stages(
         tuple(assess(state, snapshot, availability, policy, shared=shared) for state in snapshot.pipelines)
     )
-    world, budgets = with_missing_pools(snapshot), group_budgets(snapshot)
+    # Bound: what each mechanism allows, and the plan inside that.
+    assessments = with_bounds(assessments, snapshot, policy)
+    pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
     if len(assessments) > AT_ONCE:
-        fleet = plan_in_turns(assessments, world.pools, policy, snapshot.now_s, budgets)
+        fleet = plan_in_turns(assessments, pools, policy, now_s, budgets)
+        replan = partial(replanned_apart, fleet, assessments, pools, policy, budgets)
     else:
-        fleet = plan_fleet(assessments, world.pools, policy, budgets)
-    aims = find_aims(assessments, fleet, world, policy)
+        fleet = plan_fleet(assessments, pools, policy, budgets)
+        replan = partial(replanned, fleet, assessments, policy)
+    ledger = Ledger(
+        snapshot.pipelines, pools, policy.budget_per_hour, cost_shares=fleet.cost_shares, budgets=budgets
+    )
+    shortage = ledger.shortage()
+    pressed = {each.key for each in assessments if shortage.affects(each)}
+    follows = following(assessments, fleet, ledger, policy, pressed)
+    raised = raise_plans(assessments, fleet, Room(ledger, assessments, fleet), follows, replan, policy, now_s)
+    fleet = raised.fleet
+    # Act: one step of the roll-out.
+    follows = refollowed(follows, assessments, fleet, raised.changed, ledger, policy, pressed)
+    goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s))
+    rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials())
     launches, quotas = launches_s(snapshot), binding_quotas(snapshot)
-    rollout = roll_out(assessments, fleet, aims, snapshot, policy, availability.trials())
     return Decision(
-        now_s=snapshot.now_s,
+        now_s=now_s,
         policy=policy,
         pipelines=tuple(
             pipeline_decision(
-                each, fleet, aims[each.key], rollout.pipelines[each.key], snapshot.now_s, policy, launches, quotas
+                each, fleet, goals[each.key], rollout.pipelines[each.key], now_s, policy, launches, quotas
             )
             for each in assessments
         ),

@@ -8,7 +8,7 @@ from typing import Protocol
 from controller.aws.account import Account, GroupChanged
 from controller.aws.failure import AwsFailure
 from controller.aws.groups import GroupNotFound
-from controller.core.act.rollout import FIRST_TO_GO
+from controller.core.act.scale_in import FIRST_TO_GO
 from controller.core.state.decision import ReplicaChange
 from controller.core.state.provider_errors import ErrorClass
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec

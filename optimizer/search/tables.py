@@ -169,7 +169,7 @@ def stage_options(
 
     Placements with a word error rate above `max_wer` get no replicas, not even their minimum. All others get at least
     their minimum, as far as it fits their pool. The stage gets at least `Stage.min_replicas`, as far as its bounds
-    allow. If a placement alone could have more than `_ALONE_LIMIT` different replica counts, only that many are
+    allow, and at least one replica unless that is 0 and nothing arrives. If a placement alone could have more than `_ALONE_LIMIT` different replica counts, only that many are
     considered: half of them are consecutive, from about the least count that carries the load; above these, each count
     is larger than the one before by the same factor.
 
@@ -185,17 +185,21 @@ def stage_options(
 
 def without_replicas(table: StageOptions) -> StageOptions:
     """Return a table with one row for the stage of `table`: no replicas, no cost and an infinite latency."""
-    count = len(table.stage.placements)
+    return _empty(table.stage, table.use.shape[1], latency_s=np.inf)
+
+
+def _empty(stage: Stage, pools: int, *, latency_s: float) -> StageOptions:
+    """Return a table with one row: no replicas and no cost."""
     return StageOptions(
-        stage=table.stage,
-        replicas=np.zeros((1, count), dtype=np.int64),
-        batches=np.array([[placement.batch_sizes[0] for placement in table.stage.placements]]),
+        stage=stage,
+        replicas=np.zeros((1, len(stage.placements)), dtype=np.int64),
+        batches=np.array([[placement.batch_sizes[0] for placement in stage.placements]]),
         cost_per_hour=np.zeros(1),
         objective_per_hour=np.zeros(1),
-        mean_s=np.array([np.inf]),
-        percentile_s=np.array([np.inf]),
-        utilization=np.array([np.inf]),
-        use=np.zeros((1, table.use.shape[1]), dtype=np.int64),
+        mean_s=np.array([latency_s]),
+        percentile_s=np.array([latency_s]),
+        utilization=np.array([latency_s]),
+        use=np.zeros((1, pools), dtype=np.int64),
     )
 
 
@@ -246,6 +250,8 @@ def _table(
     stage: Stage, load: StageLoad, bounds: _Bounds, percentile: float, switching_cost_per_hour: float, mixing: Mixing
 ) -> StageOptions:
     placements = stage.placements
+    if stage.min_replicas == 0 and load.rate_rps <= 0 and not any(bounds.highest):
+        return _empty(stage, bounds.pools, latency_s=0.0)  # nothing arrives, so nothing is late
     request = _Request(stage=stage, load=load, percentile=percentile)
     parts = _candidates(request, bounds, mixing, switching_cost_per_hour > 0)
     rows_of = _predicted(request, parts)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab_runs import LabRun, lab_run
 
-from controller.core.act.rollout import FIRST_TO_GO
+from controller.core.act.scale_in import FIRST_TO_GO
 from controller.kube.workloads import DELETION_COST
 
 pytestmark = [pytest.mark.lab, pytest.mark.punctual]

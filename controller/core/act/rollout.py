@@ -1,38 +1,37 @@
-"""Turns aims into replica changes: up before down, replacements first, and no change pushes spend above a cap."""
+"""Turns goals into replica changes: up before down, replacements first, and no change pushes spend above a cap."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.core.act.targets import Aim, in_time, late
-from controller.core.assess.assessment import Assessment, out_of_bounds
+from controller.core.act.goals import Goal
+from controller.core.assess.assessment import Assessment
 from controller.core.assess.budgets import group_budgets
+from controller.core.bounds.measured_miss import late
+from controller.core.bounds.stated import outside_limits
+from controller.core.bounds.tolerance import in_time
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.plan.ledger import Ledger, Scope
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import ServingReplica, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import GROUP_KIND, Mode, PlacementKey, Target
+from controller.core.state.snapshot import Snapshot, TargetMissing
+from controller.core.state.spec import Mode, PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
-FIRST_TO_GO = -1_000_000_000
-"""The deletion cost of pods to remove first: far below any value that another controller writes."""
 _SAME_SHARE = 1e-9
 _ENOUGH = 0.5
-_HEEDED = ("Deployment", "ReplicaSet", GROUP_KIND)
-"""Kinds whose controller respects the deletion cost of pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """An acting pipeline with its aim and its plan; `pipeline` is the pipeline that was planned."""
+    """An acting pipeline with its goal and its plan; `pipeline` is the pipeline that was planned."""
 
     assessment: Assessment
-    aim: Aim
+    goal: Goal
     plan: PipelinePlan
     pipeline: Pipeline
 
@@ -100,12 +99,12 @@ class Rollout:
 def roll_out(
     assessments: Sequence[Assessment],
     fleet: FleetPlan,
-    aims: Mapping[PipelineKey, Aim],
+    goals: Mapping[PipelineKey, Goal],
     snapshot: Snapshot,
     policy: Policy,
     trials: Mapping[PoolName, int],
 ) -> Rollout:
-    """Return the changes that take every acting pipeline towards its aim, as far as caps and capacity allow now.
+    """Return the changes that take every acting pipeline towards its goal, as far as caps and capacity allow now.
 
     `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it.
     """
@@ -124,7 +123,7 @@ def roll_out(
     candidates = [
         Move(
             assessment=assessment,
-            aim=aims[assessment.key],
+            goal=goals[assessment.key],
             plan=fleet.plans[assessment.key],
             pipeline=fleet.pipelines[assessment.key],
         )
@@ -143,7 +142,7 @@ def roll_out(
         budgets = {budget.name: budget.per_hour for budget in ledger.groups_of(key)}
         pipelines[key] = PipelineRollout(
             desired={own: _desired(assessment, own, ledger) for own in assessment.current},
-            reasons={**aims[key].reasons, **forced.get(key, {})},
+            reasons={**goals[key].reasons, **forced.get(key, {})},
             holds=holds.get(key, ()),
             spend_per_hour=spend,
             above_cap=above or ledger.above_cap(spend, key) or not exceeded.isdisjoint(budgets),
@@ -216,7 +215,7 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: Scope) -> None:
         excess = [
             (move, key)
             for move in moves
-            for key, planned in move.aim.planned.items()
+            for key, planned in move.goal.planned.items()
             if ledger.after.get((move.key, key), 0) > planned and ledger.concerns(scope, move.key, key)
         ]
         if not excess:
@@ -244,11 +243,11 @@ def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
     """Return the placements that can lose a replica while their stage keeps at least half of its needed capacity."""
     if move.assessment.never_down:
         return []
-    placements = move.assessment.spec.placements()
+    reach = move.assessment.bounds.reach
     return [
         key
-        for key in move.aim.final
-        if min(ledger.after.get((move.key, key), 0), move.ready(key)) > placements[key].prior.min_replicas
+        for key in move.goal.replicas
+        if min(ledger.after.get((move.key, key), 0), move.ready(key)) > reach.least(key)
         and _left_share(move, key, ledger) >= _ENOUGH
     ]
 
@@ -257,7 +256,7 @@ def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float,
     """Return the value of a replica, as a tuple to compare: priority, need of its stage, capacity per USD."""
     stage, pool = key
     capacities = move.capacities(stage)
-    needed = sum(count * capacities[other][0] for (own, other), count in move.aim.planned.items() if own == stage)
+    needed = sum(count * capacities[other][0] for (own, other), count in move.goal.planned.items() if own == stage)
     left = sum(ledger.after.get((move.key, (stage, other)), 0) * each for other, (each, _) in capacities.items())
     share = (left - capacities[pool][0]) / needed if needed > 0 else float("inf")
     return (move.assessment.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
@@ -273,17 +272,14 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
     refused: list[tuple[PlacementKey, Limit | None]] = []
     granted: dict[tuple[PipelineKey, PlacementKey], int] = {}
     shares: dict[StageName, float] = {}
-    wanting = [key for key in move.aim.target if (move.key, key) in ledger.after]
-    while wanting := [key for key in wanting if ledger.after[(move.key, key)] < move.aim.target[key]]:
+    wanting = [key for key in move.goal.next if (move.key, key) in ledger.after]
+    while wanting := [key for key in wanting if ledger.after[(move.key, key)] < move.goal.next[key]]:
         for stage, _ in wanting:
             if stage not in shares:
                 shares[stage] = _desired_share(move, stage, ledger)
         key = min(wanting, key=lambda key: (shares[key[0]], key[0] != move.plan.bottleneck))
         name = (move.key, key)
-        tried = move.assessment.on_trial.get(key)
-        if ledger.on_trial(key[1]) or (
-            tried is not None and ledger.after[name] >= move.assessment.current[key] + tried
-        ):
+        if ledger.on_trial(key[1]) or ledger.after[name] >= move.goal.trials.get(key, math.inf):
             refused.append((key, None))
             wanting.remove(key)
             continue
@@ -296,7 +292,7 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
         wanting.remove(key)
         if shares[key[0]] < 1 - _SAME_SHARE:
             granted[name] = ledger.after[name]
-            while ledger.after[name] < move.aim.target[key] and not _refused_afterwards(move, key, ledger):
+            while ledger.after[name] < move.goal.next[key] and ledger.limit_beyond(move.key, key) is None:
                 ledger.after[name] += 1
     ledger.after.update(granted)
     return refused
@@ -312,19 +308,19 @@ def _lower(move: Move, borrowers: Sequence[Move], ledger: Ledger, composition: C
     kept = [
         each
         for each in (move, *borrowers)
-        if any(each.ready(key) < count for key, count in each.aim.final.items()) and _in_time(each, ledger, composition)
+        if any(each.ready(key) < count for key, count in each.goal.replicas.items()) and _in_time(each, ledger, composition)
     ]
     for stage in move.assessment.spec.stages:
         capacities = move.capacities(stage.name)
         keys = _placements(move, stage.name, ledger)
-        needed = _carried({key: move.aim.final[key] for key in keys}, capacities)
+        needed = _carried({key: move.goal.replicas[key] for key in keys}, capacities)
         serving = _carried(_serving(move, keys, ledger), capacities)
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
         # A short stage keeps replicas that are starting: replacements would be ready later than these.
         short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
         for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
-            lowest = max(move.aim.target[key], move.begun(key)) if short else move.aim.target[key]
-            if ledger.after[(move.key, key)] > move.aim.target[key] < lowest:
+            lowest = max(move.goal.next[key], move.begun(key)) if short else move.goal.next[key]
+            if ledger.after[(move.key, key)] > move.goal.next[key] < lowest:
                 waiting.append(stage.name)
             while ledger.after[(move.key, key)] > lowest:
                 ledger.after[(move.key, key)] -= 1
@@ -373,11 +369,11 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
     """
     before = dict(ledger.after)
     givers, scope = moves if limit.name is not None else [move], ledger.group(limit)
-    while _refused_afterwards(move, wanted, ledger):
+    while ledger.limit_beyond(move.key, wanted) is not None:
         excess = [
             (giver, key)
             for giver in givers
-            for key, final in giver.aim.final.items()
+            for key, final in giver.goal.replicas.items()
             if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
             and ledger.concerns(scope, giver.key, key)
             and ledger.after.get((giver.key, key), 0) > final
@@ -392,7 +388,7 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
 
 def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
     """Whether a replica is the last of its stage and must stay: items are in time, and replicas are within bounds."""
-    return _last(move, key, ledger) and not late(move.assessment) and not out_of_bounds(move.assessment)
+    return _last(move, key, ledger) and not late(move.assessment) and not outside_limits(move.assessment)
 
 
 def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
@@ -402,25 +398,13 @@ def _last(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
     if serving[key] == 0 or sum(serving.values()) > 1:
         return False
     capacities = move.capacities(key[0])
-    needed, _ = _carried({other: move.aim.final[other] for other in keys}, capacities)
+    needed, _ = _carried({other: move.goal.replicas[other] for other in keys}, capacities)
     carried, _ = _carried(serving, capacities)
     return carried >= _ENOUGH * needed
 
 
-def _refused_afterwards(move: Move, wanted: PlacementKey, ledger: Ledger) -> bool:
-    """Whether one more replica of `wanted` would not fit even after all removed replicas are gone."""
-    name = (move.key, wanted)
-    ledger.after[name] += 1
-    fits = not (
-        any(ledger.above_cap(ledger.cost_per_hour(scope), scope) for scope in ledger.caps_of(*name))
-        or ledger.overfull(wanted[1])
-    )
-    ledger.after[name] -= 1
-    return not fits
-
-
 def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) -> None:
-    """Remove replicas of other stages, beyond their aim, to add replicas of `wanted`, whose stage is short.
+    """Remove replicas of other stages, beyond their goal, to add replicas of `wanted`, whose stage is short.
 
     While the pipeline is late, the other stages cannot use capacity beyond the share of need that the short stage has.
     None of them falls below the share that the short stage will have, so the least share only grows.
@@ -429,19 +413,19 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
     desired = ledger.after[name]
     givers = [
         key
-        for key in move.aim.target
+        for key in move.goal.next
         if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or key[1] == limit.name)
     ]
-    while ledger.after[name] < move.aim.target[wanted]:
+    while ledger.after[name] < move.goal.next[wanted]:
         ledger.after[name] += 1
         share = _desired_share(move, wanted[0], ledger)
         ledger.after[name] -= 1
         before = {key: ledger.after.get((move.key, key), 0) for key in givers}
-        while _refused_afterwards(move, wanted, ledger):
+        while ledger.limit_beyond(move.key, wanted) is not None:
             excess = [
                 key
                 for key in givers
-                if ledger.after.get((move.key, key), 0) > move.aim.target[key]
+                if ledger.after.get((move.key, key), 0) > move.goal.next[key]
                 and _left_share(move, key, ledger) >= share
             ]
             if not excess:
@@ -472,13 +456,13 @@ def _left_share(move: Move, key: PlacementKey, ledger: Ledger) -> float:
 def _share(move: Move, stage: StageName, replicas: Mapping[PlacementKey, int]) -> float:
     """Return the capacity of `replicas` as a share of the need of `stage`: in items or in sessions, the smaller one."""
     capacities = move.capacities(stage)
-    needed = _carried({key: move.aim.final[key] for key in replicas}, capacities)
+    needed = _carried({key: move.goal.replicas[key] for key in replicas}, capacities)
     carried = _carried(replicas, capacities)
     return min((have / need for have, need in zip(carried, needed, strict=True) if need > 0), default=math.inf)
 
 
 def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementKey]:
-    return [key for key in move.aim.final if key[0] == stage and (move.key, key) in ledger.after]
+    return [key for key in move.goal.replicas if key[0] == stage and (move.key, key) in ledger.after]
 
 
 def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:
@@ -489,29 +473,3 @@ def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.no_capacity(pool, limit))
     for stage in held:
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.REPLACEMENTS_NOT_READY)
-
-
-def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, float], after: int) -> Mapping[str, int]:
-    """Return the deletion costs to write before `target` is scaled down to `after` replicas, by pod.
-
-    The pods on leaving nodes go first, then the pods with the fewest `sessions`; a pod with unknown sessions counts as
-    the busiest. Instances that are protected from scale-in stay as long as others can go. Pods that are not ready need
-    no cost: Kubernetes removes them first. The result is empty where nothing distinguishes the pods. Costs that other
-    controllers wrote are replaced only on the pods to remove.
-    """
-    goes = state.ready - after
-    if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):
-        return {}
-
-    def rank(replica: ServingReplica) -> tuple[bool, bool, float, str]:
-        return replica.protected, not replica.leaving, sessions.get(replica.name, math.inf), replica.name
-
-    chosen = {replica.name for replica in sorted(state.serving, key=rank)[:goes]}
-    costs: dict[str, int] = {}
-    for replica in state.serving:
-        if replica.name in chosen:
-            if replica.deletion_cost != FIRST_TO_GO:
-                costs[replica.name] = FIRST_TO_GO
-        elif replica.deletion_cost == FIRST_TO_GO:
-            costs[replica.name] = 0
-    return costs

@@ -1,30 +1,22 @@
-"""Assesses each pipeline before planning: its profile, demand, rules, and the replicas that must stay."""
+"""Assesses each pipeline before planning: its profile, its demand, and what of it is missing."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
-from controller.core.assess.availability import Availability, unavailable
+from controller.core.assess.availability import Availability
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import DemandState, planning_demand
 from controller.core.assess.elastic_pools import launches_s
-from controller.core.assess.learning import Learning, learning_floors, probe, settled
-from controller.core.assess.optimizer_input import (
-    limited,
-    optimizer_demand,
-    optimizer_pipeline,
-    stages_sla_s,
-)
-from controller.core.assess.rules import RuleResults, evaluate_rules
-from controller.core.state.carry_over import Conflict, PlacementFailure, PoolMemory
-from controller.core.state.decision import Hold, HoldReason
+from controller.core.assess.learned_numbers import settled
+from controller.core.assess.optimizer_input import optimizer_demand, optimizer_pipeline
+from controller.core.state.bound import NO_BOUNDS, Bounds
+from controller.core.state.carry_over import Conflict, PlacementFailure
 from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, StageKey
-from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, StageName
+from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
 from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, SharedInput, StageInput, rounded_up
@@ -69,30 +61,30 @@ class Assessment:
     """What is known of one pipeline before planning.
 
     `pipeline` is the optimizer's input, at `planned_demand`. `current` has the desired replicas of every placement, 0
-    where the workload is missing. `at_most` is the upper bound for placements that must get no more replicas.
-    `on_trial` has the placements whose failure is over but without a new ready replica, and how many replicas each may
-    get now.
+    where the workload is missing. `seen` is what the profiler was given. `stages_moved_at_s` is when replicas of each
+    stage last started or stopped: what is measured until a window later is not of the present replicas.
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
-    Sluice does not write to because of them. `failures` are the placements that fail although their pool delivers.
-    `outages` has a hold for every placement that cannot be used: why, and until when.
+    Sluice does not write to because of them. `availability` has the failures of pools and placements.
+
+    `bounds` are those of the mechanisms (`controller.core.bounds.stated` adds them), and `pipeline` is then within their
+    limits. `fallback` is the same without the bounds that only save money, None where these make no difference.
     """
 
     state: PipelineState
     profile: PipelineProfile
     learned: Learned
+    seen: PipelineInput
     demand: DemandState
     pipeline: Pipeline
-    learning: Learning
-    rules: RuleResults
+    stages_moved_at_s: Mapping[StageName, float]
     current: Mapping[PlacementKey, int]
-    at_most: Mapping[PlacementKey, int]
-    on_trial: Mapping[PlacementKey, int]
+    availability: Availability
     missing: Missing
     conflicts: Mapping[PlacementKey, Conflict]
     conflicting: Mapping[PlacementKey, str | Conflict]
-    failures: Mapping[PlacementKey, PlacementFailure]
-    outages: tuple[Hold, ...]
+    bounds: Bounds = NO_BOUNDS
+    fallback: Pipeline | None = None
 
     @property
     def key(self) -> PipelineKey:
@@ -126,20 +118,9 @@ class Assessment:
         return isinstance(self.demand.observed, Absence)
 
     @property
-    def idle(self) -> frozenset[StageName]:
-        """Return the stages that have no replicas while there is no demand: all their minimums are 0.
-
-        A shared stage is idle only without demand of the other pipelines that use it.
-        """
-        if not self.demand.idle:
-            return frozenset()
-        busy = {own.name for own in self.pipeline.stages if own.sharing is not None and own.sharing.other_rps > 0}
-        return frozenset(
-            stage.name
-            for stage in self.spec.stages
-            if stage.name not in busy | self.missing.demands | self.spec.borrowed.keys()
-            and not any(placement.prior.min_replicas for placement in stage.placements)
-        )
+    def failures(self) -> Mapping[PlacementKey, PlacementFailure]:
+        """Return the placements that fail although their pool delivers."""
+        return self.availability.failures.get(self.key, {})
 
     @property
     def never_down(self) -> bool:
@@ -179,34 +160,6 @@ class Assessment:
     def present(self) -> Mapping[PlacementKey, int]:
         """Return the desired replicas of every placement, 0 where they serve a shared stage for another pipeline."""
         return {key: 0 if key[0] in self.spec.borrowed else count for key, count in self.current.items()}
-
-    @property
-    def spend_unknown(self) -> bool:
-        """Whether the spend is unknown: a workload cannot be read, or it has replicas on a pool that does not exist."""
-        own = (key for key in self.spec.placement_keys() if key[0] not in self.spec.borrowed)
-        targets = {key: self.state.target(*key) for key in own}
-        return any(
-            target.unreadable
-            if isinstance(target, TargetMissing)
-            else key[1] in self.missing.pools and max(target.desired, target.existing + target.terminating) > 0
-            for key, target in targets.items()
-        )
-
-    @property
-    def kept(self) -> Mapping[PlacementKey, int]:
-        """Return the replicas that every plan must keep, by placement.
-
-        While the pipeline must not scale down, these are all current replicas. Otherwise they are the replicas whose
-        pool does not exist, because their cost is unknown. `at_most` limits them in any case. Those of another pipeline
-        that serve a shared stage are for that pipeline to keep.
-        """
-        return {
-            key: min(count, self.at_most.get(key, count))
-            for key, count in self.current.items()
-            if count
-            and key[0] not in self.spec.borrowed
-            and (self.never_down or key[0] in self.missing.demands or key[1] in self.missing.pools)
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,94 +230,34 @@ def assess(
         pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
         uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
     )
-    at_most = {
-        **{key: count for key, count in current.items() if key[1] in missing.pools},
-        **availability.at_most(state),
-    }
-    at_most |= {key: min(pin.replicas, at_most.get(key, pin.replicas)) for key, pin in spec.overrides.pins.items()}
     leaving = _leaving(state)
-    make_pipeline = partial(
-        optimizer_pipeline,
-        spec,
-        _planned(demand),
-        profile=profile,
-        # Replicas on nodes that are being removed must be placed anew.
-        current={key: max(0, count - leaving.get(key, 0)) for key, count in current.items()},
-        at_most=at_most,
-        latency_headroom=policy.latency_headroom,
-    )
-    pipeline = make_pipeline()
-    declared = all(placement.declared.service for stage in spec.stages for placement in stage.placements)
-    fallback = None if declared else make_pipeline(fallbacks=True)
-    on_trial = availability.on_trial(state)
-    if on_trial and not _meets_sla(state, profile, pipeline, demand, at_most, policy.composition):
-        # The missing replicas go elsewhere, instead of where they may fail again.
-        trials = {key: current[key] + allowed for key, allowed in on_trial.items()}
-        at_most |= trials
-        pipeline = limited(pipeline, trials)
-        fallback = None if fallback is None else limited(fallback, trials)
-    floors = learning_floors(state, profile, learned, seen, stages_moved_at_s, now_s)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
         profile=profile,
         learned=learned,
+        seen=seen,
         demand=demand,
-        pipeline=pipeline,
-        learning=Learning(
-            floors=floors,
-            probe=None if declared or floors or demand.loss is not None else probe(state, profile, at_most),
-            fallback=None if fallback == pipeline else fallback,
-            stages_moved_at_s=stages_moved_at_s,
+        pipeline=optimizer_pipeline(
+            spec,
+            _planned(demand),
+            profile=profile,
+            # Replicas on nodes that are being removed must be placed anew.
+            current={key: max(0, count - leaving.get(key, 0)) for key, count in current.items()},
+            latency_headroom=policy.latency_headroom,
+            known_only=False,
         ),
-        rules=evaluate_rules(state, profile, snapshot.pools, now_s=now_s, interval_s=policy.interval_s),
+        stages_moved_at_s=stages_moved_at_s,
         current=current,
-        at_most=at_most,
-        on_trial=on_trial,
+        availability=availability,
         missing=missing,
         conflicts=changes,
         conflicting=conflicting(state, changes, now_s),
-        failures=availability.failures.get(spec.key, {}),
-        outages=tuple(_outages(state, availability)),
     )
 
 
 def _planned(demand: DemandState) -> float:
     return rounded_up(demand.demand or 0.0)
-
-
-def _meets_sla(
-    state: PipelineState,
-    profile: PipelineProfile,
-    pipeline: Pipeline,
-    demand: DemandState,
-    at_most: Mapping[PlacementKey, int],
-    composition: Composition,
-) -> bool:
-    """Whether the replicas that have a node serve the demand within the SLA, so that there is time for a trial."""
-    if demand.demand is None or isinstance(demand.observed, Absence):
-        return False
-    placed = {
-        key: min(target.existing - len(target.pending) - len(target.stranded), at_most.get(key, target.desired))
-        for key, target in state.found()
-    }
-    offered = replace(pipeline, demand=optimizer_demand(state.spec, demand.demand))
-    latency_s = predicted_latency_s(offered, placed, state.memory.batches, composition=composition)
-    return latency_s is not None and latency_s <= stages_sla_s(state.spec, profile)
-
-
-def _outages(state: PipelineState, availability: Availability) -> Iterator[Hold]:
-    for stage, pool in state.spec.placement_keys():
-        memory = availability.pools.get(pool, PoolMemory())
-        failure = availability.failures.get(state.spec.key, {}).get((stage, pool))
-        if unavailable(memory, availability.now_s):
-            reason = HoldReason.POOL_UNAVAILABLE
-        elif failure is not None and unavailable(failure.outage, availability.now_s):
-            reason = HoldReason(failure.cause.value)
-            memory = failure.outage
-        else:
-            continue
-        yield Hold(reason=reason, stage=stage, pool=pool, until_s=memory.unavailable_until_s, detail=memory.reason)
 
 
 def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
@@ -439,27 +332,3 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
                     silent[stage] = known = found
                 break
     return silent
-
-
-def out_of_bounds(assessment: Assessment) -> bool:
-    """Return whether the current replicas are outside the declared bounds, or a stage that is not idle has none."""
-    idle = assessment.idle
-    for stage in assessment.spec.stages:
-        if stage.name not in idle and all(
-            assessment.current[(stage.name, placement.pool)] == 0 for placement in stage.placements
-        ):
-            return True
-        for placement in stage.placements:
-            key = (stage.name, placement.pool)
-            most = most_allowed(assessment, key, placement.prior)
-            if not min(placement.prior.min_replicas, most) <= assessment.current[key] <= most:
-                return True
-    return False
-
-
-def most_allowed(assessment: Assessment, key: PlacementKey, prior: Placement) -> int:
-    """Return the most replicas that the placement `key` may have: 0 where its word error rate is above `max_wer`."""
-    if assessment.spec.max_wer is not None and prior.wer is not None and prior.wer > assessment.spec.max_wer:
-        return 0
-    most = min(prior.max_replicas, assessment.at_most.get(key, prior.max_replicas))
-    return min(most, assessment.current[key] + assessment.on_trial[key]) if key in assessment.on_trial else most

@@ -41,43 +41,6 @@ class Availability:
     uncreated_since_s: Mapping[PipelineKey, Mapping[PlacementKey, float]]
     arriving: Mapping[PipelineKey, Mapping[PlacementKey, int]]
 
-    def at_most(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return the upper bound for each placement that must get no more replicas: those with a node, or one coming.
-
-        Where replicas fail to start, those that are starting are subtracted too. Such a placement has no bound while
-        its stage has no other usable placement. The bound is never below the ready replicas. During a roll-out, failed
-        replicas of the new revision are not subtracted: fewer replicas would end ready ones of the revision before.
-        """
-        most: dict[PlacementKey, int] = {}
-        failures = self.failures.get(state.spec.key, {})
-        for key, target in state.found():
-            failure = failures.get(key)
-            if self._out(key[1]):
-                arriving = self.arriving.get(state.spec.key, {}).get(key, 0)
-                most[key] = min(target.desired, _with_node(target) + arriving)
-            elif failure is not None and unavailable(failure.outage, self.now_s):
-                if failure.cause is not FailureCause.CANNOT_START:
-                    most[key] = _with_node(target) if not target.rolling else target.desired
-                elif self._elsewhere(state, key):
-                    failed = 0 if target.rolling else len(target.starting)
-                    most[key] = max(min(target.ready, target.desired), _with_node(target) - failed)
-        return most
-
-    def on_trial(self, state: PipelineState) -> Mapping[PlacementKey, int]:
-        """Return how many replicas (0 or 1) each placement may get whose backoff is over, while none is ready since."""
-        allowed: dict[PlacementKey, int] = {}
-        failures = self.failures.get(state.spec.key, {})
-        for key, target in state.found():
-            failure = failures.get(key)
-            waits = bool(target.waiting or target.starting or target.uncreated)
-            if self._out(key[1]) or (failure is not None and unavailable(failure.outage, self.now_s)):
-                continue
-            if self.pools.get(key[1], PoolMemory()).unavailable_until_s is not None:
-                allowed[key] = 0 if waits or key[1] in self.waiting else 1
-            elif failure is not None:
-                allowed[key] = 0 if waits else 1
-        return allowed
-
     def trials(self) -> Mapping[PoolName, int]:
         """Return how many replicas each pool on trial may get: 1, or 0 while another replica is pending there."""
         return {
@@ -86,20 +49,12 @@ class Availability:
             if memory.unavailable_until_s is not None and not unavailable(memory, self.now_s)
         }
 
-    def _out(self, pool: PoolName) -> bool:
+    def out(self, pool: PoolName) -> bool:
+        """Return whether plans leave out the pool."""
         return unavailable(self.pools.get(pool, PoolMemory()), self.now_s)
 
-    def _elsewhere(self, state: PipelineState, key: PlacementKey) -> bool:
-        """Whether the stage of the placement `key` has another placement that can be used."""
-        failures = self.failures.get(state.spec.key, {})
-        return any(
-            other != key and other[1] in self.pools and other not in failures and not self._out(other[1])
-            for other, _ in state.found()
-            if other[0] == key[0]
-        )
 
-
-def _with_node(target: TargetState) -> int:
+def with_node(target: TargetState) -> int:
     """Return how many of the desired replicas exist and have a node that is up, at least those that are ready."""
     without = len(target.waiting) + target.uncreated
     return max(min(target.ready, target.desired), target.desired - without)

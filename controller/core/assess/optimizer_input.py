@@ -1,10 +1,11 @@
 """Makes the optimizer's `Pipeline` and `Pool` from declared and measured values, for the operator and `sluice plan`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from controller.core.state.bound import Limits
 from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, PoolName, ServiceLaw, Sla, Stage
@@ -30,24 +31,22 @@ def optimizer_pipeline(
     *,
     profile: PipelineProfile | None = None,
     current: Mapping[PlacementKey, int] = NO_REPLICAS,
-    at_most: Mapping[PlacementKey, int] = NO_REPLICAS,
     latency_headroom: float = 0.0,
-    fallbacks: bool = False,
+    known_only: bool = True,
 ) -> Pipeline:
-    """Return the pipeline `spec` for the optimizer, with `demand` in the pipeline's unit.
+    """Return the pipeline `spec` for the optimizer, with `demand` in the pipeline's unit, within its declared bounds.
 
     The measurements in `profile`, rounded to the grain, replace priors and correct the model; None: the priors are
-    used. `current` has the present replicas. `at_most` lowers the declared bounds where a pool cannot deliver.
-    `latency_headroom` is the share of the SLA that the plan leaves unused, beside the measured time outside the stages.
-    Placements without a declared or measured service law get new replicas only with `fallbacks`: nothing says that they
-    would save money.
+    used. `current` has the present replicas. `latency_headroom` is the share of the SLA that the plan leaves unused,
+    beside the measured time outside the stages. With `known_only`, placements that `never_measured` names get no more
+    replicas than they have.
     """
     overhead_s = None if profile is None else profile.overhead_s
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
         key=spec.key,
         stages=tuple(
-            _stage(stage, profiles.get(stage.name), current, at_most, fallbacks=fallbacks) for stage in spec.stages
+            _stage(stage, profiles.get(stage.name), current, known_only=known_only) for stage in spec.stages
         ),
         demand=optimizer_demand(spec, demand),
         sla=Sla(
@@ -76,6 +75,18 @@ def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipelin
     return _bounded(pipeline, replicas, raised)
 
 
+def with_floors(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:
+    """Return `pipeline` with `replicas` as the least of their placements, and their sums as the least of the stages."""
+    kept = keeping(pipeline, replicas)
+    return replace(
+        kept,
+        stages=tuple(
+            replace(stage, min_replicas=max(stage.min_replicas, sum(own.min_replicas for own in stage.placements)))
+            for stage in kept.stages
+        ),
+    )
+
+
 def limited(pipeline: Pipeline, at_most: Mapping[PlacementKey, int]) -> Pipeline:
     """Return `pipeline` with `at_most` as the most of their placements, also where they are below a minimum."""
 
@@ -84,6 +95,29 @@ def limited(pipeline: Pipeline, at_most: Mapping[PlacementKey, int]) -> Pipeline
         return replace(placement, min_replicas=least, max_replicas=most)
 
     return _bounded(pipeline, at_most, lowered)
+
+
+def inside(pipeline: Pipeline, limits: Limits) -> Pipeline:
+    """Return `pipeline` with `limits` as the bounds of its placements. A stage that may have no replica has no minimum.
+
+    The placements of shared stages that belong to other pipelines keep their bounds if `limits` has none for them.
+    """
+
+    def within(stage: Stage, placement: Placement) -> Placement:
+        key = (stage.name, placement.pool)
+        least = limits.least(key) if key in limits.lower else 0 if key in limits.upper else placement.min_replicas
+        most = int(limits.most(key)) if key in limits.upper else placement.max_replicas
+        if (least, most) == (placement.min_replicas, placement.max_replicas):
+            return placement
+        return replace(placement, min_replicas=least, max_replicas=most)
+
+    stages = []
+    for stage in pipeline.stages:
+        placements = tuple(within(stage, placement) for placement in stage.placements)
+        empty = not any(placement.max_replicas for placement in placements) and stage.name not in limits.floors
+        changed = {} if placements == stage.placements else {"placements": placements}
+        stages.append(replace(stage, **changed, min_replicas=0 if empty else stage.min_replicas))
+    return replace(pipeline, stages=tuple(stages))
 
 
 def _bounded(
@@ -126,31 +160,22 @@ def billed_pool(state: PoolState, instances: int, held: Iterable[tuple[int, int]
 
 
 def _stage(
-    spec: StageSpec,
-    profile: StageProfile | None,
-    current: Mapping[PlacementKey, int],
-    at_most: Mapping[PlacementKey, int],
-    *,
-    fallbacks: bool,
+    spec: StageSpec, profile: StageProfile | None, current: Mapping[PlacementKey, int], *, known_only: bool
 ) -> Stage:
+    unknown = never_measured(spec, profile, lambda placement: placement.prior.max_replicas) if known_only else ()
     measured = {} if profile is None else {placement.pool: placement for placement in profile.placements}
-    most = {
-        placement.pool: at_most.get((spec.name, placement.pool), placement.prior.max_replicas)
-        for placement in spec.placements
-    }
+    laws = _laws(spec, profile, measured)
     return Stage(
         name=spec.name,
         placements=tuple(
             _placement(
                 placement,
-                law,
+                laws[placement.pool],
                 measured.get(placement.pool),
-                current=current.get((spec.name, placement.pool), 0),
-                at_most=most[placement.pool]
-                if may_grow
-                else min(most[placement.pool], current.get((spec.name, placement.pool), 0)),
+                current.get((spec.name, placement.pool), 0),
+                may_grow=placement.pool not in unknown,
             )
-            for placement, law, may_grow in _laws(spec, measured, most, fallbacks=fallbacks)
+            for placement in spec.placements
         ),
         after=spec.after,
         pass_ratio=spec.pass_ratio if profile is None else min(MOST_PASSED, to_grain(profile.pass_ratio)),
@@ -159,30 +184,43 @@ def _stage(
     )
 
 
-def _laws(
-    spec: StageSpec, measured: Mapping[PoolName, PlacementProfile], most: Mapping[PoolName, int], *, fallbacks: bool
-) -> Iterator[tuple[PlacementSpec, ServiceLaw, bool]]:
-    """Yield each placement with the service law to plan with, and whether it may get new replicas.
+def has_law(placement: PlacementSpec, profile: StageProfile | None) -> bool:
+    """Return whether the service law of a placement is declared, or measured as its stage's `profile` says."""
+    if placement.declared.service or profile is None:
+        return placement.declared.service
+    return any(own.pool == placement.pool and own.measured for own in profile.placements)
 
-    A placement without a law of its own is planned as the slowest measured one of its stage, and only as a fallback.
-    While none of the stage is measured, the first placement that may have replicas gets them: how many does not follow
-    from a law (`controller.core.assess.learning`).
+
+def never_measured(
+    spec: StageSpec, profile: StageProfile | None, most: Callable[[PlacementSpec], float]
+) -> Collection[PoolName]:
+    """Return the pools on which no replica is started to save money: nothing says that it would.
+
+    These are the pools of the placements without a service law. While no placement of the stage has one, the first of
+    them that may have replicas (by `most`) is left out.
     """
+    without = [placement for placement in spec.placements if not has_law(placement, profile)]
+    if len(without) == len(spec.placements):
+        first = next((placement for placement in without if most(placement) > 0), None)
+        without = [placement for placement in without if placement is not first]
+    return [placement.pool for placement in without]
+
+
+def _laws(
+    spec: StageSpec, profile: StageProfile | None, measured: Mapping[PoolName, PlacementProfile]
+) -> Mapping[PoolName, ServiceLaw]:
+    """Return the service law to plan with for each placement: without one of its own, that of the slowest known one."""
     own = {
         placement.pool: _law(placement, measured.get(placement.pool))
         for placement in spec.placements
-        if placement.declared.service or (placement.pool in measured and measured[placement.pool].measured)
+        if has_law(placement, profile)
     }
+    if len(own) == len(spec.placements):
+        return own
     limits = {placement.pool: placement.prior.batch_sizes[-1] for placement in spec.placements}
     slowest = max(own, key=lambda pool: own[pool].mean_s(limits[pool]) / limits[pool], default=None)
-    first = next((pool for pool, count in most.items() if count > 0), None)
-    for placement in spec.placements:
-        if placement.pool in own:
-            yield placement, own[placement.pool], True
-        elif slowest is not None:
-            yield placement, own[slowest], fallbacks
-        else:
-            yield placement, UNMEASURED, fallbacks or placement.pool == first
+    other = UNMEASURED if slowest is None else own[slowest]
+    return {placement.pool: own.get(placement.pool, other) for placement in spec.placements}
 
 
 def _law(spec: PlacementSpec, measured: PlacementProfile | None) -> ServiceLaw:
@@ -195,10 +233,10 @@ def _law(spec: PlacementSpec, measured: PlacementProfile | None) -> ServiceLaw:
 
 
 def _placement(
-    spec: PlacementSpec, service: ServiceLaw, measured: PlacementProfile | None, *, current: int, at_most: int
+    spec: PlacementSpec, service: ServiceLaw, measured: PlacementProfile | None, current: int, *, may_grow: bool
 ) -> Placement:
     prior = spec.prior
-    most = max(0, min(prior.max_replicas, at_most))
+    most = prior.max_replicas if may_grow else min(prior.max_replicas, current)
     saturation_rps = prior.saturation_rps
     if measured is not None:
         saturation_rps = None if measured.saturation_rps is None else to_grain(measured.saturation_rps)

@@ -8,7 +8,7 @@ from functools import partial
 from controller.core.assess.budgets import group_budgets
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
-from controller.core.state.spec import Mode, Pin, PipelineSpec, PlacementKey, PlacementSpec
+from controller.core.state.spec import Mode, Pin, PipelineSpec, PlacementKey
 from optimizer.model import Basis, PoolName, whole_instances
 
 _EPSILON = 1e-9
@@ -17,10 +17,9 @@ _EPSILON = 1e-9
 def with_overrides(snapshot: Snapshot, policy: Policy) -> Snapshot:
     """Return the snapshot with the overrides in force applied to the specs, and without those that have ended.
 
-    A paused pipeline gets mode Paused. A pinned placement gets the pinned replicas as its bounds, so that plans have
-    exactly these, and the other placements of its stage carry the rest. Of a pin that costs more than the budgets
-    allow, or needs more of its pool than there is, as many replicas count as leave money and room for one replica of
-    every other stage: otherwise no plan would serve anything.
+    A paused pipeline gets mode Paused. Of a pin that costs more than the budgets allow, or needs more of its pool than
+    there is, as many replicas fit as leave money and room for one replica of every other stage: otherwise no plan would
+    serve anything. `controller.core.bounds.pins` makes bounds of the pins.
     """
     if not any(state.spec.overrides.pause or state.spec.overrides.pins for state in snapshot.pipelines):
         return snapshot
@@ -33,7 +32,8 @@ def with_overrides(snapshot: Snapshot, policy: Policy) -> Snapshot:
             return state if spec == state.spec else replace(state, spec=spec)
         groups = (budget.per_hour for budget in budgets if spec.key in budget.pipelines)
         money = min(spec.budget_per_hour, fleet, *groups)
-        return replace(state, spec=_bounded(spec, _possible(replace(state, spec=spec), snapshot.pools, money)))
+        pins = _possible(replace(state, spec=spec), snapshot.pools, money)
+        return replace(state, spec=replace(spec, overrides=replace(spec.overrides, pins=pins)))
 
     return replace(snapshot, pipelines=tuple(map(applied, snapshot.pipelines)))
 
@@ -114,27 +114,3 @@ def _room(state: PipelineState, pool: PoolState) -> int:
 def _most(most: int, possible: Callable[[int], bool]) -> int:
     """Return the largest count up to `most` that is `possible`, 0 where none is."""
     return next((count for count in range(most, 0, -1) if possible(count)), 0)
-
-
-def _bounded(spec: PipelineSpec, pins: Mapping[PlacementKey, Pin]) -> PipelineSpec:
-    """Return `spec` with `pins`, and the replicas that fit as both bounds of their placements."""
-    replicas = {key: pin.fits for key, pin in pins.items()}
-
-    def bounded(placement: PlacementSpec, count: int | None) -> PlacementSpec:
-        if count is None:
-            return placement
-        return replace(placement, prior=replace(placement.prior, min_replicas=count, max_replicas=count))
-
-    return replace(
-        spec,
-        overrides=replace(spec.overrides, pins=pins),
-        stages=tuple(
-            replace(
-                stage,
-                placements=tuple(
-                    bounded(placement, replicas.get((stage.name, placement.pool))) for placement in stage.placements
-                ),
-            )
-            for stage in spec.stages
-        ),
-    )

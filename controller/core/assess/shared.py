@@ -112,13 +112,6 @@ def with_shared_stages(assessments: Sequence[Assessment]) -> Sequence[Assessment
         return assessments
     by_key = {assessment.key: assessment for assessment in assessments}
     pipelines = linked({key: assessment.pipeline for key, assessment in by_key.items()}, specs)
-    fallbacks = linked(
-        {
-            key: assessment.pipeline if assessment.learning.fallback is None else assessment.learning.fallback
-            for key, assessment in by_key.items()
-        },
-        specs,
-    )
     # Without data nothing scales down: the load of a user whose demand is missing may be anything.
     unseen = {
         user
@@ -130,7 +123,6 @@ def with_shared_stages(assessments: Sequence[Assessment]) -> Sequence[Assessment
         _shared(
             assessment,
             pipelines[assessment.key],
-            fallbacks[assessment.key],
             by_key,
             frozenset(name for key, name in unseen if key == assessment.key),
         )
@@ -143,12 +135,10 @@ def with_shared_stages(assessments: Sequence[Assessment]) -> Sequence[Assessment
 def _shared(
     assessment: Assessment,
     pipeline: Pipeline,
-    fallback: Pipeline,
     by_key: Mapping[PipelineKey, Assessment],
     unseen: frozenset[StageName],
 ) -> Assessment:
     borrowed = assessment.spec.borrowed
-    learning = assessment.learning
     owners = {name: by_key.get(to[0]) for name, to in borrowed.items()}
     fixed = {name for name, owner in owners.items() if owner is None or not owner.acting}
     profiles = []
@@ -165,12 +155,6 @@ def _shared(
         pipeline=pipeline,
         profile=replace(assessment.profile, stages=tuple(profiles)),
         learned=_own(assessment.learned, frozenset(borrowed)),
-        learning=replace(
-            learning,
-            floors={stage: floor for stage, floor in learning.floors.items() if stage not in borrowed},
-            probe=None if learning.probe is not None and learning.probe[0] in borrowed else learning.probe,
-            fallback=None if learning.fallback is None else fallback,
-        ),
         missing=replace(assessment.missing, demands=unseen, owners=frozenset(fixed)),
     )
 

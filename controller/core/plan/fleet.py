@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
+from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool, with_floors
 from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
 from controller.core.plan.ledger import EPSILON, Ledger, entries, totals_of
 from controller.core.state.carry_over import PoolMemory
@@ -45,12 +45,13 @@ class FleetPlan:
     pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA, or
     none meets it for all of a load that nothing sheds; what `plans` has for them meets the lowest multiple of the SLA
     that can be met. `cost_shares` says how the cost of shared
-    stages is split.
+    stages is split. `problems` has the problem that each of `plans` solves, none in a large fleet.
     """
 
     plan: Plan | None
     plans: Mapping[PipelineKey, PipelinePlan]
     pipelines: Mapping[PipelineKey, Pipeline]
+    problems: Mapping[PipelineKey, Problem] = field(default_factory=dict)
     planned: Mapping[PipelineKey, Planned] | None = None
     waiting: frozenset[PipelineKey] = frozenset()
     unreachable: Mapping[PipelineKey, PipelinePlan] = field(default_factory=dict)
@@ -104,8 +105,39 @@ def _planned_group(
         plan=plan,
         plans={own.key: own for own in followed.pipelines},
         pipelines={own.key: own for own in problem.pipelines},
+        problems=dict.fromkeys((own.key for own in problem.pipelines), problem),
         unreachable=hopeless,
     )
+
+
+def replanned(
+    fleet: FleetPlan,
+    assessments: Sequence[Assessment],
+    policy: Policy,
+    replicas: Mapping[PipelineKey, Mapping[PlacementKey, int]],
+) -> FleetPlan:
+    """Return `fleet` with plans that have at least `replicas` for some pipelines; the plans of all others stay.
+
+    `replicas` are at least those planned, and have room beside the plans of the others.
+    """
+    plans, common = dict(fleet.plans), fleet.plan
+    for problem in {id(fleet.problems[key]): fleet.problems[key] for key in replicas}.values():
+        keys = [own.key for own in problem.pipelines if fleet.problems[own.key] is problem]
+        least = replace(
+            problem,
+            pipelines=tuple(
+                with_floors(own, replicas[own.key]) if own.key in replicas else keeping(own, plans[own.key].replicas())
+                for own in problem.pipelines
+            ),
+        )
+        found = _allocated(least, *_context([each for each in assessments if each.key in keys], policy))
+        if any(found.of(key).served_fraction < plans[key].served_fraction for key in keys):
+            continue
+        raised = {key: found.of(key) for key in keys if key in replicas}
+        if common is not None and {own.key for own in common.pipelines} == {own.key for own in problem.pipelines}:
+            common = replace(found, pipelines=tuple(raised.get(own.key, own) for own in common.pipelines))
+        plans |= raised
+    return replace(fleet, plan=common, plans=plans)
 
 
 def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
@@ -114,6 +146,7 @@ def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
         plan=None,
         plans={**one.plans, **other.plans},
         pipelines={**one.pipelines, **other.pipelines},
+        problems={**one.problems, **other.problems},
         unreachable={
             **{key: own for key, own in one.unreachable.items() if key not in other.plans},
             **other.unreachable,
@@ -125,9 +158,9 @@ def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], p
     """Return the problem and its plan with never measured placements for pipelines that need them to be served."""
     keys = {assessment.key for assessment in group}
     fallbacks = {
-        assessment.key: planned_with(assessment.learning.fallback, assessment, keys)
+        assessment.key: planned_with(assessment.fallback, assessment, keys)
         for assessment in group
-        if assessment.learning.fallback is not None and not plan.of(assessment.key).feasible
+        if assessment.fallback is not None and not plan.of(assessment.key).feasible
     }
     if not fallbacks:
         return problem, plan
@@ -420,7 +453,7 @@ def affordable(
     caps: dict[PipelineKey, float] = {}
     whole = any(assessment.spec.basis is Basis.INSTANCES for assessment in group)
     for assessment in sorted(group, key=lambda assessment: (-assessment.spec.priority, assessment.key)):
-        if not assessment.kept:
+        if not assessment.bounds.kept:
             continue
         more = [*_kept_charges(assessment)]
         # Shares of instances add up, whole instances do not.
@@ -433,13 +466,13 @@ def affordable(
         ]
         if any(cost > most + EPSILON for cost, most in limits):
             continue
-        totals = totals_of([*chosen, (assessment.spec, assessment.kept)])
+        totals = totals_of([*chosen, (assessment.spec, assessment.bounds.kept)])
         if any(totals.instances(name) > pool.instances for name, pool in pools.items()):
             continue
-        chosen.append((assessment.spec, assessment.kept))
+        chosen.append((assessment.spec, assessment.bounds.kept))
         charges += more
         costs, caps = then, own
-        kept[assessment.key] = assessment.kept
+        kept[assessment.key] = assessment.bounds.kept
     return kept
 
 
@@ -451,7 +484,7 @@ def _kept_charges(assessment: Assessment) -> Iterator[Charge]:
             basis=assessment.spec.basis,
             pool=placement.pool,
             per_instance=placement.prior.per_instance,
-            replicas=assessment.kept.get(key, 0),
+            replicas=assessment.bounds.kept.get(key, 0),
             cost_share=assessment.cost_share(key[0]),
             borrowed=key[0] in assessment.spec.borrowed,
         )

@@ -20,12 +20,13 @@ Pipelines that share a stage get their turn together.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 
-from controller.core.assess.assessment import Assessment, out_of_bounds
-from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool
+from controller.core.assess.assessment import Assessment
+from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool, with_floors
 from controller.core.assess.shared import planned_with, served_cost_shares
+from controller.core.bounds.stated import outside_limits
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import EPSILON, Holdings, PoolTotals, totals_of
 from controller.core.state.policy import Policy
@@ -155,6 +156,32 @@ def plan_in_turns(
         waiting=turn.waiting,
         cost_shares=served_cost_shares(assessments, {key: own.plan for key, own in planned.items()}),
     )
+
+
+def replanned_apart(
+    fleet: FleetPlan,
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    policy: Policy,
+    budgets: Sequence[GroupBudget],
+    replicas: Mapping[PipelineKey, Mapping[PlacementKey, int]],
+) -> FleetPlan:
+    """Return `fleet` with plans that have at least `replicas` for some pipelines, each made alone.
+
+    The plans of the turns stay as they are. A pipeline that awaits its turn keeps its current replicas as its plan.
+    """
+    holdings, by_key = Holdings(assessments, {}, pools, budgets), {each.key: each for each in assessments}
+    plans = dict(fleet.plans)
+    for each in assessments:
+        if each.acting:
+            holdings.pay_for(each, plans[each.key].replicas())
+    for key in sorted(replicas.keys() - fleet.waiting):
+        holdings.release(by_key[key])
+        (plan,) = _planned_apart([with_floors(fleet.pipelines[key], replicas[key])], holdings, holdings, pools, policy)
+        if plan.served_fraction >= plans[key].served_fraction:
+            plans[key] = plan
+        holdings.pay_for(by_key[key], plans[key].replicas())
+    return replace(fleet, plans=plans)
 
 
 def sharing_groups(assessments: Sequence[Assessment]) -> Mapping[PipelineKey, tuple[PipelineKey, ...]]:
@@ -327,10 +354,10 @@ def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, P
         change = _change(planned, pipeline, assessment.current, pools)
         if change <= MOVED:
             return None
-        return (0 if out_of_bounds(assessment) else 1), change
+        return (0 if outside_limits(assessment) else 1), change
     before, now = assessment.state.memory.planned_demand, assessment.demand.demand
     moved = 0.0 if before is None or now is None else _difference(before, now)
-    return (0 if out_of_bounds(assessment) else 1), max(moved, NEVER)
+    return (0 if outside_limits(assessment) else 1), max(moved, NEVER)
 
 
 def _change(

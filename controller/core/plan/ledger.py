@@ -270,6 +270,14 @@ class Ledger:
         self.after.update(before)
         return cost
 
+    def replica_prices_per_hour(self, assessment: Assessment) -> Mapping[PlacementKey, float]:
+        """Return what a pipeline pays for one replica of each placement, in USD per hour, by its share of instances."""
+        return {
+            key: assessment.cost_share(key[0])
+            * self.pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
+            for key, placement in assessment.spec.placements().items()
+        }
+
     def above_cap(self, per_hour: float, scope: Scope = None) -> bool:
         """Whether `per_hour` is more than the cap of `scope` allows."""
         if isinstance(scope, GroupBudget):
@@ -345,6 +353,25 @@ class Ledger:
             if self.overfull(key[1]) or self.crowded(key[1]):
                 return Limit(kind=LimitKind.POOL, name=key[1])
             return None
+        finally:
+            self.after[name] -= 1
+
+    def limit_beyond(self, pipeline: PipelineKey, key: PlacementKey, *, runs: bool = False) -> Limit | None:
+        """Return the limit that one more replica would exceed after all changes, None when it fits then.
+
+        A replica that `runs` may stay on nodes that are not ready for a moment.
+        """
+        name = (pipeline, key)
+        self.after[name] += 1
+        try:
+            for scope in self.caps_of(*name):
+                if (scope is not None or self._fleet_budget is not None) and self.above_cap(
+                    self.cost_per_hour(scope), scope
+                ):
+                    group = scope.name if isinstance(scope, GroupBudget) else scope or FLEET
+                    return Limit(kind=LimitKind.BUDGET, name=None if scope == pipeline else group)
+            full = self.overfull(key[1]) and (key[1] in self._ceilings or not runs)
+            return Limit(kind=LimitKind.POOL, name=key[1]) if full else None
         finally:
             self.after[name] -= 1
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.policy import Policy
@@ -13,6 +14,9 @@ from optimizer.model import PipelineKey, PoolName, StageName
 from optimizer.plan import PipelinePlan, Plan
 from profiler.samples import Absence, DeviceFault, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
+
+if TYPE_CHECKING:
+    from controller.core.state.bound import Bound, Lost
 
 
 class Outcome(Enum):
@@ -78,6 +82,10 @@ class ChangeReason(Enum):
     TRIAL = "Trial"
     NODES_LEAVING = "NodesLeaving"
     BOUNDS = "Bounds"
+    QUALITY = "Quality"
+    """The word error rate of a placement is above `maxWer`."""
+    LEARNING = "Learning"
+    """A stage queues whose service times or slots are not known yet."""
     PINNED = "Pinned"
     IDLE = "Idle"
     METRICS_LOST = "MetricsLost"
@@ -267,6 +275,9 @@ class PipelineDecision:
     miss: Miss | None = None
     starting: tuple[StartingReplicas, ...] = ()
     faulty: tuple[FaultyReplica, ...] = ()
+    bounds: "tuple[Bound, ...]" = ()
+    binding: int = 0
+    lost: "tuple[Lost, ...]" = ()
 
     @property
     def refused(self) -> float | None:

@@ -22,7 +22,7 @@ from controller.aws.groups import (
     target_of,
     unknown_node_pool,
 )
-from controller.core.act.rollout import FIRST_TO_GO
+from controller.core.act.scale_in import FIRST_TO_GO
 from controller.core.cycle import decide
 from controller.core.state.decision import ChangeReason, ReplicaChange
 from controller.core.state.policy import Policy

@@ -20,7 +20,7 @@ from builders import (
 )
 from planning import Planner
 
-from controller.core.act.rollout import FIRST_TO_GO, deletion_costs
+from controller.core.act.scale_in import FIRST_TO_GO, deletion_costs
 from controller.core.assess.assessment import Assessment
 from controller.core.cycle import decide
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision

@@ -4,11 +4,13 @@ A floor holds from the time a rule fires until its metric has been clear for a c
 the threshold, the floor rises once per cooldown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from controller.core.assess.assessment import Assessment
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import RuleMemory
-from controller.core.state.decision import RuleState
+from controller.core.state.decision import ChangeReason, RuleState
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import Rule, RuleMetric, StageSpec
 from optimizer.model import PoolName, StageName
@@ -29,6 +31,14 @@ DEVICE_QUANTITIES: Mapping[RuleMetric, DeviceQuantity] = {
 }
 
 
+RULE = Mechanism(
+    name="threshold rule",
+    level=Level.FLOOR,
+    evidence=Evidence.PIPELINE,
+    does="a rule that has fired keeps its stage at a floor until its metric has been clear for the cooldown",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleResults:
     """Every rule of a pipeline with its reading and floor (`states`), and the state for the next cycle (`memories`)."""
@@ -36,13 +46,19 @@ class RuleResults:
     states: tuple[RuleState, ...]
     memories: Mapping[tuple[StageName, str], RuleMemory]
 
-    def floors(self) -> Mapping[StageName, int]:
-        """Return the highest floor of every stage that has one."""
-        highest: dict[StageName, int] = {}
-        for state in self.states:
-            if state.floor is not None:
-                highest[state.stage] = max(state.floor, highest.get(state.stage, 0))
-        return highest
+
+def bounds(assessment: Assessment, results: RuleResults) -> Iterator[Bound]:
+    """Yield the floors of the rules that have fired, for stages that the pipeline scales itself."""
+    for state in results.states:
+        if state.floor is not None and state.stage not in assessment.spec.borrowed:
+            memory = results.memories[(state.stage, state.name)]
+            yield Bound(
+                mechanism=RULE,
+                stage=state.stage,
+                least=state.floor,
+                change=ChangeReason.RULE,
+                since_s=memory.holds_since_s,
+            )
 
 
 def evaluate_rules(

@@ -7,14 +7,16 @@ What was added is given back in small steps once there has been room for long.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.learning import settled
+from controller.core.assess.learned_numbers import settled
+from controller.core.bounds.learning import LEARN
 from controller.core.messages import details
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep
-from controller.core.state.decision import Hold, HoldReason
+from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
@@ -46,12 +48,32 @@ Attainable = Callable[[Mapping[StageName, int]], Mapping[PlacementKey, int]]
 """Returns the planned replicas, raised to given floors of stages as far as bounds, pools and budget allow."""
 
 
+FEEDBACK = Mechanism(
+    name="feedback of the measured latency",
+    level=Level.FLOOR,
+    evidence=Evidence.PIPELINE,
+    does="a measured miss that lasts adds replicas in steps beyond the plan; a step that does not help is taken back",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
     """The state for the next cycle, and why no capacity is added although the SLA is missed (None: no such reason)."""
 
     memory: FeedbackMemory
     hold: Hold | None = None
+
+
+def bounds(assessment: Assessment, plan: PipelinePlan, memory: FeedbackMemory) -> Iterator[Bound]:
+    """Yield the floors of the stages whose plan is below what the measured latency has shown to be needed."""
+    for stage, least in floors(memory, assessment, plan).items():
+        yield Bound(
+            mechanism=FEEDBACK,
+            stage=stage,
+            least=least,
+            change=ChangeReason.MEASURED_MISS,
+            since_s=assessment.state.memory.missed_since_s,
+        )
 
 
 def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -> Mapping[StageName, int]:
@@ -207,7 +229,7 @@ def _of_present_replicas(assessment: Assessment, now_s: float) -> bool:
     """
     stages, missed_since_s = assessment.spec.stages, assessment.state.memory.missed_since_s
     lasts_s = 0.0 if missed_since_s is None else now_s - missed_since_s
-    moved_at_s = assessment.learning.stages_moved_at_s
+    moved_at_s = assessment.stages_moved_at_s
     return lasts_s >= WINDOWS * max(stage.metrics_window_s for stage in stages) or all(
         settled(stage, moved_at_s, now_s) for stage in stages
     )
@@ -280,7 +302,9 @@ def _given_back(
     stage = min(memory.floors, key=lambda name: (_excess(assessment, plan, name), name))
     lower = {name: floor for name, floor in memory.floors.items() if name != stage}
     least, planned = floors(memory, assessment, plan).get(stage, 0), _total(plan.replicas(), stage)
-    fewest = math.ceil(least * latency_s / (ROOM * assessment.spec.sla.latency_s))
+    # Tolerance may keep more replicas than the floor: the latency is that of all of them.
+    running = max(least, _total(assessment.current, stage))
+    fewest = math.ceil(running * latency_s / (ROOM * assessment.spec.sla.latency_s))
     if planned < least <= fewest:
         return replace(memory, room_since_s=None)
     since_s = now_s if memory.room_since_s is None else min(now_s, memory.room_since_s)
@@ -315,14 +339,14 @@ def _stepped(
     excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
     ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
     helpless = memory.useless_until_s.keys() | assessment.missing.owners
-    learning = assessment.learning.floors.keys()  # they have no share yet, and double by themselves while they queue
+    learning = {bound.stage for bound in assessment.bounds.of(LEARN)}  # they have no share yet, and double by themselves while they queue
     useful = [name for name in ranked if name not in helpless | learning]
     if not useful:
         hold = None if learning else _unexplained(memory, assessment, latency_s)
         return Feedback(memory=memory, hold=hold)
     name = useful[0]
     stage = next(own for own in assessment.spec.stages if own.name == name)
-    if not settled(stage, assessment.learning.stages_moved_at_s, now_s):
+    if not settled(stage, assessment.stages_moved_at_s, now_s):
         return Feedback(memory=memory)
     if (first := memory.kept.get(name)) is not None and assessment.planned_demand <= GROWN * first.demand:
         # Each step was followed by a lower latency, which may have been noise: together they must have lowered it too.

@@ -23,7 +23,7 @@ from builders import (
     seen,
 )
 
-from controller.core.act.feedback import GIVE_BACK_S, USELESS_S, WINDOWS
+from controller.core.bounds.feedback import GIVE_BACK_S, USELESS_S, WINDOWS
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FeedbackMemory, PipelineMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange

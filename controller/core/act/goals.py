@@ -1,0 +1,218 @@
+"""What each pipeline goes to, and how far this cycle takes it: the plan inside the bounds, and one step towards it."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.core.act.reasons import reasons_of
+from controller.core.assess.assessment import Assessment
+from controller.core.bounds import (
+    idle,
+    learning,
+    leaving_nodes,
+    measured_miss,
+    missing_data,
+    no_plan,
+    not_ours,
+    outages,
+    pins,
+    steps,
+    tolerance,
+)
+from controller.core.bounds.resolution import resolve
+from controller.core.messages import details
+from controller.core.plan.fleet import FleetPlan
+from controller.core.plan.floors import FloorPlan
+from controller.core.plan.following import Following
+from controller.core.plan.ledger import Ledger
+from controller.core.state.bound import Bound, Level, Limits, Mechanism
+from controller.core.state.carry_over import FeedbackMemory
+from controller.core.state.decision import ChangeReason, Hold, HoldReason
+from controller.core.state.spec import PlacementKey
+from optimizer.model import PipelineKey, PoolName, StageName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What a pipeline goes to, before caps and capacity limit how far it gets in this cycle.
+
+    `planned` is the plan, floors included. `replicas` is where the pipeline goes: the plan, or the replicas that it has
+    where these are good enough. `next` is how far one cycle goes. Each lists every placement. `reasons` has the reason
+    of each placement whose next replicas differ from the current ones. `bounds` are all bounds in force, those that
+    bind first, of which there are `binding`. `follows_plan` is false where the current replicas are good enough.
+    `floors` has the replicas of stages that the measured latency asks for, and `feedback` what the next cycle knows of
+    that. `trials` has how many replicas placements may have that are on trial.
+    """
+
+    planned: Mapping[PlacementKey, int]
+    replicas: Mapping[PlacementKey, int]
+    next: Mapping[PlacementKey, int]
+    holds: tuple[Hold, ...]
+    reasons: Mapping[PlacementKey, ChangeReason]
+    bounds: tuple[Bound, ...]
+    binding: int
+    limits: Limits
+    follows_plan: bool
+    feedback: FeedbackMemory
+    floors: Mapping[StageName, int]
+    trials: Mapping[PlacementKey, int]
+
+
+def find_goals(
+    assessments: Sequence[Assessment],
+    raised: FloorPlan,
+    follows: Following,
+    ledger: Ledger,
+    pressed: Collection[PipelineKey],
+    repriced: Mapping[PoolName, float],
+) -> Mapping[PipelineKey, Goal]:
+    """Return the goal of every pipeline.
+
+    Caps outrank savings: a pipeline that holds a share of what the fleet is short of (`pressed`) follows its plan, and
+    so does one whose present replicas do not fit beside the goals of the others. `ledger` has the present replicas.
+    `repriced` has the pools whose price changed lately, and by how much.
+    """
+
+    def goal_of(assessment: Assessment, *, stays: bool) -> Goal:
+        return _goal(assessment, raised, follows, repriced, stays=stays)
+
+    goals = {each.key: goal_of(each, stays=each.key not in pressed) for each in assessments}
+    for each in assessments:
+        if each.acting:
+            ledger.ask(each.key, goals[each.key].replicas)
+    shortage = ledger.shortage()
+    return {
+        each.key: goal_of(each, stays=False) if each.acting and shortage.affects(each) else goals[each.key]
+        for each in assessments
+    }
+
+
+def _goal(
+    assessment: Assessment,
+    raised: FloorPlan,
+    follows: Following,
+    repriced: Mapping[PoolName, float],
+    *,
+    stays: bool,
+) -> Goal:
+    """Return the goal of a pipeline. With `stays`, it may keep replicas that are good enough."""
+    key, keys = assessment.key, tuple(assessment.current)
+    unraised, asked = raised.unraised[key], raised.asked(assessment)
+    found, staying = raised.raised[key], list[Bound]()
+    follows_plan = key in follows.pipelines or not stays
+    if _has_no_plan(assessment, raised.fleet, stays=stays):
+        staying = list(no_plan.bounds(assessment, unraised))
+    elif not follows_plan:
+        staying = list(tolerance.bounds(assessment))
+    planned = found.replicas
+    if staying:
+        still, shared = resolve(staying, keys), follows.shared(key)
+        base = {own: count if own[0] in shared else still.clamped(own, count) for own, count in unraised.items()}
+        found = raised.room.raised(assessment, base, asked)
+    stated = [bound for bound in assessment.bounds.stated if bound.mechanism is not not_ours.NOT_ACTING]
+    firm = [bound for bound in stated if bound.level < Level.SLA]
+    kept = [bound for bound in raised.bounds[key] if bound.mechanism is measured_miss.KEEP] if stays else []
+    limits = resolve([*firm, *kept], keys)
+    replicas = {own: limits.clamped(own, found.replicas[own]) for own in keys}
+    held = kept and replicas != {own: resolve(firm, keys).clamped(own, found.replicas[own]) for own in keys}
+    if staying and replicas == planned:
+        staying = []  # the plan is no other
+    step = [
+        *steps.bounds(assessment, replicas),
+        *leaving_nodes.bounds(assessment, {own: min(replicas[own], planned[own]) for own in keys}),
+    ]
+    one = resolve(step, keys)
+    after = {own: one.clamped(own, replicas[own]) for own in keys}
+    bounds = [*stated, *_floors_of(raised, key), *kept, *staying, *step]
+    bind = [bound for bound in bounds if _binds(bound, after if bound.level is Level.STEP else replicas)]
+    return Goal(
+        planned=planned,
+        replicas=replicas,
+        next=after,
+        holds=tuple(_holds(assessment, raised, replicas, after, [*staying, *step, *(kept if held else ())])),
+        reasons=reasons_of(assessment, after, unraised, bounds, repriced),
+        bounds=(*bind, *(bound for bound in bounds if bound not in bind)),
+        binding=len(bind),
+        limits=limits,
+        follows_plan=follows_plan,
+        feedback=raised.feedback[key].memory,
+        floors=raised.floors(key),
+        trials={
+            bound.key: bound.most
+            for bound in stated
+            if bound.mechanism in (outages.TRIAL, outages.PATIENT_TRIAL) and bound.key and bound.most is not None
+        },
+    )
+
+
+def _has_no_plan(assessment: Assessment, fleet: FleetPlan, *, stays: bool) -> bool:
+    plan = fleet.plans[assessment.key]
+    if assessment.demand.demand is None or no_plan.lacks_pool(assessment, plan):
+        return True
+    return stays and plan.sla_unreachable
+
+
+def _binds(bound: Bound, replicas: Mapping[PlacementKey, int]) -> bool:
+    """Whether `replicas` are where `bound` has its least or its most."""
+    if bound.key is None:
+        count = sum(count for key, count in replicas.items() if key[0] == bound.stage)
+    else:
+        count = replicas[bound.key]
+    return (bound.least is not None and 0 < count == bound.least) or bound.most == count
+
+
+def _holds(
+    assessment: Assessment,
+    raised: FloorPlan,
+    replicas: Mapping[PlacementKey, int],
+    after: Mapping[PlacementKey, int],
+    binding: Sequence[Bound],
+) -> list[Hold]:
+    """Return why the pipeline does not go further, or elsewhere, in the order in which people read it.
+
+    `binding` are the bounds that hold something back in this cycle.
+    """
+    key, fleet = assessment.key, raised.fleet
+    plan = fleet.plans[key]
+    unreachable = plan.sla_unreachable or fleet.unreachable.get(key, plan).sla_unreachable
+
+    def of(*mechanisms: Mechanism) -> list[Hold]:
+        return list(dict.fromkeys(own.hold for own in binding if own.mechanism in mechanisms and own.hold is not None))
+
+    held: list[Hold] = []
+    if unreachable and not no_plan.lacks_pool(assessment, plan):
+        held.append(Hold(reason=HoldReason.SLA_UNREACHABLE))
+    else:
+        held += of(tolerance.TOLERANCE)
+    held += [bound.hold for bound in assessment.bounds.of(learning.LEARN) if bound.hold is not None]
+    if (hold := raised.feedback[key].hold) is not None:
+        held.append(hold)
+    held += [
+        *of(measured_miss.KEEP),
+        *not_ours.holds(assessment),
+        *not_ours.missing_pool_holds(assessment),
+        *missing_data.holds(assessment),
+        *not_ours.missing_target_holds(assessment),
+        *outages.holds(assessment),
+        *pins.holds(assessment, replicas),
+        *of(steps.MAX_STEP),
+        *idle.holds(assessment, after),
+    ]
+    for (stage, pool), limit in raised.raised[key].refused.items():
+        if limit.name is not None:
+            detail = details.no_capacity(pool, limit)
+            held.append(Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=detail))
+    if _held_high(assessment) and after == assessment.current:
+        held.append(Hold(reason=HoldReason.STABILIZING, until_s=assessment.demand.falls_at_s))
+    return held
+
+
+def _floors_of(raised: FloorPlan, key: PipelineKey) -> Iterator[Bound]:
+    return (bound for bound in raised.bounds[key] if bound.level is Level.FLOOR)
+
+
+def _held_high(assessment: Assessment) -> bool:
+    """Whether the scale-down window holds a demand that is above the forecast by more than the tolerance."""
+    demand, forecast = assessment.demand.demand, assessment.demand.forecast
+    if assessment.demand.falls_at_s is None or demand is None or forecast is None:
+        return False
+    return forecast < demand * (1 - assessment.spec.scaling.tolerance)

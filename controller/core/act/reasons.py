@@ -1,0 +1,134 @@
+"""Why replicas change: the bound that the change obeys, else what has changed since the last plan."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from controller.core.assess.assessment import Assessment
+from controller.core.bounds.outages import OUTAGE, PATIENT_TRIAL, TRIAL
+from controller.core.state.bound import Bound
+from controller.core.state.decision import ChangeReason
+from controller.core.state.spec import PlacementKey
+from optimizer.model import PoolName, StageName
+
+
+def reasons_of(
+    assessment: Assessment,
+    after: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    bounds: Sequence[Bound],
+    repriced: Mapping[PoolName, float],
+) -> Mapping[PlacementKey, ChangeReason]:
+    """Return the reason of every placement that has other replicas `after` the cycle than now.
+
+    It is that of the strongest of `bounds` which the current replicas break and the change obeys. `planned` are the
+    replicas without floors. `repriced` has the pools whose price changed lately, and by how much.
+    """
+    reasons: dict[PlacementKey, ChangeReason] = {}
+    for stage in assessment.spec.stages:
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        own = sorted((bound for bound in bounds if bound.stage == stage.name), key=lambda bound: bound.level)
+        for key in keys:
+            if assessment.current[key] != after[key]:
+                found = _by_bound(assessment, key, keys, after, planned, own)
+                reasons[key] = found or _by_change(assessment, key, keys, after, planned, repriced)
+    return reasons
+
+
+def _by_bound(
+    assessment: Assessment,
+    key: PlacementKey,
+    keys: Collection[PlacementKey],
+    after: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    bounds: Sequence[Bound],
+) -> ChangeReason | None:
+    """Return the reason of the bound that makes the change, None where none does; `bounds` are those of the stage."""
+    now, then = assessment.current[key], after[key]
+    own = [bound for bound in bounds if bound.key == key or (bound.key is None and bound.most == 0)]
+    for bound in own:
+        broken = now < (bound.least or 0) if then > now else bound.most is not None and now > bound.most
+        if broken and bound.change is not None:
+            return bound.change
+    if then > now and then > planned[key] and (floor := _floor(bounds, key[0])) is not None:
+        return floor.change
+    if then < now:
+        return None
+    displaced = _displaced(assessment, key, after, planned, bounds)
+    if displaced is not None:
+        return displaced.change
+    return next((bound.change for bound in own if bound.mechanism in (TRIAL, PATIENT_TRIAL)), None)
+
+
+def _floor(bounds: Sequence[Bound], stage: StageName) -> Bound | None:
+    """Return the highest floor of a stage, of equal ones the first."""
+    floors = [bound for bound in bounds if bound.key is None and bound.least is not None and bound.least > 1]
+    return max(floors, key=lambda bound: bound.least or 0, default=None)
+
+
+def _displaced(
+    assessment: Assessment,
+    key: PlacementKey,
+    after: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    bounds: Sequence[Bound],
+) -> Bound | None:
+    """Return the bound that moves replicas of other placements of the stage to `key`, None where none does.
+
+    One does if replicas are removed where it is, and added elsewhere in their place. An outage that removes none does so
+    too, unless the demand rises or the addition is beyond the plan.
+    """
+    uppers = [bound for bound in bounds if bound.key not in (None, key) and bound.change and bound.most is not None]
+    lost = [
+        bound
+        for bound in uppers
+        if bound.key and after[bound.key] < assessment.current[bound.key] and _lowers(bound, assessment)
+    ]
+    if lost or _rises(assessment) or after[key] > planned[key]:
+        return next(iter(lost), None)
+    if any(bound.key == key and bound.mechanism is OUTAGE for bound in bounds):
+        return None
+    return next((bound for bound in bounds if bound.mechanism is OUTAGE), None)
+
+
+def _lowers(bound: Bound, assessment: Assessment) -> bool:
+    if bound.mechanism is OUTAGE:
+        return True
+    return bound.key is not None and bound.most is not None and assessment.current[bound.key] > bound.most
+
+
+def _rises(assessment: Assessment) -> bool:
+    before = assessment.state.memory.planned_demand
+    return before is None or (assessment.demand.demand or 0.0) > before
+
+
+def _by_change(
+    assessment: Assessment,
+    key: PlacementKey,
+    keys: Collection[PlacementKey],
+    after: Mapping[PlacementKey, int],
+    planned: Mapping[PlacementKey, int],
+    repriced: Mapping[PoolName, float],
+) -> ChangeReason:
+    """Return what has changed since the last plan: the demand, a price, or what is known of the latency."""
+    more, before = after[key] > assessment.current[key], assessment.state.memory.planned_demand
+    cheaper = ChangeReason.PRICE if _follows_price(repriced, key, keys, more=more) else ChangeReason.COST
+    if not more:
+        falls = before is not None and (assessment.demand.demand or 0.0) < before
+        return ChangeReason.DEMAND if falls else cheaper
+    if assessment.demand_missing and not assessment.demand.from_floor:
+        return ChangeReason.METRICS_LOST
+    if _rises(assessment):
+        return ChangeReason.DEMAND
+    moves = any(planned[other] < assessment.current[other] for other in keys)
+    return cheaper if moves else ChangeReason.SLA
+
+
+def _follows_price(
+    repriced: Mapping[PoolName, float], key: PlacementKey, keys: Collection[PlacementKey], *, more: bool
+) -> bool:
+    """Whether a change of the placement `key` follows a price of its stage, whose placements are `keys`.
+
+    It has more replicas when its own price fell or that of another rose, and fewer when it is the other way round. The
+    steps of a move follow each other, so not every one of them changes both pools.
+    """
+    rose = {other: repriced.get(other[1], 0.0) * (1 if other == key else -1) for other in keys}
+    return any(change < 0 if more else change > 0 for change in rose.values())

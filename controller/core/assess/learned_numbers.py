@@ -1,0 +1,74 @@
+"""What was learned of a pipeline takes the place of what is not declared; and when measurements are of its replicas."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from controller.core.state.shared import filled
+from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
+from optimizer.model import StageName
+from profiler.stages import Learned, to_grain
+
+PACKING, LEAST_PACKED = 2, 32
+"""While the session slots of a replica are not known, a plan has at most this many times as many sessions on it as were
+seen there, but at least `LEAST_PACKED`."""
+
+
+def settled(stage: StageSpec, stages_moved_at_s: Mapping[StageName, float], now_s: float) -> bool:
+    """Return whether no replica of the stage started or stopped within the window of its metrics."""
+    return stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
+
+
+def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot with what was learned where nothing is declared: variation, start-up times, session slots.
+
+    Learned service laws are in the profile, which has their error bars. What is learned of a shared stage is learned by
+    the pipeline that it belongs to.
+    """
+    states = tuple(map(_with_numbers, snapshot.pipelines))
+    specs = {state.spec.key: state.spec for state in states}
+    return replace(
+        snapshot,
+        pipelines=tuple(
+            replace(state, spec=filled(state.spec, specs)) if state.spec.borrowed else state for state in states
+        ),
+    )
+
+
+def _with_numbers(state: PipelineState) -> PipelineState:
+    learned = state.memory.learned
+    if not (learned.startups_s or learned.session_slots or learned.sessions_held or learned.cvs):
+        return state
+    stages = tuple(
+        replace(
+            stage,
+            placements=tuple(
+                _learned(placement, (stage.name, placement.pool), learned) for placement in stage.placements
+            ),
+        )
+        for stage in state.spec.stages
+    )
+    return replace(state, spec=replace(state.spec, stages=stages))
+
+
+def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> PlacementSpec:
+    declared, prior = placement.declared, placement.prior
+    law, slots, startup_s = prior.service, prior.session_slots, placement.startup_s
+    if declared.service and not declared.cv:
+        law = replace(law, cv=to_grain(learned.cvs.get(key, law.cv)))
+    if not declared.memory:
+        slots = learned.session_slots.get(key, _packed(learned.sessions_held.get(key)))
+    if not declared.startup:
+        startup_s = learned.startups_s.get(key, startup_s)
+    if (law, slots, startup_s) == (prior.service, prior.session_slots, placement.startup_s):
+        return placement
+    return replace(placement, prior=replace(prior, service=law, session_slots=slots), startup_s=startup_s)
+
+
+def _packed(held: int | None) -> int | None:
+    """Return the most sessions to plan on a replica of which `held` were seen without a refusal; None: no limit.
+
+    Where the limit is not known, fewer replicas find it by refusing streams: plans go there in steps.
+    """
+    return None if held is None else max(LEAST_PACKED, PACKING * held)

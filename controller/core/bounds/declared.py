@@ -1,0 +1,45 @@
+"""Bounds of the spec: `replicas.min` and `replicas.max`, `maxWer`, and at least one replica of a stage that is not idle."""
+
+from collections.abc import Iterator
+
+from controller.core.assess.assessment import Assessment
+from controller.core.bounds.idle import idle_stages
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
+from controller.core.state.decision import ChangeReason
+
+REPLICAS = Mechanism(
+    name="replicas.min and replicas.max",
+    level=Level.DECLARED,
+    evidence=Evidence.PERSON,
+    does="every placement stays within its declared bounds, and a stage that is not idle has a replica",
+)
+QUALITY = Mechanism(
+    name="maxWer",
+    level=Level.DECLARED,
+    evidence=Evidence.PERSON,
+    does="a placement whose word error rate is above `sla.maxWer` has no replica",
+)
+
+
+def bounds(assessment: Assessment) -> Iterator[Bound]:
+    """Yield the bounds of the pipeline's own stages."""
+    idle, most_wer = idle_stages(assessment), assessment.spec.max_wer
+    for stage in assessment.spec.stages:
+        if stage.shared_from is not None:
+            continue
+        if stage.name not in idle:
+            yield Bound(mechanism=REPLICAS, stage=stage.name, least=1, change=ChangeReason.BOUNDS)
+        for placement in stage.placements:
+            prior = placement.prior
+            yield Bound(
+                mechanism=REPLICAS,
+                stage=stage.name,
+                pool=placement.pool,
+                least=prior.min_replicas,
+                most=prior.max_replicas,
+                change=ChangeReason.BOUNDS,
+            )
+            if most_wer is not None and prior.wer is not None and prior.wer > most_wer:
+                yield Bound(
+                    mechanism=QUALITY, stage=stage.name, pool=placement.pool, most=0, change=ChangeReason.QUALITY
+                )

@@ -1,0 +1,35 @@
+"""Replicas on nodes that are being removed: replaced before the nodes are gone."""
+
+from collections.abc import Iterator, Mapping
+
+from controller.core.assess.assessment import Assessment
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
+from controller.core.state.decision import ChangeReason
+from controller.core.state.snapshot import TargetState
+from controller.core.state.spec import PlacementKey
+
+REPLACE = Mechanism(
+    name="nodes that are being removed",
+    level=Level.SLA,
+    evidence=Evidence.POOL,
+    does="replicas on nodes that are being removed are replaced first; the step limit does not apply",
+    planned=False,
+)
+
+
+def bounds(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Iterator[Bound]:
+    """Yield the bounds of placements that need replacements, to have `wanted` replicas on other nodes.
+
+    The replacements are added until enough replicas on other nodes are ready. At `replicas.max`, the workload's
+    controller replaces the replicas when they end.
+    """
+    if assessment.never_down:
+        return
+    for key, leaving in assessment.leaving.items():
+        target = assessment.state.target(*key)
+        assert isinstance(target, TargetState)
+        if target.ready - leaving < wanted[key]:
+            least = int(min(wanted[key] + leaving, assessment.bounds.limits.most(key)))
+            yield Bound(
+                mechanism=REPLACE, stage=key[0], pool=key[1], least=least, change=ChangeReason.NODES_LEAVING
+            )

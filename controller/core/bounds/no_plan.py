@@ -1,0 +1,42 @@
+"""Where a plan serves nothing, it is no reason to change what serves: the current replicas stay."""
+
+from collections.abc import Iterator, Mapping
+
+from controller.core.assess.assessment import Assessment
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
+from controller.core.state.decision import Hold, HoldReason
+from controller.core.state.spec import PlacementKey
+from optimizer.plan import PipelinePlan
+
+NO_PLAN = Mechanism(
+    name="no plan",
+    level=Level.SLA,
+    evidence=Evidence.PIPELINE,
+    does="where no plan serves anything, because of the SLA or of a missing pool, the current replicas stay",
+    planned=False,
+)
+
+
+def is_none(assessment: Assessment, plan: PipelinePlan) -> bool:
+    """Return whether `plan` serves nothing although there may be load that it should serve.
+
+    A plan without a stage whose only pool does not exist is no plan for the other stages.
+    """
+    return plan.sla_unreachable or lacks_pool(assessment, plan)
+
+
+def lacks_pool(assessment: Assessment, plan: PipelinePlan) -> bool:
+    """Return whether `plan` serves nothing because a pool does not exist."""
+    return bool(assessment.missing.pools) and plan.served_fraction <= 0
+
+
+def bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> Iterator[Bound]:
+    """Yield the bounds of the stages that have replicas, at least the declared minimums that are `planned`."""
+    hold = Hold(reason=HoldReason.SLA_UNREACHABLE)
+    for stage in assessment.spec.stages:
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        if not any(assessment.current[key] for key in keys):
+            continue
+        for key, placement in zip(keys, stage.placements, strict=True):
+            least = max(assessment.current[key], min(placement.prior.min_replicas, planned[key]))
+            yield Bound(mechanism=NO_PLAN, stage=key[0], pool=key[1], least=least, most=least, hold=hold)

@@ -1,0 +1,57 @@
+"""Step limits: a stage gains and loses at most `maxStep` replicas in a cycle."""
+
+from collections.abc import Iterator, Mapping
+
+from controller.core.assess.assessment import Assessment
+from controller.core.bounds.idle import idle_stages
+from controller.core.bounds.outages import OUTAGE
+from controller.core.bounds.pins import PIN
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
+from controller.core.state.decision import Hold, HoldReason
+from controller.core.state.spec import PlacementKey
+
+MAX_STEP = Mechanism(
+    name="step limit",
+    level=Level.STEP,
+    evidence=Evidence.PERSON,
+    does="a stage gains and loses at most `maxStep` replicas in a cycle; a fallback is not limited",
+    planned=False,
+)
+
+
+def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator[Bound]:
+    """Yield the bounds of the placements for which one step does not lead to `goal`.
+
+    The limits are per stage and direction. A fallback from a pool that does not deliver is not limited, because the
+    replicas that it replaces are gone. Nor is the part of a fallback that a cap postponed to a later cycle, and nor are
+    pinned placements.
+    """
+    if idle_stages(assessment):
+        # There is no load. Once the entry stages have no replicas, nothing may show that the other stages need none.
+        return
+    current, scaling = assessment.current, assessment.spec.scaling
+    pinned = {bound.key for bound in assessment.bounds.of(PIN)}
+    out = {bound.key for bound in assessment.bounds.of(OUTAGE)}
+    for stage in assessment.spec.stages:
+        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        if any(key not in pinned and current[key] > assessment.bounds.reach.most(key) for key in keys if key in out):
+            continue
+        total = sum(current[key] for key in keys)
+        ups, downs = scaling.up.most(total), scaling.down.most(total)
+        if any(key in out for key in keys):
+            ups = sum(goal.values())
+        for key in keys:
+            if key in pinned:
+                continue
+            change = max(-downs, min(ups, goal[key] - current[key]))
+            ups -= max(0, change)
+            downs -= max(0, -change)
+            if current[key] + change != goal[key]:
+                yield Bound(
+                    mechanism=MAX_STEP,
+                    stage=key[0],
+                    pool=key[1],
+                    least=current[key] + min(0, change),
+                    most=current[key] + max(0, change),
+                    hold=Hold(reason=HoldReason.STEP_LIMITED, stage=key[0]),
+                )
