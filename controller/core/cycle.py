@@ -52,7 +52,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     raised = raise_plans(assessments, fleet, Room(ledger, assessments, fleet), follows, replan, policy, now_s)
     fleet = raised.fleet
     # Act: one step of the roll-out.
-    follows = refollowed(follows, assessments, fleet, raised.changed, ledger, policy, pressed)
+    follows = refollowed(follows, assessments, fleet, raised.staying, ledger, policy, pressed)
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s))
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials())
     launches, quotas = launches_s(snapshot), binding_quotas(snapshot)

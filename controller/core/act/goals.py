@@ -1,7 +1,7 @@
 """What each pipeline goes to, and how far this cycle takes it: the plan inside the bounds, and one step towards it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.act.reasons import reasons_of
 from controller.core.assess.assessment import Assessment
@@ -109,7 +109,8 @@ def _goal(
         base = {own: count if own[0] in shared else still.clamped(own, count) for own, count in unraised.items()}
         found = raised.room.raised(assessment, base, asked)
     stated = [bound for bound in assessment.bounds.stated if bound.mechanism is not not_ours.NOT_ACTING]
-    firm = [bound for bound in stated if bound.level < Level.SLA]
+    # The plan has weighed the declared minimums against the caps: what it has left out is not asked for again.
+    firm = [replace(own, least=None) if own.level is Level.DECLARED else own for own in stated if own.level < Level.SLA]
     kept = [bound for bound in raised.bounds[key] if bound.mechanism is measured_miss.KEEP] if stays else []
     limits = resolve([*firm, *kept], keys)
     replicas = {own: limits.clamped(own, found.replicas[own]) for own in keys}

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds.outages import OUTAGE, PATIENT_TRIAL, TRIAL
-from controller.core.state.bound import Bound
+from controller.core.state.bound import Bound, Level
 from controller.core.state.decision import ChangeReason
 from controller.core.state.spec import PlacementKey
-from optimizer.model import PoolName, StageName
+from optimizer.model import PoolName
 
 
 def reasons_of(
@@ -44,12 +44,13 @@ def _by_bound(
     """Return the reason of the bound that makes the change, None where none does; `bounds` are those of the stage."""
     now, then = assessment.current[key], after[key]
     own = [bound for bound in bounds if bound.key == key or (bound.key is None and bound.most == 0)]
-    for bound in own:
-        broken = now < (bound.least or 0) if then > now else bound.most is not None and now > bound.most
-        if broken and bound.change is not None:
-            return bound.change
-    if then > now and then > planned[key] and (floor := _floor(bounds, key[0])) is not None:
+    if then > now and then > planned[key] and (floor := _floor(bounds)) is not None:
         return floor.change
+    for bound in own:
+        # A least count below what the plan has anyway is not why replicas are added.
+        up = bound.least is not None and bound.least > now and bound.least >= planned[key]
+        if bound.change is not None and (up if then > now else bound.most is not None and now > bound.most):
+            return bound.change
     if then < now:
         return None
     displaced = _displaced(assessment, key, after, planned, bounds)
@@ -58,9 +59,9 @@ def _by_bound(
     return next((bound.change for bound in own if bound.mechanism in (TRIAL, PATIENT_TRIAL)), None)
 
 
-def _floor(bounds: Sequence[Bound], stage: StageName) -> Bound | None:
-    """Return the highest floor of a stage, of equal ones the first."""
-    floors = [bound for bound in bounds if bound.key is None and bound.least is not None and bound.least > 1]
+def _floor(bounds: Sequence[Bound]) -> Bound | None:
+    """Return the highest floor of a stage, of equal ones the first; `bounds` are those of the stage."""
+    floors = [bound for bound in bounds if bound.key is None and bound.level is Level.FLOOR]
     return max(floors, key=lambda bound: bound.least or 0, default=None)
 
 

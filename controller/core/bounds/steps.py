@@ -32,9 +32,14 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
     current, scaling = assessment.current, assessment.spec.scaling
     pinned = {bound.key for bound in assessment.bounds.of(PIN)}
     out = {bound.key for bound in assessment.bounds.of(OUTAGE)}
+    leaves = {
+        own.stage
+        for own in assessment.bounds.of(OUTAGE, PIN)
+        if own.key is not None and own.most is not None and current[own.key] > own.most
+    }
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
-        if any(key not in pinned and current[key] > assessment.bounds.reach.most(key) for key in keys if key in out):
+        if stage.name in leaves:
             continue
         total = sum(current[key] for key in keys)
         ups, downs = scaling.up.most(total), scaling.down.most(total)

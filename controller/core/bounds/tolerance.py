@@ -41,19 +41,21 @@ def good_enough(
     *,
     planned: Mapping[PlacementKey, int],
     current: Mapping[PlacementKey, int],
+    stays: Mapping[PlacementKey, int],
     cost_per_hour: Cost,
 ) -> bool:
     """Return whether the current replicas are within their limits and meet the SLA, and `planned` saves too little.
 
     `planned` are the replicas of `plan`, floors included. `current` are the present ones, but those of shared stages as
-    they are going to be. Nodes that are being removed, and idle stages, leave no time for tolerance.
+    they are going to be, and `stays` these raised to the floors. Nodes that are being removed, and idle stages, leave no
+    time for tolerance.
     """
     if planned == current or assessment.leaving or idle_stages(assessment) or outside_limits(assessment):
         return False
     # Compared with the SLA itself: the headroom of plans absorbs small changes.
     if not in_time(assessment, plan, pipeline, current, composition):
         return False
-    own = {key: count for key, count in current.items() if key[0] not in assessment.spec.borrowed}
+    own = {key: count for key, count in stays.items() if key[0] not in assessment.spec.borrowed}
     cost = cost_per_hour(own)
     saving = cost - cost_per_hour({key: planned[key] for key in own})
     return saving <= _EPSILON or saving < assessment.spec.scaling.tolerance * cost - _EPSILON

@@ -92,6 +92,8 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.TRIAL: "retry after a failure",
     ChangeReason.NODES_LEAVING: "nodes are being removed",
     ChangeReason.BOUNDS: "outside replicas.min and replicas.max",
+    ChangeReason.QUALITY: "the word error rate there is above maxWer",
+    ChangeReason.LEARNING: "the stage queues, and its service times or slots are not known yet",
     ChangeReason.PINNED: "pinned by annotation",
     ChangeReason.IDLE: "no demand for scaling.idleAfter",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",

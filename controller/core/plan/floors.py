@@ -5,7 +5,7 @@ as budgets and pools have room, and the plan is made again with these replicas a
 will be done.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -38,7 +38,8 @@ class FloorPlan:
 
     `unraised` has the replicas of the plans before. `bounds` are those that look at the plans, by the pipeline whose
     replicas they concern, and `raised` what came of all floors. `feedback` is the feedback of the measured latency, and
-    `room` what is left beside the raised plans.
+    `room` what is left beside the raised plans. `staying` has, for the pipelines whose plan was raised, the current
+    replicas raised to the same floors.
     """
 
     fleet: FleetPlan
@@ -47,11 +48,7 @@ class FloorPlan:
     raised: Mapping[PipelineKey, Raised]
     feedback: Mapping[PipelineKey, Feedback]
     room: "Room"
-
-    @property
-    def changed(self) -> Collection[PipelineKey]:
-        """Return the pipelines whose plan was raised."""
-        return [key for key, found in self.raised.items() if found.replicas != self.unraised[key]]
+    staying: Mapping[PipelineKey, Mapping[PlacementKey, int]]
 
     def floors(self, key: PipelineKey) -> Mapping[StageName, int]:
         """Return the least replicas of stages by measured latency alone."""
@@ -101,16 +98,20 @@ def raise_plans(
         asked = [*_floors_before(each), *_floors(stated[each.key])]
         raised[each.key] = room.raised(each, unraised[each.key], asked)
         room.take(each, raised[each.key].replicas)
-    found = FloorPlan(
-        fleet=fleet,
+    more = {key: found.replicas for key, found in raised.items() if found.replicas != unraised[key]}
+    return FloorPlan(
+        fleet=replan(more) if more else fleet,
         unraised=unraised,
         bounds={key: tuple(own) for key, own in stated.items()},
         raised=raised,
         feedback=loops,
         room=room,
+        staying={
+            each.key: room.raised(each, each.current, [*_floors_before(each), *_floors(stated[each.key])]).replicas
+            for each in assessments
+            if each.key in more
+        },
     )
-    more = {key: raised[key].replicas for key in found.changed}
-    return replace(found, fleet=replan(more)) if more else found
 
 
 def _floors_before(assessment: Assessment) -> Sequence[Bound]:

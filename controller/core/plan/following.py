@@ -69,18 +69,22 @@ def refollowed(
     before: Following,
     assessments: Sequence[Assessment],
     fleet: FleetPlan,
-    changed: Collection[PipelineKey],
+    changed: Mapping[PipelineKey, Mapping[PlacementKey, int]],
     ledger: Ledger,
     policy: Policy,
     pressed: Collection[PipelineKey],
 ) -> Following:
-    """Return which pipelines follow the plans of `fleet`, of which those of `changed` are others than `before`."""
+    """Return which pipelines follow the plans of `fleet`, which has other plans than `before` for those of `changed`.
+
+    `changed` has the replicas that each of these would have if it kept its own, and met its floors with more.
+    """
     again = {
         own.key
         for own in assessments
-        if own.key in changed and (own.key in pressed or follows_plan(own, fleet, ledger, policy))
+        if own.key in changed
+        and (own.key in pressed or follows_plan(own, fleet, ledger, policy, stays=changed[own.key]))
     }
-    return Following(pipelines=(set(before.pipelines) - set(changed)) | again, stages=before.stages)
+    return Following(pipelines=(set(before.pipelines) - changed.keys()) | again, stages=before.stages)
 
 
 def follows_plan(
@@ -89,8 +93,12 @@ def follows_plan(
     ledger: Ledger,
     policy: Policy,
     moved: Mapping[PlacementKey, int] | None = None,
+    stays: Mapping[PlacementKey, int] | None = None,
 ) -> bool:
-    """Return whether a pipeline follows its plan, where the replicas of shared stages are going to be those `moved`."""
+    """Return whether a pipeline follows its plan, where the replicas of shared stages are going to be those `moved`.
+
+    `stays` has the replicas that it has if it does not, None: the current ones.
+    """
 
     def cost_per_hour(replicas: Mapping[PlacementKey, int]) -> float:
         if assessment.spec.basis is Basis.INSTANCES:
@@ -107,6 +115,7 @@ def follows_plan(
         policy.composition,
         planned=planned,
         current=current,
+        stays=current if stays is None else stays,
         cost_per_hour=cost_per_hour,
     )
 
