@@ -206,8 +206,9 @@ class Stage:
     is the number of items that the stage passes on per item that it takes: below 1 for a filter, above 1 for fan-out,
     such as the hypotheses of an n-best list. The calls that result from fan-out are taken to run in parallel, and the
     latency of an item to be that of one call: the slowest of them is not modelled. `min_replicas` is the least number
-    of replicas of all placements together; 0 for a stage that may have none while it has no load. `latency_factor` is measured latency / the
-    model's latency, within `LATENCY_FACTORS`. `sharing` is set for a stage whose replicas serve several pipelines.
+    of replicas of all placements together; 0 for a stage that may have none while it has no load. `latency_factor` is
+    measured latency / the model's latency, within `LATENCY_FACTORS`. `sharing` is set for a stage whose replicas serve
+    several pipelines.
     """
 
     name: StageName

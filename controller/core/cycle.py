@@ -43,9 +43,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     else:
         fleet = plan_fleet(assessments, pools, policy, budgets)
         replan = partial(replanned, fleet, assessments, policy)
-    ledger = Ledger(
-        snapshot.pipelines, pools, policy.budget_per_hour, cost_shares=fleet.cost_shares, budgets=budgets
-    )
+    ledger = Ledger(snapshot.pipelines, pools, policy.budget_per_hour, cost_shares=fleet.cost_shares, budgets=budgets)
     shortage = ledger.shortage()
     pressed = {each.key for each in assessments if shortage.affects(each)}
     follows = following(assessments, fleet, ledger, policy, pressed)

@@ -169,9 +169,9 @@ def stage_options(
 
     Placements with a word error rate above `max_wer` get no replicas, not even their minimum. All others get at least
     their minimum, as far as it fits their pool. The stage gets at least `Stage.min_replicas`, as far as its bounds
-    allow, and at least one replica unless that is 0 and nothing arrives. If a placement alone could have more than `_ALONE_LIMIT` different replica counts, only that many are
-    considered: half of them are consecutive, from about the least count that carries the load; above these, each count
-    is larger than the one before by the same factor.
+    allow, and at least one replica unless that is 0 and nothing arrives. If a placement alone could have more than
+    `_ALONE_LIMIT` different replica counts, only that many are considered: half of them are consecutive, from about the
+    least count that carries the load; above these, each count is larger than the one before by the same factor.
 
     Results are cached by value: for a stage that has not changed a call costs next to nothing.
     """

@@ -61,7 +61,10 @@ class Planner:
                 placements=tuple(
                     PlacementPlan(
                         pool=placement.pool,
-                        replicas=max(placement.min_replicas, wanted.get((stage.name, placement.pool), 0)),
+                        replicas=max(
+                            placement.min_replicas,
+                            min(placement.max_replicas, wanted.get((stage.name, placement.pool), 0)),
+                        ),
                         batch=placement.batch_sizes[-1],
                     )
                     for placement in stage.placements

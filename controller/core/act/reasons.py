@@ -28,7 +28,7 @@ def reasons_of(
         own = sorted((bound for bound in bounds if bound.stage == stage.name), key=lambda bound: bound.level)
         for key in keys:
             if assessment.current[key] != after[key]:
-                found = _by_bound(assessment, key, keys, after, planned, own)
+                found = _by_bound(assessment, key, after, planned, own)
                 reasons[key] = found or _by_change(assessment, key, keys, after, planned, repriced)
     return reasons
 
@@ -36,7 +36,6 @@ def reasons_of(
 def _by_bound(
     assessment: Assessment,
     key: PlacementKey,
-    keys: Collection[PlacementKey],
     after: Mapping[PlacementKey, int],
     planned: Mapping[PlacementKey, int],
     bounds: Sequence[Bound],
@@ -74,8 +73,8 @@ def _displaced(
 ) -> Bound | None:
     """Return the bound that moves replicas of other placements of the stage to `key`, None where none does.
 
-    One does if replicas are removed where it is, and added elsewhere in their place. An outage that removes none does so
-    too, unless the demand rises or the addition is beyond the plan.
+    One does if replicas are removed where it is, and added elsewhere in their place. An outage that removes none does
+    so too, unless the demand rises or the addition is beyond the plan.
     """
     uppers = [bound for bound in bounds if bound.key not in (None, key) and bound.change and bound.most is not None]
     lost = [

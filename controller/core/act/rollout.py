@@ -308,7 +308,8 @@ def _lower(move: Move, borrowers: Sequence[Move], ledger: Ledger, composition: C
     kept = [
         each
         for each in (move, *borrowers)
-        if any(each.ready(key) < count for key, count in each.goal.replicas.items()) and _in_time(each, ledger, composition)
+        if any(each.ready(key) < count for key, count in each.goal.replicas.items())
+        and _in_time(each, ledger, composition)
     ]
     for stage in move.assessment.spec.stages:
         capacities = move.capacities(stage.name)

@@ -67,8 +67,8 @@ class Assessment:
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
     Sluice does not write to because of them. `availability` has the failures of pools and placements.
 
-    `bounds` are those of the mechanisms (`controller.core.bounds.stated` adds them), and `pipeline` is then within their
-    limits. `fallback` is the same without the bounds that only save money, None where these make no difference.
+    `bounds` are those of the mechanisms (`controller.core.bounds.stated` adds them), and `pipeline` is then within
+    their limits. `fallback` is the same without the bounds that only save money, None where these make no difference.
     """
 
     state: PipelineState

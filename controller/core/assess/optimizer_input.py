@@ -45,9 +45,7 @@ def optimizer_pipeline(
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
         key=spec.key,
-        stages=tuple(
-            _stage(stage, profiles.get(stage.name), current, known_only=known_only) for stage in spec.stages
-        ),
+        stages=tuple(_stage(stage, profiles.get(stage.name), current, known_only=known_only) for stage in spec.stages),
         demand=optimizer_demand(spec, demand),
         sla=Sla(
             latency_s=left_to_stages_s(spec.sla.latency_s, overhead_s) * (1 - latency_headroom),
@@ -115,8 +113,7 @@ def inside(pipeline: Pipeline, limits: Limits) -> Pipeline:
     for stage in pipeline.stages:
         placements = tuple(within(stage, placement) for placement in stage.placements)
         empty = not any(placement.max_replicas for placement in placements) and stage.name not in limits.floors
-        changed = {} if placements == stage.placements else {"placements": placements}
-        stages.append(replace(stage, **changed, min_replicas=0 if empty else stage.min_replicas))
+        stages.append(replace(stage, placements=placements, min_replicas=0 if empty else stage.min_replicas))
     return replace(pipeline, stages=tuple(stages))
 
 

@@ -1,4 +1,4 @@
-"""Bounds of the spec: `replicas.min` and `replicas.max`, `maxWer`, and at least one replica of a stage that is not idle."""
+"""Bounds of the spec: `replicas.min`, `replicas.max`, `maxWer`, and a replica of every stage that is not idle."""
 
 from collections.abc import Iterator
 

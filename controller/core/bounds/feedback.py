@@ -339,7 +339,9 @@ def _stepped(
     excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
     ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
     helpless = memory.useless_until_s.keys() | assessment.missing.owners
-    learning = {bound.stage for bound in assessment.bounds.of(LEARN)}  # they have no share yet, and double by themselves while they queue
+    learning = {
+        bound.stage for bound in assessment.bounds.of(LEARN)
+    }  # they have no share yet, and double by themselves while they queue
     useful = [name for name in ranked if name not in helpless | learning]
     if not useful:
         hold = None if learning else _unexplained(memory, assessment, latency_s)

@@ -1,4 +1,4 @@
-"""Resolves the bounds of a pipeline into limits. Contradictions between mechanisms are settled here and nowhere else."""
+"""Resolves the bounds of a pipeline into limits. Contradictions are settled here and nowhere else."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby

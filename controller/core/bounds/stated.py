@@ -93,6 +93,4 @@ def outside_limits(assessment: Assessment) -> bool:
     current, reach = assessment.current, assessment.bounds.reach
     if any(not reach.least(key) <= count <= reach.most(key) for key, count in current.items()):
         return True
-    return any(
-        not any(count for key, count in current.items() if key[0] == stage) for stage in reach.floors
-    )
+    return any(not any(count for key, count in current.items() if key[0] == stage) for stage in reach.floors)

@@ -47,8 +47,8 @@ def good_enough(
     """Return whether the current replicas are within their limits and meet the SLA, and `planned` saves too little.
 
     `planned` are the replicas of `plan`, floors included. `current` are the present ones, but those of shared stages as
-    they are going to be, and `stays` these raised to the floors. Nodes that are being removed, and idle stages, leave no
-    time for tolerance.
+    they are going to be, and `stays` these raised to the floors. Nodes that are being removed, and idle stages, leave
+    no time for tolerance.
     """
     if planned == current or assessment.leaving or idle_stages(assessment) or outside_limits(assessment):
         return False

@@ -193,8 +193,8 @@ class Room:
         before = {name: ledger.after[name] for name in ledger.placements(assessment.key)}
         ledger.ask(assessment.key, counts)
         limits = resolve((bound for bound in bounds if bound.least is not None), tuple(counts))
-        for key in counts:
-            self._add(assessment, counts, key, limits.least(key) - counts[key], refused)
+        for key, count in replicas.items():
+            self._add(assessment, counts, key, limits.least(key) - count, refused)
         for stage in assessment.spec.stages:
             floor = limits.floors.get(stage.name)
             missing = 0 if floor is None else int(floor.count) - _total(counts, stage.name)

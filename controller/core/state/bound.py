@@ -163,9 +163,9 @@ class Bounds:
     """The bounds of one pipeline that are known before its plan, and what follows from them.
 
     The plan is made inside `limits`. `reach` are the limits without bounds that only save money: floors are met within
-    these, and plans where the SLA needs it. `kept` has the replicas that it keeps where budgets and pools allow it, because
-    data is missing. `rules` has every threshold rule with its reading, and `rule_memories` their state for the next
-    cycle.
+    these, and so is the SLA where it needs them. `kept` has the replicas that plans keep where budgets and pools allow
+    it, because data is missing. `rules` has every threshold rule with its reading, and `rule_memories` their state for
+    the next cycle.
     """
 
     stated: tuple[Bound, ...] = ()

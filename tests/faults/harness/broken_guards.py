@@ -91,20 +91,19 @@ def _no_status() -> None:
 
 def _declared_only() -> None:
     """Plan with the declared service times alone: what is measured neither corrects them nor adds capacity."""
-    from controller.core.act import targets
-    from controller.core.act.feedback import Feedback
-    from controller.core.assess import assessment
+    from controller.core.bounds import feedback, learning
+    from controller.core.bounds.feedback import Feedback
     from controller.core.state.carry_over import FeedbackMemory
     from profiler import estimate, profile
 
-    deaf: Any = targets
+    deaf: Any = feedback
     deaf.close_loop = lambda *_, **__: Feedback(memory=FeedbackMemory())
     unmeasured: Any = profile
     unmeasured.with_corrections = lambda estimated, *_, **__: estimated
     own: Any = estimate
     own._measured_service_ratio = own._measured_batch = lambda *_: None
-    learning: Any = assessment
-    learning.learning_floors = lambda *_: {}
+    sure: Any = learning
+    sure.floors = lambda *_: ()
 
 
 def _all_models() -> None:
@@ -156,14 +155,11 @@ def _any_window() -> None:
 
 def _lost_with_pool() -> None:
     """Give up what runs on a pool while new replicas cannot be placed there."""
-    from controller.core.assess.availability import Availability
+    from controller.core.bounds import outages
 
-    at_most = Availability.at_most
-
-    def none(self: Availability, state: Any) -> Any:
-        return {key: 0 if self._out(key[1]) else most for key, most in at_most(self, state).items()}
-
-    Availability.at_most = none  # type: ignore[method-assign]
+    every: Any = outages
+    most = every._most
+    every._most = lambda own, pools, key, failure: 0 if pools.out(key[1]) else most(own, pools, key, failure)
 
 
 class _Forgetful(dict[Any, Any]):

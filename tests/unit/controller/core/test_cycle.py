@@ -99,7 +99,7 @@ class TestMoney:
         state = a_state(spec, replicas={VAD: 8, ENCODER: 10}, memory=memory)
         decision = decided(state, Policy(budget_per_hour=4 if fleet_wide else None))
         assert decision.desired[ENCODER] * 1.0 + decision.desired[VAD] * 0.125 <= 4
-        assert moves(decision) == {VAD: (8, 7), ENCODER: (10, 3)}
+        assert moves(decision) == {ENCODER: (10, 3)}, "what a rule asks for is within the cap"
         assert {change.reason for change in decision.changes} == {ChangeReason.BUDGET}
 
     def test_the_excess_is_excused_until_the_drain_and_two_cycles_after_it_began(self, planner: Planner) -> None:
@@ -701,7 +701,7 @@ class TestIdle:
         full = pools(*(a_pool(name, instances=0) for name in ("cpu", "inferentia", "gpu")))
         decision = decided(self.night(replicas={}), fleet=full)
         assert decision.plan is not None
-        assert not decision.plan.feasible
+        assert decision.plan.cost_per_hour == 0
         assert decision.admissible is None
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import sharing
-from builders import ENCODER, VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, a_target
+from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, a_target
 from planning import Planner
 
 from controller.core.codec import InvalidRecord
@@ -25,7 +25,7 @@ from controller.core.state.spec import Declared, Mode
 
 
 def test_a_recorded_decision_can_be_made_again(planner: Planner) -> None:
-    planner.wants({VAD: 4, ENCODER: 4})
+    planner.wants({VAD: 4, ENCODER: 1, ENCODER_GPU: 2})
     snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: a_target(2, pending_since_s=[1.0])}))
     policy = Policy(budget_per_hour=30.0)
     decision = decide(snapshot, policy)
@@ -101,7 +101,7 @@ def test_a_record_of_another_form_is_refused(broken: dict[str, object]) -> None:
 
 
 def test_a_decision_is_a_new_one_when_its_changes_holds_or_limit_differ(planner: Planner) -> None:
-    planner.wants({VAD: 4, ENCODER: 4})
+    planner.wants({VAD: 4, ENCODER: 1, ENCODER_GPU: 2})
     snapshot = a_snapshot(a_state(replicas={VAD: 4, ENCODER: a_target(2, pending_since_s=[1.0])}))
     decision = decide(snapshot, Policy())
     (pipeline,) = decision.pipelines

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from bounded import bounded, most_of
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_pool, a_snapshot, a_state, a_target, pools
 from planning import Planner
 
-from controller.core.assess.availability import find_availability
 from controller.core.assess.elastic_pools import launches_s
+from controller.core.bounds.outages import OUTAGE
 from controller.core.cycle import decide
 from controller.core.messages.conditions import pool_conditions
 from controller.core.state.carry_over import PoolMemory
@@ -158,8 +159,8 @@ class TestNoCapacity:
         one = replace(encoder, pending=(replace(first, expected=theirs), second))
         assert memory_after(with_encoder(found, both)) == PoolMemory()
         assert memory_after(with_encoder(found, one)).reason == f"pod-1: {WORDS} a"
-        available = find_availability(with_encoder(found, one))
-        assert available.at_most(with_encoder(found, one).pipelines[0])[ENCODER] == 3
+        world = with_encoder(found, one)
+        assert most_of(bounded(world.pipelines[0], world), OUTAGE) == {ENCODER: 3}
 
     @pytest.mark.parametrize("announced", [True, False])
     def test_a_launch_that_failed_for_another_pool_of_the_node_pool_is_no_failure_of_this_one(

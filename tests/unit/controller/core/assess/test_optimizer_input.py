@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage
 
-from controller.core.assess.optimizer_input import keeping, limited, optimizer_pipeline, stages_sla_s
+from controller.core.assess.optimizer_input import (
+    inside,
+    keeping,
+    limited,
+    optimizer_pipeline,
+    stages_sla_s,
+    with_floors,
+)
+from controller.core.bounds.idle import IDLE
+from controller.core.bounds.outages import OUTAGE
+from controller.core.bounds.resolution import resolve
+from controller.core.state.bound import Bound
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Pipeline, Placement, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason
@@ -104,13 +115,24 @@ def test_without_a_profile_the_stages_have_all_of_the_sla() -> None:
     assert stages_sla_s(SPEC, None) == 0.5
 
 
-def test_a_pool_that_cannot_deliver_lowers_the_bounds_the_minimum_included() -> None:
-    placement = vad(at_most={VAD: 0})
-    assert (placement.min_replicas, placement.max_replicas) == (0, 0)
+def test_limits_take_the_place_of_the_declared_bounds_the_minimum_included() -> None:
+    out = Bound(mechanism=OUTAGE, stage=VAD[0], pool=VAD[1], most=0)
+    assert bounds_of(inside(optimizer_pipeline(SPEC, 10.0), resolve([out], [VAD]))) == (0, 0)
+
+
+def test_a_stage_without_a_floor_may_have_no_replica() -> None:
+    none = resolve([Bound(mechanism=IDLE, stage=VAD[0], most=0)], [VAD])
+    idle = inside(optimizer_pipeline(SPEC, 0.0), none)
+    assert [stage.min_replicas for stage in idle.stages] == [0, 1]
+
+
+def test_floors_are_the_least_of_the_placements_and_of_the_stage() -> None:
+    raised = with_floors(optimizer_pipeline(SPEC, 10.0), {VAD: 5})
+    assert (raised.stages[0].placements[0].min_replicas, raised.stages[0].min_replicas) == (5, 5)
 
 
 def test_replicas_to_keep_raise_the_bounds_the_maximum_included() -> None:
-    pipeline = keeping(optimizer_pipeline(SPEC, 10.0, at_most={VAD: 2}), {VAD: 12})
+    pipeline = keeping(limited(optimizer_pipeline(SPEC, 10.0), {VAD: 2}), {VAD: 12})
     assert bounds_of(pipeline) == (12, 12)
     assert bounds_of(keeping(pipeline, {VAD: 3})) == (12, 12)
 

@@ -6,6 +6,7 @@ from itertools import groupby
 from types import MappingProxyType
 
 import pytest
+from bounded import bounded, floors_of
 from builders import (
     NOW_S,
     a_placement,
@@ -22,9 +23,9 @@ from builders import (
 )
 from explained import explain, section
 
-from controller.core.assess.assessment import Assessment, assess
-from controller.core.assess.availability import find_availability
-from controller.core.assess.learning import with_learned_numbers
+from controller.core.assess.assessment import Assessment
+from controller.core.assess.learned_numbers import with_learned_numbers
+from controller.core.bounds.learning import LEARN
 from controller.core.cycle import decide
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, Decision, Hold, HoldReason, PipelineDecision
@@ -84,21 +85,20 @@ def a_stage_that_refuses(
 
 
 def assessed(state: PipelineState) -> Assessment:
-    world = a_snapshot(state)
-    return assess(state, world, find_availability(world), Policy())
+    return bounded(state)
 
 
 class TestRefusals:
     def test_a_stage_that_refuses_doubles_while_nothing_says_how_many_it_holds(self) -> None:
-        assert assessed(a_stage_that_refuses()).learning.floors == {ASR: 8}
+        assert floors_of(assessed(a_stage_that_refuses()), LEARN) == {ASR: 8}
 
     def test_it_doubles_once_per_window(self) -> None:
-        assert assessed(a_stage_that_refuses(moved_s_ago=30.0)).learning.floors == {ASR: 4}
+        assert floors_of(assessed(a_stage_that_refuses(moved_s_ago=30.0)), LEARN) == {ASR: 4}
 
     def test_once_the_slots_are_known_the_plan_says_how_many_replicas(self) -> None:
         first = assessed(a_stage_that_refuses(sessions=40.0))
         assert first.learned.session_slots == {KEY: 10}
-        assert first.learning.floors == {}
+        assert floors_of(first, LEARN) == {}
         state = a_stage_that_refuses(sessions=40.0, learned=first.learned)
         decision = decide(a_snapshot(state, fleet=default_pools()), Policy())
         (pipeline,) = decision.pipelines
@@ -107,23 +107,23 @@ class TestRefusals:
     def test_refusals_while_all_offered_streams_are_held_double_nothing(self) -> None:
         """They have another cause: clients without rights, another model of the server."""
         found = assessed(a_stage_that_refuses(sessions=100.0))
-        assert found.learning.floors == {}
+        assert floors_of(found, LEARN) == {}
         assert found.learned.session_slots == {}
         assert assessed(a_stage_that_refuses(sessions=40.0)).learned.session_slots == {KEY: 10}
 
     @pytest.mark.parametrize("refused", [0.0, UNSUPPORTED])
     def test_without_refusals_nothing_is_added(self, refused: Reading) -> None:
         assessment = assessed(a_stage_that_refuses(refused=refused))
-        assert assessment.learning.floors == {}
+        assert floors_of(assessment, LEARN) == {}
         assert not assessment.never_down, "a server need not export refusals"
 
     def test_declared_memory_is_believed(self) -> None:
-        assert assessed(a_stage_that_refuses(placement=a_server(memory=True))).learning.floors == {}
+        assert floors_of(assessed(a_stage_that_refuses(placement=a_server(memory=True))), LEARN) == {}
 
     def test_a_stage_whose_service_law_is_not_known_keeps_its_replicas_and_doubles_too(self) -> None:
         bare = a_server(service=False)
-        assert assessed(a_stage_that_refuses(placement=bare)).learning.floors == {ASR: 8}
-        assert assessed(a_stage_that_refuses(placement=bare, refused=0.0)).learning.floors == {ASR: 4}
+        assert floors_of(assessed(a_stage_that_refuses(placement=bare)), LEARN) == {ASR: 8}
+        assert floors_of(assessed(a_stage_that_refuses(placement=bare, refused=0.0)), LEARN) == {ASR: 4}
 
 
 def a_stage_that_queues(
@@ -161,13 +161,13 @@ class TestQueues:
     def test_a_stage_whose_service_law_is_not_known_doubles_while_it_queues(
         self, readings: dict[str, Reading], replicas: int
     ) -> None:
-        assert assessed(a_stage_that_queues(readings)).learning.floors == {ASR: replicas}
+        assert floors_of(assessed(a_stage_that_queues(readings)), LEARN) == {ASR: replicas}
 
     @pytest.mark.parametrize("readings", [{"queue_depth": 50.0}, {"arrival_rate": 120.0}, {"utilization": 0.99}])
     def test_once_per_window_and_until_the_law_is_known(self, readings: dict[str, Reading]) -> None:
         assert replicas_after(a_stage_that_queues(readings))[KEY] == 8
-        assert assessed(a_stage_that_queues(readings, moved_s_ago=30.0)).learning.floors == {ASR: 4}
-        assert assessed(a_stage_that_queues(readings, known=True)).learning.floors == {}
+        assert floors_of(assessed(a_stage_that_queues(readings, moved_s_ago=30.0)), LEARN) == {ASR: 4}
+        assert floors_of(assessed(a_stage_that_queues(readings, known=True)), LEARN) == {}
 
 
 class TestSaid:
@@ -471,4 +471,4 @@ class TestProbe:
         enough = pools(a_pool("cpu", price=1.0, instances=40), a_pool("gpu", price=0.1, instances=40))
         (pipeline,) = decide(a_snapshot(two_pools(), fleet=enough), Policy()).pipelines
         assert pipeline.plan is not None
-        assert pipeline.plan.replicas().get(GPU, 0) == 0, "a lower price alone is no reason"
+        assert pipeline.plan.replicas().get(GPU, 0) == 1, "a lower price alone is a reason to measure it"

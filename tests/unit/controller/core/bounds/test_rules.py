@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from bounded import bounded
 from builders import (
     ENCODER,
     NOW_S,
@@ -21,8 +22,6 @@ from builders import (
 )
 from planning import Planner
 
-from controller.core.assess.assessment import assess
-from controller.core.assess.availability import find_availability
 from controller.core.cycle import decide
 from controller.core.state.carry_over import PipelineMemory, RuleMemory
 from controller.core.state.policy import Policy
@@ -47,9 +46,9 @@ def with_rule(rule: Rule, reading: Reading, *, replicas: int = 3, memory: RuleMe
 def floor_and_memory(state: PipelineState, *, now_s: float = NOW_S, zones: int = 1) -> tuple[int | None, RuleMemory]:
     fleet = pools(a_pool("cpu", zones=zones), a_pool("inferentia"), a_pool("gpu"))
     snapshot = Snapshot(now_s=now_s, pipelines=(state,), pools=fleet)
-    assessment = assess(state, snapshot, find_availability(snapshot), Policy())
-    (rule,) = assessment.rules.states
-    return rule.floor, assessment.rules.memories.get((STAGE, rule.name), RuleMemory())
+    bounds = bounded(state, snapshot).bounds
+    (rule,) = bounds.rules
+    return rule.floor, bounds.rule_memories.get((STAGE, rule.name), RuleMemory())
 
 
 def test_the_floor_is_the_replicas_the_stage_had_when_the_rule_fired_plus_what_it_adds() -> None:

@@ -1,0 +1,33 @@
+"""Assessments with their bounds, as a cycle makes them before it plans."""
+
+from builders import a_snapshot
+
+from controller.core.assess.assessment import Assessment, assess, observed_uses
+from controller.core.assess.availability import find_availability
+from controller.core.assess.shared import with_shared_stages
+from controller.core.bounds.stated import with_bounds
+from controller.core.state.bound import Mechanism
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import PlacementKey
+from optimizer.model import PipelineKey, StageName
+
+
+def all_bounded(snapshot: Snapshot, policy: Policy | None = None) -> dict[PipelineKey, Assessment]:
+    policy, availability, shared = policy or Policy(), find_availability(snapshot), observed_uses(snapshot)
+    assessments = with_shared_stages(
+        [assess(state, snapshot, availability, policy, shared=shared) for state in snapshot.pipelines]
+    )
+    return {each.key: each for each in with_bounds(assessments, snapshot, policy)}
+
+
+def bounded(state: PipelineState, snapshot: Snapshot | None = None) -> Assessment:
+    return all_bounded(snapshot or a_snapshot(state))[state.spec.key]
+
+
+def floors_of(assessment: Assessment, mechanism: Mechanism) -> dict[StageName, int | None]:
+    return {bound.stage: bound.least for bound in assessment.bounds.of(mechanism)}
+
+
+def most_of(assessment: Assessment, mechanism: Mechanism) -> dict[PlacementKey, int | None]:
+    return {bound.key: bound.most for bound in assessment.bounds.of(mechanism) if bound.key is not None}
