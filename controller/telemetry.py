@@ -26,7 +26,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from controller.core.act.admission import LAPSE_S
-from controller.core.assess.availability import unavailable
+from controller.core.bounds.availability import unavailable
 from controller.core.messages.sentences import missed
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause

@@ -5,7 +5,7 @@ a latency or chooses an allocation.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
@@ -337,6 +337,28 @@ class Pipeline:
                 once.add(stage.name)
         object.__setattr__(self, "visit_ratios", ratios)
         object.__setattr__(self, "once", frozenset(once))
+
+    def bounded(self, bounds: "Callable[[Stage, Placement], tuple[int, int]]") -> "Pipeline":
+        """Return this pipeline with the least and the most replicas that `bounds` returns for each placement."""
+
+        def changed(stage: Stage, placement: Placement) -> Placement:
+            least, most = bounds(stage, placement)
+            if (least, most) == (placement.min_replicas, placement.max_replicas):
+                return placement
+            return replace(placement, min_replicas=least, max_replicas=most)
+
+        def stage_of(own: Stage) -> Stage:
+            placements = tuple(changed(own, each) for each in own.placements)
+            same = all(one is other for one, other in zip(placements, own.placements, strict=True))
+            return own if same else replace(own, placements=placements)
+
+        stages = tuple(map(stage_of, self.stages))
+        same = all(one is other for one, other in zip(stages, self.stages, strict=True))
+        return self if same else replace(self, stages=stages)
+
+    def least(self) -> Mapping[tuple[StageName, PoolName], int]:
+        """Return the least replicas of every placement."""
+        return {(stage.name, own.pool): own.min_replicas for stage in self.stages for own in stage.placements}
 
     def scaled(self, share: float) -> "Pipeline":
         """Return this pipeline with `share` (0–1) of its demand, and of the other pipelines' load on shared stages.

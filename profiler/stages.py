@@ -1,9 +1,10 @@
 """The profiler's value types: the observed pipeline, what was learned of it, and its profile."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
+from typing import Any
 
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.law import BatchTimes
@@ -152,6 +153,19 @@ class Learned:
     session_slots: Mapping[PlacementKey, int] = field(default_factory=dict)
     sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)
     receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
+
+    def without(self, stages: Collection[StageName]) -> "Learned":
+        """Return this without what is about `stages`."""
+
+        def own(key: StageName | PlacementKey) -> StageName:
+            return key[0] if isinstance(key, tuple) else key
+
+        kept: dict[str, Any] = {
+            part.name: {key: each for key, each in value.items() if own(key) not in stages}
+            for part in fields(self)
+            if isinstance(value := getattr(self, part.name), Mapping)
+        }
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

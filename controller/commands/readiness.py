@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from controller.core.state.learned import LearnedPlacement
     from controller.core.state.spec import PipelineSpec, PlacementKey
     from controller.readiness.sections import Live, Peak
-    from optimizer.model import PipelineKey
+    from optimizer.model import PipelineKey, Placement
 
 BLOCKED = 3
 _PERCENTILES = (50.0, 95.0, 99.0)
@@ -208,7 +208,6 @@ def _unplanned(
 
 def _peaks(request: "PlanRequest", sources: Mapping["PipelineKey", str]) -> dict["PipelineKey", "Peak"]:
     """Return the plan for the loads of `request`, and the one without each pool, for every pipeline."""
-    from controller.core.assess.optimizer_input import limited
     from controller.readiness.sections import Peak
     from optimizer.allocate import allocate
     from optimizer.latency.predict import predicted_latency_s
@@ -218,18 +217,11 @@ def _peaks(request: "PlanRequest", sources: Mapping["PipelineKey", str]) -> dict
     answer = certified_plan(problem, advice=True, lower_bound=False)
     without = {}
     for name in problem.pools:
-        pipelines = tuple(
-            limited(
-                pipeline,
-                {
-                    (stage.name, placement.pool): 0
-                    for stage in pipeline.stages
-                    for placement in stage.placements
-                    if placement.pool == name
-                },
-            )
-            for pipeline in problem.pipelines
-        )
+
+        def without_pool(_: object, placement: "Placement", pool: str = name) -> tuple[int, int]:
+            return (0, 0) if placement.pool == pool else (placement.min_replicas, placement.max_replicas)
+
+        pipelines = tuple(pipeline.bounded(without_pool) for pipeline in problem.pipelines)
         without[name] = allocate(replace(problem, pipelines=pipelines))
     found = {}
     for pipeline in problem.pipelines:

@@ -245,12 +245,12 @@ def _memory(
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,
-        failures=assessment.failures,
+        failures=assessment.bounds.failures,
         admissible=admissible,
         feedback=goal.feedback,
         idle_since_s=assessment.demand.idle_since_s,
         owned=_owned(assessment),
-        uncreated_since_s=assessment.missing.uncreated_since_s,
+        uncreated_since_s=assessment.bounds.uncreated_since_s,
         missed_since_s=missed_since_s,
     )
 

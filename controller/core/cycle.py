@@ -6,18 +6,18 @@ from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
 from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, observed_uses
-from controller.core.assess.availability import find_availability
 from controller.core.assess.budgets import group_budgets
-from controller.core.assess.elastic_pools import launches_s
 from controller.core.assess.learned_numbers import with_learned_numbers
-from controller.core.assess.overrides import with_overrides
 from controller.core.assess.prices import recent_changes
 from controller.core.assess.shared import with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
+from controller.core.bounds.availability import find_availability
+from controller.core.bounds.elastic_pools import launches_s
+from controller.core.bounds.overrides import with_overrides
 from controller.core.bounds.stated import with_bounds
 from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
 from controller.core.plan.floors import Room, raise_plans
-from controller.core.plan.following import following, refollowed
+from controller.core.plan.following import following
 from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns, replanned_apart
 from controller.core.plan.ledger import Ledger
 from controller.core.state.decision import Decision
@@ -30,12 +30,13 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     # Assess: what the snapshot means for each pipeline.
     snapshot = with_learned_numbers(with_overrides(snapshot, policy))
     snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
-    now_s, availability, shared = snapshot.now_s, find_availability(snapshot), observed_uses(snapshot)
+    now_s, launches, shared = snapshot.now_s, launches_s(snapshot), observed_uses(snapshot)
     assessments = with_shared_stages(
-        tuple(assess(state, snapshot, availability, policy, shared=shared) for state in snapshot.pipelines)
+        tuple(assess(state, snapshot, policy, launches_s=launches, shared=shared) for state in snapshot.pipelines)
     )
     # Bound: what each mechanism allows, and the plan inside that.
-    assessments = with_bounds(assessments, snapshot, policy)
+    availability = find_availability(snapshot)
+    assessments = with_bounds(assessments, snapshot, availability, policy)
     pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
     if len(assessments) > AT_ONCE:
         fleet = plan_in_turns(assessments, pools, policy, now_s, budgets)
@@ -50,10 +51,10 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     raised = raise_plans(assessments, fleet, Room(ledger, assessments, fleet), follows, replan, policy, now_s)
     fleet = raised.fleet
     # Act: one step of the roll-out.
-    follows = refollowed(follows, assessments, fleet, raised.staying, ledger, policy, pressed)
+    follows = following(assessments, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s))
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials())
-    launches, quotas = launches_s(snapshot), binding_quotas(snapshot)
+    quotas = binding_quotas(snapshot)
     return Decision(
         now_s=now_s,
         policy=policy,

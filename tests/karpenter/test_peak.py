@@ -8,7 +8,7 @@ from bounded import bounded, most_of
 from karpenter_lab import KarpenterOnLab
 from karpenter_runs import POOL, ElasticRun, Sight, elastic_run
 
-from controller.core.assess.availability import find_availability
+from controller.core.bounds.availability import find_availability
 from controller.core.bounds.outages import OUTAGE
 from simulations.lab.host.binaries import Binaries, Karpenter
 

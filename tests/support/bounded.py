@@ -3,8 +3,9 @@
 from builders import a_snapshot
 
 from controller.core.assess.assessment import Assessment, assess, observed_uses
-from controller.core.assess.availability import find_availability
 from controller.core.assess.shared import with_shared_stages
+from controller.core.bounds.availability import find_availability
+from controller.core.bounds.elastic_pools import launches_s
 from controller.core.bounds.stated import with_bounds
 from controller.core.state.bound import Mechanism
 from controller.core.state.policy import Policy
@@ -14,11 +15,11 @@ from optimizer.model import PipelineKey, StageName
 
 
 def all_bounded(snapshot: Snapshot, policy: Policy | None = None) -> dict[PipelineKey, Assessment]:
-    policy, availability, shared = policy or Policy(), find_availability(snapshot), observed_uses(snapshot)
+    policy, launches, shared = policy or Policy(), launches_s(snapshot), observed_uses(snapshot)
     assessments = with_shared_stages(
-        [assess(state, snapshot, availability, policy, shared=shared) for state in snapshot.pipelines]
+        [assess(state, snapshot, policy, launches_s=launches, shared=shared) for state in snapshot.pipelines]
     )
-    return {each.key: each for each in with_bounds(assessments, snapshot, policy)}
+    return {each.key: each for each in with_bounds(assessments, snapshot, find_availability(snapshot), policy)}
 
 
 def bounded(state: PipelineState, snapshot: Snapshot | None = None) -> Assessment:

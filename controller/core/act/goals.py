@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.act.reasons import reasons_of
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds import (
     idle,
@@ -18,6 +17,7 @@ from controller.core.bounds import (
     steps,
     tolerance,
 )
+from controller.core.bounds.reasons import reasons_of
 from controller.core.bounds.resolution import resolve
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan

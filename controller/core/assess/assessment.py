@@ -4,14 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from controller.core.assess.availability import Availability
 from controller.core.assess.conflicts import conflicting, conflicts
-from controller.core.assess.demand import DemandState, planning_demand
-from controller.core.assess.elastic_pools import launches_s
+from controller.core.assess.demand import NO_LAUNCHES, DemandState, planning_demand
 from controller.core.assess.learned_numbers import settled
 from controller.core.assess.optimizer_input import optimizer_demand, optimizer_pipeline
 from controller.core.state.bound import NO_BOUNDS, Bounds
-from controller.core.state.carry_over import Conflict, PlacementFailure
+from controller.core.state.carry_over import Conflict
 from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
@@ -41,8 +39,6 @@ class Missing:
     be read, with the reason, and `pools` the pools that do not exist. `too_new` has the stages whose load is not known
     only because all ready replicas on a pool are too new to have samples.
 
-    `uncreated_since_s` has since when desired replicas have not been created.
-
     `demands` has the shared stages that another pipeline uses whose demand is missing: nothing is removed there.
     `owners` has the shared stages whose replicas belong to a pipeline that does not act: they stay as they are.
     """
@@ -50,7 +46,6 @@ class Missing:
     samples: Mapping[StageName, MissingReading]
     targets: Mapping[PlacementKey, str]
     pools: frozenset[PoolName]
-    uncreated_since_s: Mapping[PlacementKey, float]
     too_new: frozenset[StageName] = frozenset()
     demands: frozenset[StageName] = frozenset()
     owners: frozenset[StageName] = frozenset()
@@ -65,7 +60,7 @@ class Assessment:
     stage last started or stopped: what is measured until a window later is not of the present replicas.
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
-    Sluice does not write to because of them. `availability` has the failures of pools and placements.
+    Sluice does not write to because of them.
 
     `bounds` are those of the mechanisms (`controller.core.bounds.stated` adds them), and `pipeline` is then within
     their limits. `fallback` is the same without the bounds that only save money, None where these make no difference.
@@ -79,7 +74,6 @@ class Assessment:
     pipeline: Pipeline
     stages_moved_at_s: Mapping[StageName, float]
     current: Mapping[PlacementKey, int]
-    availability: Availability
     missing: Missing
     conflicts: Mapping[PlacementKey, Conflict]
     conflicting: Mapping[PlacementKey, str | Conflict]
@@ -116,11 +110,6 @@ class Assessment:
     def demand_missing(self) -> bool:
         """Whether the demand was not observed in this cycle."""
         return isinstance(self.demand.observed, Absence)
-
-    @property
-    def failures(self) -> Mapping[PlacementKey, PlacementFailure]:
-        """Return the placements that fail although their pool delivers."""
-        return self.availability.failures.get(self.key, {})
 
     @property
     def never_down(self) -> bool:
@@ -196,15 +185,15 @@ def observed_uses(snapshot: Snapshot) -> Mapping[StageKey, SharedUse]:
 def assess(
     state: PipelineState,
     snapshot: Snapshot,
-    availability: Availability,
     policy: Policy,
     *,
+    launches_s: Mapping[PoolName, float] = NO_LAUNCHES,
     shared: Mapping[StageKey, SharedUse] = NOT_SHARED,
 ) -> Assessment:
     """Return the assessment of the pipeline `state` at the time of `snapshot`.
 
-    `shared` is what is observed of the shared stages, by the stage that declares them. The load that others put on them
-    is added by `controller.core.assess.shared`.
+    `launches_s` has how long new nodes of elastic pools take. `shared` is what is observed of the shared stages, by the
+    stage that declares them. The load that others put on them is added by `controller.core.assess.shared`.
     """
     spec, now_s = state.spec, snapshot.now_s
     # While replicas start or stop, rates over a window are not yet those of all replicas. A time ahead is of a clock
@@ -213,7 +202,7 @@ def assess(
         **{name: min(now_s, moved_at_s) for name, moved_at_s in state.memory.stages_moved_at_s.items()},
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
-    demand = planning_demand(state, now_s, policy.interval_s, launches_s(snapshot))
+    demand = planning_demand(state, now_s, policy.interval_s, launches_s)
     seen = _profiler_input(state, demand, shared, stages_moved_at_s, now_s)
     profile, learned = profile_pipeline(
         seen,
@@ -228,7 +217,6 @@ def assess(
         too_new=frozenset(name for name, own in silent.items() if own.absence.reason is AbsenceReason.TOO_NEW),
         targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
         pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
-        uncreated_since_s=availability.uncreated_since_s.get(spec.key, {}),
     )
     leaving = _leaving(state)
     changes = conflicts(state, now_s)
@@ -249,7 +237,6 @@ def assess(
         ),
         stages_moved_at_s=stages_moved_at_s,
         current=current,
-        availability=availability,
         missing=missing,
         conflicts=changes,
         conflicting=conflicting(state, changes, now_s),

@@ -14,6 +14,8 @@ from profiler.stages import PipelineProfile, PlacementProfile, StageProfile, to_
 
 UNMEASURED = ServiceLaw(fixed_s=1e-6)
 """The service law in plans of a stage of which nothing was ever measured: it takes no part of the SLA."""
+MOST_REPLICAS = 1_000_000
+"""The most replicas of a placement that nothing limits."""
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
 
 
@@ -66,33 +68,19 @@ def stages_sla_s(spec: PipelineSpec, profile: PipelineProfile | None) -> float:
 def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:
     """Return `pipeline` with `replicas` as the least of their placements, also where they exceed a maximum."""
 
-    def raised(placement: Placement, least: int) -> Placement:
-        least, most = max(placement.min_replicas, least), max(placement.max_replicas, least)
-        return replace(placement, min_replicas=least, max_replicas=most)
+    def raised(stage: Stage, placement: Placement) -> tuple[int, int]:
+        least = max(placement.min_replicas, replicas.get((stage.name, placement.pool), 0))
+        return least, max(placement.max_replicas, least)
 
-    return _bounded(pipeline, replicas, raised)
+    return pipeline.bounded(raised) if replicas else pipeline
 
 
 def with_floors(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipeline:
     """Return `pipeline` with `replicas` as the least of their placements, and their sums as the least of the stages."""
     kept = keeping(pipeline, replicas)
-    return replace(
-        kept,
-        stages=tuple(
-            replace(stage, min_replicas=max(stage.min_replicas, sum(own.min_replicas for own in stage.placements)))
-            for stage in kept.stages
-        ),
-    )
-
-
-def limited(pipeline: Pipeline, at_most: Mapping[PlacementKey, int]) -> Pipeline:
-    """Return `pipeline` with `at_most` as the most of their placements, also where they are below a minimum."""
-
-    def lowered(placement: Placement, most: int) -> Placement:
-        least, most = min(placement.min_replicas, most), min(placement.max_replicas, most)
-        return replace(placement, min_replicas=least, max_replicas=most)
-
-    return _bounded(pipeline, at_most, lowered)
+    least = {stage.name: sum(placement.min_replicas for placement in stage.placements) for stage in kept.stages}
+    stages = (replace(stage, min_replicas=max(stage.min_replicas, least[stage.name])) for stage in kept.stages)
+    return replace(kept, stages=tuple(stages))
 
 
 def inside(pipeline: Pipeline, limits: Limits) -> Pipeline:
@@ -101,40 +89,22 @@ def inside(pipeline: Pipeline, limits: Limits) -> Pipeline:
     The placements of shared stages that belong to other pipelines keep their bounds if `limits` has none for them.
     """
 
-    def within(stage: Stage, placement: Placement) -> Placement:
+    def within(stage: Stage, placement: Placement) -> tuple[int, int]:
         key = (stage.name, placement.pool)
-        least = limits.least(key) if key in limits.lower else 0 if key in limits.upper else placement.min_replicas
-        most = int(limits.most(key)) if key in limits.upper else placement.max_replicas
-        if (least, most) == (placement.min_replicas, placement.max_replicas):
-            return placement
-        return replace(placement, min_replicas=least, max_replicas=most)
+        if key not in limits.lower and key not in limits.upper:
+            return placement.min_replicas, placement.max_replicas
+        return limits.least(key), int(min(limits.most(key), MOST_REPLICAS))
 
-    stages = []
-    for stage in pipeline.stages:
-        placements = tuple(within(stage, placement) for placement in stage.placements)
-        empty = not any(placement.max_replicas for placement in placements) and stage.name not in limits.floors
-        stages.append(replace(stage, placements=placements, min_replicas=0 if empty else stage.min_replicas))
-    return replace(pipeline, stages=tuple(stages))
-
-
-def _bounded(
-    pipeline: Pipeline, counts: Mapping[PlacementKey, int], bounded: Callable[[Placement, int], Placement]
-) -> Pipeline:
-    if not counts:
-        return pipeline
-    stages = tuple(
-        replace(
-            stage,
-            placements=tuple(
-                bounded(placement, counts[(stage.name, placement.pool)])
-                if (stage.name, placement.pool) in counts
-                else placement
-                for placement in stage.placements
-            ),
-        )
-        for stage in pipeline.stages
+    bounded = pipeline.bounded(within)
+    if all(limits.floors.get(stage.name) for stage in bounded.stages):
+        return bounded
+    stages = (
+        replace(stage, min_replicas=0)
+        if stage.name not in limits.floors and not any(placement.max_replicas for placement in stage.placements)
+        else stage
+        for stage in bounded.stages
     )
-    return replace(pipeline, stages=stages)
+    return replace(bounded, stages=tuple(stages))
 
 
 def optimizer_pool(spec: PoolSpec, instances: int) -> Pool:

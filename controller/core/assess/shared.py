@@ -6,16 +6,12 @@ replicas every user pays the share that its planned items have in those of all u
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from controller.core.assess.assessment import Assessment
 from controller.core.state.shared import users_of
-from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey
-from optimizer.model import Pipeline, PipelineKey, Sharing, Stage, StageName
+from controller.core.state.spec import PipelineSpec, StageKey
+from optimizer.model import Pipeline, PipelineKey, Placement, Sharing, Stage, StageName
 from optimizer.plan import PipelinePlan
-from profiler.stages import Learned
-
-V = TypeVar("V")
 
 CostShares = Mapping[StageKey, Mapping[PipelineKey, float]]
 """For each shared stage, by its owner and its name there, the share of its cost that each pipeline pays."""
@@ -154,7 +150,7 @@ def _shared(
         assessment,
         pipeline=pipeline,
         profile=replace(assessment.profile, stages=tuple(profiles)),
-        learned=_own(assessment.learned, frozenset(borrowed)),
+        learned=assessment.learned.without(borrowed),
         missing=replace(assessment.missing, demands=unseen, owners=frozenset(fixed)),
     )
 
@@ -167,47 +163,15 @@ def planned_with(pipeline: Pipeline, assessment: Assessment, together: Collectio
     names = {name for name, (owner, _) in assessment.spec.borrowed.items() if owner not in together}
     if not names:
         return pipeline
-    return replace(
-        pipeline,
-        stages=tuple(
-            replace(
-                stage,
-                placements=tuple(
-                    replace(
-                        placement,
-                        min_replicas=assessment.current[stage.name, placement.pool],
-                        max_replicas=assessment.current[stage.name, placement.pool],
-                        current=assessment.current[stage.name, placement.pool],
-                    )
-                    for placement in stage.placements
-                ),
-            )
-            if stage.name in names
-            else stage
-            for stage in pipeline.stages
-        ),
+
+    def as_now(stage: Stage, placement: Placement) -> Placement:
+        count = assessment.current[stage.name, placement.pool]
+        return replace(placement, min_replicas=count, max_replicas=count, current=count)
+
+    stages = (
+        replace(stage, placements=tuple(as_now(stage, own) for own in stage.placements))
+        if stage.name in names
+        else stage
+        for stage in pipeline.stages
     )
-
-
-def _own(learned: Learned, borrowed: frozenset[StageName]) -> Learned:
-    """Return what was `learned` of a pipeline's own stages."""
-
-    def of_stages(values: Mapping[StageName, V]) -> Mapping[StageName, V]:
-        return {name: value for name, value in values.items() if name not in borrowed}
-
-    def of_placements(values: Mapping[PlacementKey, V]) -> Mapping[PlacementKey, V]:
-        return {key: value for key, value in values.items() if key[0] not in borrowed}
-
-    return replace(
-        learned,
-        pass_ratios=of_stages(learned.pass_ratios),
-        latency_corrections=of_stages(learned.latency_corrections),
-        service_factors=of_placements(learned.service_factors),
-        throughput_corrections=of_placements(learned.throughput_corrections),
-        batch_times=of_placements(learned.batch_times),
-        cvs=of_placements(learned.cvs),
-        startups_s=of_placements(learned.startups_s),
-        session_slots=of_placements(learned.session_slots),
-        sessions_held=of_placements(learned.sessions_held),
-        receive_limits=of_placements(learned.receive_limits),
-    )
+    return replace(pipeline, stages=tuple(stages))

@@ -216,7 +216,7 @@ def _grows(assessment: Assessment, aimed: Mapping[PlacementKey, int]) -> bool:
 def _starts(assessment: Assessment, stage: StageName) -> bool:
     """Whether replicas of the stage are not ready yet: neither pending ones nor failing ones count for ever."""
     return any(
-        key[0] == stage and target.ready < target.desired and key not in assessment.failures
+        key[0] == stage and target.ready < target.desired and key not in assessment.bounds.failures
         for key, target in assessment.state.found()
     )
 

@@ -1,14 +1,14 @@
 """Pools and placements that do not deliver: plans leave them out, then try them again with one replica.
 
-`controller.core.assess.availability` finds what fails, and until when.
+`controller.core.bounds.availability` finds what fails, and until when.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.availability import Availability, unavailable, with_node
 from controller.core.assess.optimizer_input import optimizer_demand, stages_sla_s
+from controller.core.bounds.availability import Availability, unavailable, with_node
 from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
@@ -40,13 +40,13 @@ PATIENT_TRIAL = Mechanism(
 )
 
 
-def bounds(assessment: Assessment, composition: Composition) -> Iterator[Bound]:
+def bounds(assessment: Assessment, availability: Availability, composition: Composition) -> Iterator[Bound]:
     """Yield the bounds of placements that fail, or are on trial."""
-    availability, own = assessment.availability, assessment.failures
+    failures = availability.failures.get(assessment.key, {})
     out: dict[PlacementKey, int | None] = {}
-    for key, hold in _outages(assessment):
+    for key, hold in _outages(assessment, availability):
         pool = hold.reason is HoldReason.POOL_UNAVAILABLE
-        out[key] = _most(assessment, availability, key, own.get(key))
+        out[key] = _most(assessment, availability, key, failures.get(key))
         yield Bound(
             mechanism=OUTAGE,
             stage=key[0],
@@ -72,9 +72,9 @@ def bounds(assessment: Assessment, composition: Composition) -> Iterator[Bound]:
         )
 
 
-def _outages(assessment: Assessment) -> Iterator[tuple[PlacementKey, Hold]]:
+def _outages(assessment: Assessment, availability: Availability) -> Iterator[tuple[PlacementKey, Hold]]:
     """Yield the placements that plans leave out, each with why and until when."""
-    availability, failures = assessment.availability, assessment.failures
+    failures = availability.failures.get(assessment.key, {})
     for stage, pool in assessment.current:
         memory, failure = availability.pools.get(pool, PoolMemory()), failures.get((stage, pool))
         if unavailable(memory, availability.now_s):
@@ -112,11 +112,9 @@ def _most(
 
 def _elsewhere(assessment: Assessment, availability: Availability, key: PlacementKey) -> bool:
     """Whether the stage of the placement `key` has another placement that can be used."""
+    failures = availability.failures.get(assessment.key, {})
     return any(
-        other != key
-        and other[1] in availability.pools
-        and other not in assessment.failures
-        and not availability.out(other[1])
+        other != key and other[1] in availability.pools and other not in failures and not availability.out(other[1])
         for other, _ in assessment.state.found()
         if other[0] == key[0]
     )
@@ -127,13 +125,14 @@ def _trials(
 ) -> Mapping[PlacementKey, int]:
     """Return how many replicas (0 or 1) each placement may get whose backoff is over, while none is ready since."""
     allowed: dict[PlacementKey, int] = {}
+    failures = availability.failures.get(assessment.key, {})
     for key, target in assessment.state.found():
         if key in out:
             continue
         waits = bool(target.waiting or target.starting or target.uncreated)
         if availability.pools.get(key[1], PoolMemory()).unavailable_until_s is not None:
             allowed[key] = 0 if waits or key[1] in availability.waiting else 1
-        elif key in assessment.failures:
+        elif key in failures:
             allowed[key] = 0 if waits else 1
     return allowed
 
@@ -155,7 +154,7 @@ def _meets_sla(assessment: Assessment, most: Mapping[PlacementKey, int], composi
 
 def holds(assessment: Assessment) -> Iterator[Hold]:
     """Yield a hold for every placement that plans leave out, and for every roll-out in progress."""
-    yield from (hold for _, hold in _outages(assessment))
+    yield from (bound.hold for bound in assessment.bounds.of(OUTAGE) if bound.hold is not None)
     for (stage, pool), target in assessment.state.found():
         if target.rolling and stage not in assessment.spec.borrowed:
             new = sum(replica.updated for replica in (*target.pending, *target.stranded, *target.starting))

@@ -1,6 +1,6 @@
 """Replicas that a person has pinned by annotation, as far as budgets and pools have room for them.
 
-`controller.core.assess.overrides` finds how many fit.
+`controller.core.bounds.overrides` finds how many fit.
 """
 
 from collections.abc import Iterator, Mapping

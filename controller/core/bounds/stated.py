@@ -6,6 +6,7 @@ from dataclasses import replace
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import inside
 from controller.core.bounds import declared, idle, learning, missing_data, not_ours, outages, pins, rules
+from controller.core.bounds.availability import Availability
 from controller.core.bounds.resolution import resolve
 from controller.core.state.bound import Bound, Bounds, Level, Limits
 from controller.core.state.policy import Policy
@@ -14,22 +15,24 @@ from controller.core.state.spec import PlacementKey
 from optimizer.model import PipelineKey
 
 
-def with_bounds(assessments: Sequence[Assessment], snapshot: Snapshot, policy: Policy) -> Sequence[Assessment]:
+def with_bounds(
+    assessments: Sequence[Assessment], snapshot: Snapshot, availability: Availability, policy: Policy
+) -> Sequence[Assessment]:
     """Return `assessments` with their bounds, and with the optimizer's input inside them.
 
     The limits of a shared stage are those of the pipeline that declares it.
     """
-    bounded = {each.key: replace(each, bounds=_stated(each, snapshot, policy)) for each in assessments}
+    bounded = {each.key: replace(each, bounds=_stated(each, snapshot, availability, policy)) for each in assessments}
     return tuple(_within(each, bounded) for each in bounded.values())
 
 
-def _stated(assessment: Assessment, snapshot: Snapshot, policy: Policy) -> Bounds:
+def _stated(assessment: Assessment, snapshot: Snapshot, availability: Availability, policy: Policy) -> Bounds:
     found = rules.evaluate_rules(
         assessment.state, assessment.profile, snapshot.pools, now_s=snapshot.now_s, interval_s=policy.interval_s
     )
     stated: list[Bound] = [
         *not_ours.bounds(assessment),
-        *outages.bounds(assessment, policy.composition),
+        *outages.bounds(assessment, availability, policy.composition),
         *pins.bounds(assessment),
         *missing_data.bounds(assessment),
         *declared.bounds(assessment),
@@ -50,6 +53,8 @@ def _stated(assessment: Assessment, snapshot: Snapshot, policy: Policy) -> Bound
         kept=_kept(stated, reach),
         rules=found.states,
         rule_memories=found.memories,
+        failures=availability.failures.get(assessment.key, {}),
+        uncreated_since_s=availability.uncreated_since_s.get(assessment.key, {}),
     )
 
 

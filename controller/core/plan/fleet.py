@@ -167,17 +167,7 @@ def _with_fallbacks(problem: Problem, plan: Plan, group: Sequence[Assessment], p
     wider = replace(
         problem,
         pipelines=tuple(
-            keeping(
-                fallbacks[own.key],
-                {
-                    (stage.name, placement.pool): placement.min_replicas
-                    for stage in own.stages
-                    for placement in stage.placements
-                },
-            )
-            if own.key in fallbacks
-            else own
-            for own in problem.pipelines
+            keeping(fallbacks[own.key], own.least()) if own.key in fallbacks else own for own in problem.pipelines
         ),
     )
     found = _allocated(wider, *_context(group, policy))

@@ -20,7 +20,7 @@ from controller.core.plan.ledger import EPSILON, Ledger
 from controller.core.state.bound import Bound, Evidence, Level
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PlacementKey, StageSpec
-from optimizer.model import Basis, PipelineKey, StageName
+from optimizer.model import PipelineKey, StageName
 from optimizer.plan import Limit, LimitKind
 
 
@@ -225,12 +225,7 @@ class Room:
     def _refusal(self, assessment: Assessment, counts: Mapping[PlacementKey, int], key: PlacementKey) -> Limit | None:
         """Return the limit that has no room for one more replica of `key` beside `counts`, None where it fits."""
         ledger, spec = self._ledger, assessment.spec
-        more = {**counts, key: counts[key] + 1}
-        if spec.basis is Basis.INSTANCES:
-            cost = ledger.cost_with(assessment.key, more)
-        else:
-            cost = sum(price * more[own] for own, price in self.prices(assessment).items())
-        if cost > spec.budget_per_hour + EPSILON:
+        if ledger.cost_of(assessment, {**counts, key: counts[key] + 1}) > spec.budget_per_hour + EPSILON:
             return Limit(kind=LimitKind.BUDGET)
         if (assessment.key, key) not in ledger.after:
             return None

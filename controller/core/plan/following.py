@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds.tolerance import good_enough
@@ -9,7 +11,7 @@ from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PlacementKey, StageKey
-from optimizer.model import Basis, PipelineKey, StageName
+from optimizer.model import PipelineKey, StageName
 from optimizer.plan import PipelinePlan
 
 
@@ -37,6 +39,9 @@ def following(
     ledger: Ledger,
     policy: Policy,
     pressed: Collection[PipelineKey],
+    *,
+    before: Following | None = None,
+    staying: Mapping[PipelineKey, Mapping[PlacementKey, int]] = MappingProxyType({}),
 ) -> Following:
     """Return which pipelines and shared stages follow the plans.
 
@@ -44,80 +49,43 @@ def following(
     even for a smaller saving. A shared stage follows the plan if one of its users does, because that plan needs its
     replicas. A pipeline that would not follow its plan does so if the new replicas of a shared stage no longer suffice
     for its own.
+
+    `staying` has the replicas of pipelines that do not follow, where these are not the current ones. With `before`,
+    what followed earlier plans, only these pipelines are looked at again.
     """
-    sharing = [assessment for assessment in assessments if assessment.acting and assessment.spec.borrowed]
-    lenders = {key for assessment in sharing for key in assessment.lenders}
-    follows = {own.key for own in assessments if own.key in pressed or follows_plan(own, fleet, ledger, policy)}
+
+    def follows(own: Assessment, moved: Mapping[PlacementKey, int] = MappingProxyType({})) -> bool:
+        if own.key in pressed:
+            return True
+        if before is not None and own.key not in staying and not moved:
+            return own.key in before.pipelines
+        plan = fleet.plans[own.key]
+        planned, current = planned_replicas(own, plan), {**own.current, **moved}
+        return planned == current or not good_enough(
+            own,
+            plan,
+            fleet.pipelines[own.key],
+            policy.composition,
+            planned=planned,
+            current=current,
+            stays=staying.get(own.key, current),
+            cost_per_hour=partial(ledger.cost_of, own),
+        )
+
+    sharing = [own for own in assessments if own.acting and own.spec.borrowed]
+    lenders = {key for own in sharing for key in own.lenders}
+    found = {own.key for own in assessments if follows(own)}
     linked = [own for own in assessments if own.acting and (own.spec.borrowed or own.key in lenders)]
     servers: set[StageKey] = set()
     while linked:
-        for assessment in linked:
-            if assessment.key in follows:
-                servers.update(_servers(assessment).values())
-        late_now = {
-            own.key
-            for own in linked
-            if own.key not in follows and follows_plan(own, fleet, ledger, policy, _moved(own, fleet, servers))
-        }
+        for own in linked:
+            if own.key in found:
+                servers.update(_servers(own).values())
+        late_now = {own.key for own in linked if own.key not in found and follows(own, _moved(own, fleet, servers))}
         if not late_now:
             break
-        follows |= late_now
-    return Following(pipelines=follows, stages=servers)
-
-
-def refollowed(
-    before: Following,
-    assessments: Sequence[Assessment],
-    fleet: FleetPlan,
-    changed: Mapping[PipelineKey, Mapping[PlacementKey, int]],
-    ledger: Ledger,
-    policy: Policy,
-    pressed: Collection[PipelineKey],
-) -> Following:
-    """Return which pipelines follow the plans of `fleet`, which has other plans than `before` for those of `changed`.
-
-    `changed` has the replicas that each of these would have if it kept its own, and met its floors with more.
-    """
-    again = {
-        own.key
-        for own in assessments
-        if own.key in changed
-        and (own.key in pressed or follows_plan(own, fleet, ledger, policy, stays=changed[own.key]))
-    }
-    return Following(pipelines=(set(before.pipelines) - changed.keys()) | again, stages=before.stages)
-
-
-def follows_plan(
-    assessment: Assessment,
-    fleet: FleetPlan,
-    ledger: Ledger,
-    policy: Policy,
-    moved: Mapping[PlacementKey, int] | None = None,
-    stays: Mapping[PlacementKey, int] | None = None,
-) -> bool:
-    """Return whether a pipeline follows its plan, where the replicas of shared stages are going to be those `moved`.
-
-    `stays` has the replicas that it has if it does not, None: the current ones.
-    """
-
-    def cost_per_hour(replicas: Mapping[PlacementKey, int]) -> float:
-        if assessment.spec.basis is Basis.INSTANCES:
-            return ledger.cost_with(assessment.key, replicas)
-        prices = ledger.replica_prices_per_hour(assessment)
-        return sum(prices[key] * count for key, count in replicas.items())
-
-    plan = fleet.plans[assessment.key]
-    planned, current = planned_replicas(assessment, plan), {**assessment.current, **(moved or {})}
-    return planned == current or not good_enough(
-        assessment,
-        plan,
-        fleet.pipelines[assessment.key],
-        policy.composition,
-        planned=planned,
-        current=current,
-        stays=current if stays is None else stays,
-        cost_per_hour=cost_per_hour,
-    )
+        found |= late_now
+    return Following(pipelines=found, stages=servers)
 
 
 def _servers(assessment: Assessment) -> Mapping[StageName, StageKey]:

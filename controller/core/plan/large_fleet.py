@@ -123,7 +123,7 @@ def plan_in_turns(
         money.release(by_key[key])
     for unit in units:
         for key in unit:
-            money.pay_for(by_key[key], _least(pipelines[key]))
+            money.pay_for(by_key[key], pipelines[key].least())
         if not money.within(policy.budget_per_hour, unit):
             for key in unit:
                 money.release(by_key[key])
@@ -266,15 +266,6 @@ def _capped(
     return frozenset(
         key for unit in units if all(acting[own].spec.basis is not Basis.INSTANCES for own in unit) for key in unit
     )
-
-
-def _least(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
-    """Return the replicas that every plan of `pipeline` has."""
-    return {
-        (stage.name, placement.pool): placement.min_replicas
-        for stage in pipeline.stages
-        for placement in stage.placements
-    }
 
 
 def _lacked_money(planned: Planned, spare_per_hour: float) -> bool:

@@ -278,6 +278,13 @@ class Ledger:
             for key, placement in assessment.spec.placements().items()
         }
 
+    def cost_of(self, assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> float:
+        """Return what a pipeline pays for `replicas` beside the others, on the basis of its budget, in USD per hour."""
+        if assessment.spec.basis is Basis.INSTANCES:
+            return self.cost_with(assessment.key, replicas)
+        prices = self.replica_prices_per_hour(assessment)
+        return sum(prices[key] * count for key, count in replicas.items())
+
     def above_cap(self, per_hour: float, scope: Scope = None) -> bool:
         """Whether `per_hour` is more than the cap of `scope` allows."""
         if isinstance(scope, GroupBudget):
@@ -338,40 +345,29 @@ class Ledger:
         return self._entries[(pipeline, key)].price_per_hour
 
     def refusal(self, pipeline: PipelineKey, key: PlacementKey) -> Limit | None:
-        """Return the limit that one more replica would exceed, None when it fits."""
-        name = (pipeline, key)
-        self.after[name] += 1
-        try:
-            for payer in self._payers[name]:
-                if self.above_cap(self.spend_per_hour(payer), payer):
-                    return Limit(kind=LimitKind.BUDGET, name=None if payer == pipeline else payer)
-            for budget in self.groups_of(*self._payers[name]):
-                if self.above_cap(self.spend_per_hour(budget), budget):
-                    return Limit(kind=LimitKind.BUDGET, name=budget.name)
-            if self._fleet_budget is not None and self.above_cap(self.spend_per_hour()):
-                return Limit(kind=LimitKind.BUDGET, name=FLEET)
-            if self.overfull(key[1]) or self.crowded(key[1]):
-                return Limit(kind=LimitKind.POOL, name=key[1])
-            return None
-        finally:
-            self.after[name] -= 1
+        """Return the limit that one more replica would exceed while the changes happen, None when it fits."""
+        return self._limit(pipeline, key, self.spend_per_hour, lambda: self.overfull(key[1]) or self.crowded(key[1]))
 
     def limit_beyond(self, pipeline: PipelineKey, key: PlacementKey, *, runs: bool = False) -> Limit | None:
         """Return the limit that one more replica would exceed after all changes, None when it fits then.
 
         A replica that `runs` may stay on nodes that are not ready for a moment.
         """
+        stays = runs and key[1] not in self._ceilings
+        return self._limit(pipeline, key, self.cost_per_hour, lambda: not stays and self.overfull(key[1]))
+
+    def _limit(
+        self, pipeline: PipelineKey, key: PlacementKey, paid: Callable[[Scope], float], full: Callable[[], bool]
+    ) -> Limit | None:
+        """Return the limit that one more replica would exceed, where `paid` returns what a scope pays."""
         name = (pipeline, key)
         self.after[name] += 1
         try:
             for scope in self.caps_of(*name):
-                if (scope is not None or self._fleet_budget is not None) and self.above_cap(
-                    self.cost_per_hour(scope), scope
-                ):
+                if (scope is not None or self._fleet_budget is not None) and self.above_cap(paid(scope), scope):
                     group = scope.name if isinstance(scope, GroupBudget) else scope or FLEET
                     return Limit(kind=LimitKind.BUDGET, name=None if scope == pipeline else group)
-            full = self.overfull(key[1]) and (key[1] in self._ceilings or not runs)
-            return Limit(kind=LimitKind.POOL, name=key[1]) if full else None
+            return Limit(kind=LimitKind.POOL, name=key[1]) if full() else None
         finally:
             self.after[name] -= 1
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from math import inf
 
-from controller.core.state.carry_over import RuleMemory
+from controller.core.state.carry_over import PlacementFailure, RuleMemory
 from controller.core.state.decision import ChangeReason, Hold, RuleState
 from controller.core.state.spec import PlacementKey
 from optimizer.model import PoolName, StageName
@@ -165,7 +165,8 @@ class Bounds:
     The plan is made inside `limits`. `reach` are the limits without bounds that only save money: floors are met within
     these, and so is the SLA where it needs them. `kept` has the replicas that plans keep where budgets and pools allow
     it, because data is missing. `rules` has every threshold rule with its reading, and `rule_memories` their state for
-    the next cycle.
+    the next cycle. `failures` has the placements that fail although their pool delivers, and `uncreated_since_s` since
+    when desired replicas have not been created.
     """
 
     stated: tuple[Bound, ...] = ()
@@ -174,6 +175,8 @@ class Bounds:
     kept: Mapping[PlacementKey, int] = field(default_factory=dict)
     rules: tuple[RuleState, ...] = ()
     rule_memories: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
+    failures: Mapping[PlacementKey, PlacementFailure] = field(default_factory=dict)
+    uncreated_since_s: Mapping[PlacementKey, float] = field(default_factory=dict)
 
     def of(self, *mechanisms: Mechanism) -> Iterator[Bound]:
         """Yield the bounds that one of `mechanisms` has stated."""

@@ -39,7 +39,7 @@ def _no_lease() -> None:
 
 def _no_pending_deadline() -> None:
     """Wait for pending replicas without a deadline."""
-    from controller.core.assess import availability
+    from controller.core.bounds import availability
 
     patient: Any = availability
     patient._next = lambda _spec, memory, _late, **_: memory

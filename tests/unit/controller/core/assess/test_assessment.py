@@ -14,7 +14,6 @@ from builders import (
 )
 
 from controller.core.assess.assessment import Assessment, MissingReading, assess
-from controller.core.assess.availability import find_availability
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, ServingReplica, Snapshot, TargetMissing
@@ -27,7 +26,7 @@ MISSING = Absence(reason=AbsenceReason.MISSING)
 
 def assessed(state: PipelineState, snapshot: Snapshot | None = None) -> Assessment:
     world = snapshot or a_snapshot(state)
-    return assess(state, world, find_availability(world), Policy())
+    return assess(state, world, Policy())
 
 
 def test_the_optimizer_plans_the_rounded_demand_from_the_current_replicas() -> None:

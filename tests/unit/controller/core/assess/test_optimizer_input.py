@@ -8,7 +8,6 @@ from builders import ENCODER, VAD, a_placement, a_spec, a_stage
 from controller.core.assess.optimizer_input import (
     inside,
     keeping,
-    limited,
     optimizer_pipeline,
     stages_sla_s,
     with_floors,
@@ -132,15 +131,9 @@ def test_floors_are_the_least_of_the_placements_and_of_the_stage() -> None:
 
 
 def test_replicas_to_keep_raise_the_bounds_the_maximum_included() -> None:
-    pipeline = keeping(limited(optimizer_pipeline(SPEC, 10.0), {VAD: 2}), {VAD: 12})
+    pipeline = keeping(optimizer_pipeline(SPEC, 10.0), {VAD: 12})
     assert bounds_of(pipeline) == (12, 12)
     assert bounds_of(keeping(pipeline, {VAD: 3})) == (12, 12)
-
-
-def test_a_limit_lowers_the_bounds_the_minimum_included() -> None:
-    pipeline = optimizer_pipeline(SPEC, 10.0)
-    assert bounds_of(limited(pipeline, {VAD: 0})) == (0, 0)
-    assert bounds_of(limited(pipeline, {VAD: 12})) == (1, 9)
 
 
 def test_what_runs_is_known_for_the_cost_of_switching() -> None:

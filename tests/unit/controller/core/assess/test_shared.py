@@ -6,7 +6,6 @@ from builders import seen
 from sharing import ASR, BORROWER, ENCODER, OWNER, SHARED, borrowing, of, owning, the_world
 
 from controller.core.assess.assessment import Assessment, assess, observed_uses
-from controller.core.assess.availability import find_availability
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.assess.shared import linked, planned_with, with_shared_stages
 from controller.core.cycle import decide
@@ -28,8 +27,8 @@ def sharing_of(pipeline: Pipeline) -> Sharing:
 
 
 def assessed(snapshot: Snapshot) -> dict[PipelineKey, Assessment]:
-    availability, shared = find_availability(snapshot), observed_uses(snapshot)
-    found = [assess(state, snapshot, availability, Policy(), shared=shared) for state in snapshot.pipelines]
+    shared = observed_uses(snapshot)
+    found = [assess(state, snapshot, Policy(), shared=shared) for state in snapshot.pipelines]
     return {assessment.key: assessment for assessment in with_shared_stages(found)}
 
 

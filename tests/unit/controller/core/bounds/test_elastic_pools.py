@@ -8,7 +8,7 @@ from bounded import bounded, most_of
 from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_pool, a_snapshot, a_state, a_target, pools
 from planning import Planner
 
-from controller.core.assess.elastic_pools import launches_s
+from controller.core.bounds.elastic_pools import launches_s
 from controller.core.bounds.outages import OUTAGE
 from controller.core.cycle import decide
 from controller.core.messages.conditions import pool_conditions

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.assess.elastic_pools import awaits_its_node, held_until_s, launch_failures, measured_launch_s
+from controller.core.bounds.elastic_pools import awaits_its_node, held_until_s, launch_failures, measured_launch_s
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
@@ -78,7 +78,7 @@ def find_availability(snapshot: Snapshot) -> Availability:
     and those of the new revision of a roll-out, show no failure of the pool.
 
     In an elastic pool, a node that is on its way for a replica holds its deadline. If the provider has no capacity, the
-    pool fails at once, and replicas whose nodes are on their way stay (`controller.core.assess.elastic_pools`).
+    pool fails at once, and replicas whose nodes are on their way stay (`controller.core.bounds.elastic_pools`).
     """
     late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
     undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
