@@ -41,6 +41,12 @@ INTERRUPTED = 130
     help="Repeat the decisions recorded in FILE (the operator's log as JSON lines, or one record; - is standard input) "
     "and compare them with the record. With PIPELINE, explain those about it. Needs no cluster.",
 )
+@click.option(
+    "--without",
+    metavar="MECHANISM",
+    help="With --from-record and PIPELINE: also what would be decided without a mechanism whose bounds are in the "
+    "explanation, such as 'threshold rule'.",
+)
 @click.option("--changes", is_flag=True, help="Show what happened instead: one line per change and cause.")
 @duration_option("--since", "period_s", "Show the changes in this time, such as 1h, as well.")
 @click.option("--watch", is_flag=True, help="Print again after each change, until Ctrl-C or the pipeline is deleted.")
@@ -57,6 +63,7 @@ def explain(
     namespace: str | None,
     kubeconfig: Path | None,
     record: Path | None,
+    without: str | None,
     changes: bool,
     period_s: float | None,
     watch: bool,
@@ -68,12 +75,13 @@ def explain(
     back from the last one.
     """
     key = None if pipeline is None else pipeline_key(pipeline, namespace)
+    _check_without(without, record, key)
     if watch and (output == "json" or record is not None):
         raise click.UsageError("--watch: not available with -o json and --from-record")
     if record is not None:
         if output == "json":
             raise click.UsageError("-o json: needs a pipeline of a cluster; not available with --from-record")
-        _explain_records(record, key, changes=changes, period_s=period_s)
+        _explain_records(record, key, without, changes=changes, period_s=period_s)
         return
     if key is None:
         raise click.UsageError("PIPELINE: is missing; name a pipeline, or use --from-record FILE")
@@ -169,11 +177,26 @@ def _follow(view: _View, resources: Iterator[dict[str, Any]]) -> None:
     click.echo(f"{view.key}: deleted")
 
 
-def _explain_records(record: Path, key: str | None, *, changes: bool, period_s: float | None) -> None:
+def _check_without(without: str | None, record: Path | None, key: str | None) -> None:
+    """Raise a usage error unless `without` is None, or the name of a mechanism and there is what it needs."""
+    if without is None:
+        return
+    from controller.core.bounds.mechanisms import MECHANISMS
+
+    names = [mechanism.name for mechanism in MECHANISMS]
+    if without not in names:
+        raise click.UsageError(f"--without: {without!r}: must be one of: {'; '.join(names)}")
+    if record is None or key is None:
+        raise click.UsageError("--without: needs --from-record and PIPELINE: a plan is made again from a record")
+
+
+def _explain_records(
+    record: Path, key: str | None, without: str | None, *, changes: bool, period_s: float | None
+) -> None:
     from controller.commands.from_record import print_from_record
 
     if not changes and period_s is None:
-        print_from_record(record, key)
+        print_from_record(record, key, without)
         return
     if key is None:
         raise click.UsageError("PIPELINE: is missing; --changes and --since are about one pipeline")

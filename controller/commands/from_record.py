@@ -11,7 +11,7 @@ import click
 from controller.commands.terminal import show
 from controller.core.codec import InvalidRecord, Json
 from controller.core.cycle import decide
-from controller.core.messages.explain import explain_pipeline
+from controller.core.messages.explain import explain_pipeline, without_bound
 from controller.core.messages.phrases import count_of
 from controller.core.record import differences, recorded_inputs
 from controller.core.state.decision import Decision
@@ -20,10 +20,11 @@ _SHOWN = 20
 """At most this many differences of one record are printed."""
 
 
-def print_from_record(path: Path, pipeline: str | None) -> None:
+def print_from_record(path: Path, pipeline: str | None, without: str | None = None) -> None:
     """Repeat the decisions recorded in the file `path` (`-`: standard input) and print how they compare.
 
-    Prints a line per record, its differences, and, if `pipeline` is given, the explanation of the decision about it.
+    Prints a line per record, its differences, and, if `pipeline` is given, the explanation of the decision about it,
+    and what would be decided about it without the mechanism `without`.
 
     Raises:
         click.ClickException: the file has no record, an invalid one, or none about `pipeline`.
@@ -33,7 +34,8 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
     seen = False
     for number, record in records(path):
         try:
-            decision = decide(*recorded_inputs(record))
+            inputs = recorded_inputs(record)
+            decision = decide(*inputs)
         except InvalidRecord as error:
             raise click.ClickException(f"{path}:{number}: {error}") from None
         count += 1
@@ -47,6 +49,9 @@ def print_from_record(path: Path, pipeline: str | None) -> None:
             if answer.key == pipeline:
                 seen = True
                 lines += [f"  {line}" for line in explain_pipeline(answer, decision.now_s)]
+                if without is not None:
+                    other = decide(*inputs, without=without)
+                    lines += [f"  {line}" for line in without_bound(answer, other, without)]
         show(lines)
     if not count:
         raise click.ClickException(

@@ -25,8 +25,11 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 
 
-def decide(snapshot: Snapshot, policy: Policy) -> Decision:
-    """Return the decision for `snapshot` under `policy`. The same input gives the same decision."""
+def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> Decision:
+    """Return the decision for `snapshot` under `policy`. The same input gives the same decision.
+
+    `without` names a mechanism to leave out, to see what it does; the operator leaves none out.
+    """
     # Assess: what the snapshot means for each pipeline.
     snapshot = with_learned_numbers(with_overrides(snapshot, policy))
     snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
@@ -36,7 +39,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     )
     # Bound: what each mechanism allows, and the plan inside that.
     availability = find_availability(snapshot)
-    assessments = with_bounds(assessments, snapshot, availability, policy)
+    assessments = with_bounds(assessments, snapshot, availability, policy, without)
     pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
     if len(assessments) > AT_ONCE:
         fleet = plan_in_turns(assessments, pools, policy, now_s, budgets)
@@ -51,7 +54,8 @@ def decide(snapshot: Snapshot, policy: Policy) -> Decision:
     raised = raise_plans(assessments, fleet, Room(ledger, assessments, fleet), follows, replan, policy, now_s)
     fleet = raised.fleet
     # Act: one step of the roll-out.
-    follows = following(assessments, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
+    if raised.staying:
+        follows = following(assessments, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s))
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials())
     quotas = binding_quotas(snapshot)

@@ -24,11 +24,12 @@ from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.floors import FloorPlan
 from controller.core.plan.following import Following
 from controller.core.plan.ledger import Ledger
-from controller.core.state.bound import Bound, Level, Limits, Mechanism
+from controller.core.state.bound import NO_LIMITS, Bound, Level, Lost, Mechanism
 from controller.core.state.carry_over import FeedbackMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.spec import PlacementKey
 from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.plan import Limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +38,10 @@ class Goal:
 
     `planned` is the plan, floors included. `replicas` is where the pipeline goes: the plan, or the replicas that it has
     where these are good enough. `next` is how far one cycle goes. Each lists every placement. `reasons` has the reason
-    of each placement whose next replicas differ from the current ones. `bounds` are all bounds in force, those that
-    bind first, of which there are `binding`. `follows_plan` is false where the current replicas are good enough.
-    `floors` has the replicas of stages that the measured latency asks for, and `feedback` what the next cycle knows of
-    that. `trials` has how many replicas placements may have that are on trial.
+    of each placement whose next replicas differ from the current ones. `bounds` are all bounds in force, and `lost`
+    those that are not kept in full; `unmet` has what leaves no room for floors. `follows_plan` is false where the
+    current replicas are good enough. `floors` has the replicas of stages that the measured latency asks for, and
+    `feedback` what the next cycle knows of that. `trials` has how many replicas placements may have that are on trial.
     """
 
     planned: Mapping[PlacementKey, int]
@@ -49,8 +50,8 @@ class Goal:
     holds: tuple[Hold, ...]
     reasons: Mapping[PlacementKey, ChangeReason]
     bounds: tuple[Bound, ...]
-    binding: int
-    limits: Limits
+    lost: tuple[Lost, ...]
+    unmet: Mapping[PlacementKey, Limit]
     follows_plan: bool
     feedback: FeedbackMemory
     floors: Mapping[StageName, int]
@@ -100,9 +101,9 @@ def _goal(
     found, staying = raised.raised[key], list[Bound]()
     follows_plan = key in follows.pipelines or not stays
     if _has_no_plan(assessment, raised.fleet, stays=stays):
-        staying = list(no_plan.bounds(assessment, unraised))
+        staying = assessment.bounds.allowed(no_plan.bounds(assessment, unraised))
     elif not follows_plan:
-        staying = list(tolerance.bounds(assessment))
+        staying = assessment.bounds.allowed(tolerance.bounds(assessment))
     planned = found.replicas
     if staying:
         still, shared = resolve(staying, keys), follows.shared(key)
@@ -112,28 +113,26 @@ def _goal(
     # The plan has weighed the declared minimums against the caps: what it has left out is not asked for again.
     firm = [replace(own, least=None) if own.level is Level.DECLARED else own for own in stated if own.level < Level.SLA]
     kept = [bound for bound in raised.bounds[key] if bound.mechanism is measured_miss.KEEP] if stays else []
-    limits = resolve([*firm, *kept], keys)
+    inside = not (staying or kept or any(own.level is not Level.DECLARED for own in firm))  # as plans are anyway
+    limits = NO_LIMITS if inside else resolve([*firm, *kept], keys)
     replicas = {own: limits.clamped(own, found.replicas[own]) for own in keys}
     held = kept and replicas != {own: resolve(firm, keys).clamped(own, found.replicas[own]) for own in keys}
     if staying and replicas == planned:
         staying = []  # the plan is no other
-    step = [
-        *steps.bounds(assessment, replicas),
-        *leaving_nodes.bounds(assessment, {own: min(replicas[own], planned[own]) for own in keys}),
-    ]
-    one = resolve(step, keys)
+    wanted = {own: min(replicas[own], planned[own]) for own in keys}
+    step = assessment.bounds.allowed([*steps.bounds(assessment, replicas), *leaving_nodes.bounds(assessment, wanted)])
+    one = resolve(step, keys) if step else NO_LIMITS
     after = {own: one.clamped(own, replicas[own]) for own in keys}
-    bounds = [*stated, *_floors_of(raised, key), *kept, *staying, *step]
-    bind = [bound for bound in bounds if _binds(bound, after if bound.level is Level.STEP else replicas)]
+    bounds = (*stated, *_floors_of(raised, key), *kept, *staying, *step)
     return Goal(
         planned=planned,
         replicas=replicas,
         next=after,
         holds=tuple(_holds(assessment, raised, replicas, after, [*staying, *step, *(kept if held else ())])),
         reasons=reasons_of(assessment, after, unraised, bounds, repriced),
-        bounds=(*bind, *(bound for bound in bounds if bound not in bind)),
-        binding=len(bind),
-        limits=limits,
+        bounds=bounds,
+        lost=(*assessment.bounds.reach.lost, *limits.lost),
+        unmet=found.refused,
         follows_plan=follows_plan,
         feedback=raised.feedback[key].memory,
         floors=raised.floors(key),
@@ -150,15 +149,6 @@ def _has_no_plan(assessment: Assessment, fleet: FleetPlan, *, stays: bool) -> bo
     if assessment.demand.demand is None or no_plan.lacks_pool(assessment, plan):
         return True
     return stays and plan.sla_unreachable
-
-
-def _binds(bound: Bound, replicas: Mapping[PlacementKey, int]) -> bool:
-    """Whether `replicas` are where `bound` has its least or its most."""
-    if bound.key is None:
-        count = sum(count for key, count in replicas.items() if key[0] == bound.stage)
-    else:
-        count = replicas[bound.key]
-    return (bound.least is not None and 0 < count == bound.least) or bound.most == count
 
 
 def _holds(
@@ -198,7 +188,7 @@ def _holds(
         *of(steps.MAX_STEP),
         *idle.holds(assessment, after),
     ]
-    for (stage, pool), limit in raised.raised[key].refused.items():
+    for (stage, pool), limit in raised.raised[key].refused.items():  # those of its own budget are in `unmet`
         if limit.name is not None:
             detail = details.no_capacity(pool, limit)
             held.append(Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=detail))

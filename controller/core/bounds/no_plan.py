@@ -10,7 +10,7 @@ from optimizer.plan import PipelinePlan
 
 NO_PLAN = Mechanism(
     name="no plan",
-    level=Level.SLA,
+    level=Level.COST,
     evidence=Evidence.PIPELINE,
     does="where no plan serves anything, because of the SLA or of a missing pool, the current replicas stay",
     planned=False,

@@ -25,6 +25,8 @@ def reasons_of(
     reasons: dict[PlacementKey, ChangeReason] = {}
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.pool) for placement in stage.placements]
+        if all(assessment.current[key] == after[key] for key in keys):
+            continue
         own = sorted((bound for bound in bounds if bound.stage == stage.name), key=lambda bound: bound.level)
         for key in keys:
             if assessment.current[key] != after[key]:

@@ -16,21 +16,31 @@ from optimizer.model import PipelineKey
 
 
 def with_bounds(
-    assessments: Sequence[Assessment], snapshot: Snapshot, availability: Availability, policy: Policy
+    assessments: Sequence[Assessment],
+    snapshot: Snapshot,
+    availability: Availability,
+    policy: Policy,
+    without: str | None = None,
 ) -> Sequence[Assessment]:
     """Return `assessments` with their bounds, and with the optimizer's input inside them.
 
-    The limits of a shared stage are those of the pipeline that declares it.
+    The limits of a shared stage are those of the pipeline that declares it. `without` names a mechanism to leave out.
     """
-    bounded = {each.key: replace(each, bounds=_stated(each, snapshot, availability, policy)) for each in assessments}
+    bounded = {
+        each.key: replace(each, bounds=_stated(each, snapshot, availability, policy, Bounds(without=without)))
+        for each in assessments
+    }
     return tuple(_within(each, bounded) for each in bounded.values())
 
 
-def _stated(assessment: Assessment, snapshot: Snapshot, availability: Availability, policy: Policy) -> Bounds:
+def _stated(
+    assessment: Assessment, snapshot: Snapshot, availability: Availability, policy: Policy, none: Bounds
+) -> Bounds:
+    """Return the bounds of a pipeline; `none` are those without any mechanism."""
     found = rules.evaluate_rules(
         assessment.state, assessment.profile, snapshot.pools, now_s=snapshot.now_s, interval_s=policy.interval_s
     )
-    stated: list[Bound] = [
+    known = [
         *not_ours.bounds(assessment),
         *outages.bounds(assessment, availability, policy.composition),
         *pins.bounds(assessment),
@@ -40,14 +50,17 @@ def _stated(assessment: Assessment, snapshot: Snapshot, availability: Availabili
         *learning.floors(assessment, snapshot.now_s),
         *idle.bounds(assessment),
     ]
+    stated = none.allowed(known)
     keys = [key for key in assessment.current if key[0] not in assessment.spec.borrowed]
     # Replicas that are kept without data must fit budgets and pools with those of all others: the plan looks at that.
     # Floors are raised from what the plan leaves.
     firm = [own for own in stated if own.mechanism.planned and own.level not in (Level.MISSING_DATA, Level.FLOOR)]
     reach = resolve((own for own in firm if own.level < Level.FLOOR), keys)
-    savings = [*(own for own in firm if own.level is Level.COST), *learning.unmeasured(assessment, reach)]
-    return Bounds(
-        stated=(*stated, *(own for own in savings if own.mechanism is learning.UNMEASURED)),
+    unmeasured = none.allowed(learning.unmeasured(assessment, reach))
+    savings = [*(own for own in firm if own.level is Level.COST), *unmeasured]
+    return replace(
+        none,
+        stated=(*stated, *unmeasured),
         limits=resolve([*(own for own in firm if own.level < Level.FLOOR), *savings], keys) if savings else reach,
         reach=reach,
         kept=_kept(stated, reach),

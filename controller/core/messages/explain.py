@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from controller.core.messages.bounds import bounds_in_force
 from controller.core.messages.measured import measured_words
 from controller.core.messages.missed import missed_briefly, missed_words
 from controller.core.messages.phrases import (
@@ -34,7 +35,7 @@ from controller.core.messages.sentences import (
     silent_rule,
     spend_of_budget,
 )
-from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.spec import Mode
 from profiler.samples import Absence
 
@@ -70,8 +71,19 @@ def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
         *_section("Why", _why(decision)),
         *_section("Why not more", _why_not_more(decision)),
         *_section("Why not now", _why_not_now(decision, now_s)),
+        *_section("Bounds", bounds_in_force(decision)),
         *_section("What would change it", _what_would_change(decision)),
     ]
+
+
+def without_bound(decision: PipelineDecision, other: Decision, mechanism: str) -> list[str]:
+    """Return what `other` decides, which was made without the bounds of `mechanism`, beside `decision`."""
+    (own,) = (each for each in other.pipelines if each.key == decision.key)
+    same = own.goal == decision.goal and own.desired == decision.desired
+    lines = [f"the same: {mechanism} does not bind"] if same else [*change_words(own)] or ["no change"]
+    if own.plan is not None and decision.plan is not None:
+        lines.append(f"{planned_words(own.plan)}, instead of {money(decision.plan.cost_per_hour)}")
+    return _section(f"Without {mechanism}", lines)
 
 
 def _what(decision: PipelineDecision) -> Iterator[str]:

@@ -89,7 +89,7 @@ def raise_plans(
         )
         loops[each.key] = loop
         own = [*measured_miss.bounds(each, loop.memory), *feedback.bounds(each, plan, loop.memory), *probes]
-        for bound in own:
+        for bound in each.bounds.allowed(own):
             owner, moved = _addressed(each, bound)
             if owner in stated and (owner == each.key or each.acting):
                 stated[owner].append(moved)

@@ -4,7 +4,7 @@ A mechanism (`controller.core.bounds`) is a pure function that states bounds. On
 pipeline into limits (`controller.core.bounds.resolution`), and plans are made inside these.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from math import inf
@@ -166,7 +166,8 @@ class Bounds:
     these, and so is the SLA where it needs them. `kept` has the replicas that plans keep where budgets and pools allow
     it, because data is missing. `rules` has every threshold rule with its reading, and `rule_memories` their state for
     the next cycle. `failures` has the placements that fail although their pool delivers, and `uncreated_since_s` since
-    when desired replicas have not been created.
+    when desired replicas have not been created. `without` names a mechanism that is left out, for people who ask what
+    it does.
     """
 
     stated: tuple[Bound, ...] = ()
@@ -177,6 +178,11 @@ class Bounds:
     rule_memories: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     failures: Mapping[PlacementKey, PlacementFailure] = field(default_factory=dict)
     uncreated_since_s: Mapping[PlacementKey, float] = field(default_factory=dict)
+    without: str | None = None
+
+    def allowed(self, bounds: Iterable[Bound]) -> list[Bound]:
+        """Return `bounds` without those of the mechanism that is left out."""
+        return [bound for bound in bounds if bound.mechanism.name != self.without]
 
     def of(self, *mechanisms: Mechanism) -> Iterator[Bound]:
         """Yield the bounds that one of `mechanisms` has stated."""

@@ -11,7 +11,7 @@ from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey, Target
 from optimizer.model import PipelineKey, PoolName, StageName
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.plan import Limit, PipelinePlan, Plan
 from profiler.samples import Absence, DeviceFault, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
 
@@ -248,7 +248,9 @@ class PipelineDecision:
     needed. `shared` has the stages that serve other pipelines too. `mismatches` are placements whose pods are not on
     their pool, or do not fit as declared. `budgets` has the ComputeBudgets of the pipeline, by name, with what they
     allow now in USD per hour. `miss` is set while the latency exceeds the SLA. `starting` has the replicas that are
-    desired and not ready. `faulty` has the replicas whose devices report errors, or are throttled.
+    desired and not ready. `faulty` has the replicas whose devices report errors, or are throttled. `bounds` are all
+    bounds in force, `lost` those that are not kept in full, and `goal` where the pipeline goes inside them. `unmet`
+    has the limits that leave no room for the floors of stages, by the placement where they have none.
     """
 
     spec: PipelineSpec
@@ -276,8 +278,9 @@ class PipelineDecision:
     starting: tuple[StartingReplicas, ...] = ()
     faulty: tuple[FaultyReplica, ...] = ()
     bounds: "tuple[Bound, ...]" = ()
-    binding: int = 0
     lost: "tuple[Lost, ...]" = ()
+    goal: Mapping[PlacementKey, int] = field(default_factory=dict)
+    unmet: Mapping[PlacementKey, Limit] = field(default_factory=dict)
 
     @property
     def refused(self) -> float | None:

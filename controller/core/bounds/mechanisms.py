@@ -1,0 +1,45 @@
+"""All mechanisms in order of precedence: what comes first is never broken for what comes later."""
+
+from controller.core.bounds import (
+    declared,
+    feedback,
+    idle,
+    learning,
+    leaving_nodes,
+    measured_miss,
+    missing_data,
+    no_plan,
+    not_ours,
+    outages,
+    pins,
+    rules,
+    steps,
+    tolerance,
+)
+
+MECHANISMS = (
+    not_ours.NOT_ACTING,
+    not_ours.TARGETS,
+    not_ours.BORROWED,
+    not_ours.POOLS,
+    not_ours.SPEND,
+    outages.OUTAGE,
+    outages.TRIAL,
+    pins.PIN,
+    missing_data.NEVER_DOWN,
+    declared.REPLICAS,
+    declared.QUALITY,
+    measured_miss.KEEP,
+    leaving_nodes.REPLACE,
+    rules.RULE,
+    feedback.FEEDBACK,
+    learning.LEARN,
+    learning.PROBE,
+    no_plan.NO_PLAN,
+    tolerance.TOLERANCE,
+    idle.IDLE,
+    learning.UNMEASURED,
+    outages.PATIENT_TRIAL,
+    steps.MAX_STEP,
+)
+"""Of a level, the order of the mechanisms says nothing: their bounds count together."""
