@@ -225,6 +225,7 @@ $(DOCS_STAMP): requirements-docs.lock
 docs-renew: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the list of reasons, the reference
 	@PYTHONPATH=tests/support $(BIN)/python -m quoted_output
 	@PYTHONPATH=tests/support $(BIN)/python -m reasons_document docs/reasons.md
+	@PYTHONPATH=tests/support $(BIN)/python -m bounds_document
 	@PYTHONPATH=tests/support $(BIN)/python -m metrics_document docs/metrics.md
 	@PYTHONPATH=tests/support $(BIN)/python -m backtest_document docs/adoption.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reference_documents

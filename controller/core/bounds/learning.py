@@ -34,7 +34,7 @@ UNMEASURED = Mechanism(
     name="placement that was never measured",
     level=Level.COST,
     evidence=Evidence.PLACEMENT,
-    does="a placement whose service times nobody knows gets no replica to save money, only where the SLA needs it",
+    does="a placement whose service times are not known gets no replica to save money, only where the SLA needs it",
 )
 
 BUSY = 0.9

@@ -20,7 +20,7 @@ TARGETS = Mechanism(
     name="missing workload",
     level=Level.NOT_OURS,
     evidence=Evidence.PLACEMENT,
-    does="a stage one of whose workloads cannot be read or scaled stays as it is",
+    does="a stage with a workload that cannot be read or scaled stays as it is",
     planned=False,
 )
 BORROWED = Mechanism(
