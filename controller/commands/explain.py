@@ -43,9 +43,9 @@ INTERRUPTED = 130
 )
 @click.option(
     "--without",
-    metavar="MECHANISM",
-    help="With --from-record and PIPELINE: also what would be decided without a mechanism whose bounds are in the "
-    "explanation, such as 'threshold rule'.",
+    metavar="NAME",
+    help="With --from-record and PIPELINE: also what would be decided without the mechanism NAME, such as "
+    "'threshold rule'. The explanation names those with bounds in force.",
 )
 @click.option("--changes", is_flag=True, help="Show what happened instead: one line per change and cause.")
 @duration_option("--since", "period_s", "Show the changes in this time, such as 1h, as well.")

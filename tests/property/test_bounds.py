@@ -182,3 +182,22 @@ def test_once_nothing_changes_the_same_snapshot_changes_nothing(snapshot: Snapsh
         snapshot = applied(snapshot, decision, after_s=0.0)
     again = decide(applied(snapshot, decision, after_s=0.0), Policy())
     assert not any(pipeline.changes for pipeline in again.pipelines)
+
+
+@settings(max_examples=25, deadline=None)
+@given(snapshots())
+def test_a_placement_that_changes_direction_does_so_because_a_bound_has_ended(snapshot: Snapshot) -> None:
+    """Time passes, and nothing else changes but the replicas and what the decisions leave to the next one."""
+    last: dict[tuple[str, PlacementKey], tuple[bool, PipelineDecision]] = {}
+    for _ in range(40):
+        decision = decide(snapshot, Policy())
+        for pipeline in decision.pipelines:
+            for change in pipeline.changes:
+                name, grows = (pipeline.key, (change.stage, change.pool)), change.after > change.before
+                grew, before = last.get(name, (grows, pipeline))
+                if grew is not grows:
+                    ended = [own for own in before.bounds if own.until_s is not None and own.until_s <= decision.now_s]
+                    window = before.demand.planned != pipeline.demand.planned  # the scale-down window has ended
+                    assert window or any(own.stage == change.stage for own in ended), f"{name}: {change}"
+                last[name] = grows, pipeline
+        snapshot = applied(snapshot, decision)

@@ -49,15 +49,19 @@ class RuleResults:
 
 def bounds(assessment: Assessment, results: RuleResults) -> Iterator[Bound]:
     """Yield the floors of the rules that have fired, for stages that the pipeline scales itself."""
+    cooldowns_s = {(stage.name, rule.name): rule.cooldown_s for stage in assessment.spec.stages for rule in stage.rules}
     for state in results.states:
         if state.floor is not None and state.stage not in assessment.spec.borrowed:
-            memory = results.memories[(state.stage, state.name)]
+            key = (state.stage, state.name)
+            memory = results.memories[key]
+            clear_s = memory.clear_since_s
             yield Bound(
                 mechanism=RULE,
                 stage=state.stage,
                 least=state.floor,
                 change=ChangeReason.RULE,
                 since_s=memory.holds_since_s,
+                until_s=None if clear_s is None else clear_s + cooldowns_s[key],
             )
 
 
