@@ -14,8 +14,6 @@ from profiler.stages import PipelineProfile, PlacementProfile, StageProfile, to_
 
 UNMEASURED = ServiceLaw(fixed_s=1e-6)
 """The service law in plans of a stage of which nothing was ever measured: it takes no part of the SLA."""
-MOST_REPLICAS = 1_000_000
-"""The most replicas of a placement that nothing limits."""
 NO_REPLICAS: Mapping[PlacementKey, int] = MappingProxyType({})
 
 
@@ -93,7 +91,8 @@ def inside(pipeline: Pipeline, limits: Limits) -> Pipeline:
         key = (stage.name, placement.pool)
         if key not in limits.lower and key not in limits.upper:
             return placement.min_replicas, placement.max_replicas
-        return limits.least(key), int(min(limits.most(key), MOST_REPLICAS))
+        least = limits.least(key)
+        return least, int(limits.most(key)) if key in limits.upper else max(least, placement.max_replicas)
 
     bounded = pipeline.bounded(within)
     if all(limits.floors.get(stage.name) for stage in bounded.stages):

@@ -134,7 +134,8 @@ def replanned(
         if any(found.of(key).served_fraction < plans[key].served_fraction for key in keys):
             continue
         raised = {key: found.of(key) for key in keys if key in replicas}
-        if common is not None and {own.key for own in common.pipelines} == {own.key for own in problem.pipelines}:
+        same = common is not None and {own.key for own in common.pipelines} == {own.key for own in problem.pipelines}
+        if common is not None and same and not fleet.unreachable:
             common = replace(found, pipelines=tuple(raised.get(own.key, own) for own in common.pipelines))
         plans |= raised
     return replace(fleet, plan=common, plans=plans)

@@ -168,14 +168,16 @@ def replanned_apart(
 ) -> FleetPlan:
     """Return `fleet` with plans that have at least `replicas` for some pipelines, each made alone.
 
-    The plans of the turns stay as they are. A pipeline that awaits its turn keeps its current replicas as its plan.
+    The plans of the turns stay as they are. So do those of pipelines that share stages, which cannot be planned alone,
+    and of those that await their turn, whose plan is their current replicas.
     """
     holdings, by_key = Holdings(assessments, {}, pools, budgets), {each.key: each for each in assessments}
     plans = dict(fleet.plans)
     for each in assessments:
         if each.acting:
             holdings.pay_for(each, plans[each.key].replicas())
-    for key in sorted(replicas.keys() - fleet.waiting):
+    shared = {key for key in replicas if any(stage.sharing for stage in fleet.pipelines[key].stages)}
+    for key in sorted(replicas.keys() - fleet.waiting - shared):
         holdings.release(by_key[key])
         (plan,) = _planned_apart([with_floors(fleet.pipelines[key], replicas[key])], holdings, holdings, pools, policy)
         if plan.served_fraction >= plans[key].served_fraction:
