@@ -224,12 +224,11 @@ class Room:
 
     def _refusal(self, assessment: Assessment, counts: Mapping[PlacementKey, int], key: PlacementKey) -> Limit | None:
         """Return the limit that has no room for one more replica of `key` beside `counts`, None where it fits."""
-        ledger, spec = self._ledger, assessment.spec
-        if ledger.cost_of(assessment, {**counts, key: counts[key] + 1}) > spec.budget_per_hour + EPSILON:
-            return Limit(kind=LimitKind.BUDGET)
-        if (assessment.key, key) not in ledger.after:
-            return None
-        return ledger.limit_beyond(assessment.key, key, runs=counts[key] < assessment.current[key])
+        if (assessment.key, key) in self._ledger.after:
+            return self._ledger.limit_beyond(assessment.key, key, runs=counts[key] < assessment.current[key])
+        # A pipeline that only reads workloads of others has no replicas in the ledger, but a budget.
+        cost_per_hour = self._ledger.cost_of(assessment, {**counts, key: counts[key] + 1})
+        return Limit(kind=LimitKind.BUDGET) if cost_per_hour > assessment.spec.budget_per_hour + EPSILON else None
 
 
 def _most(assessment: Assessment, key: PlacementKey) -> float:
