@@ -20,7 +20,6 @@ from controller.core.bounds import (
 from controller.core.bounds.reasons import reasons_of
 from controller.core.bounds.resolution import resolve
 from controller.core.messages import details
-from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.floors import FloorPlan
 from controller.core.plan.following import Following
 from controller.core.plan.ledger import Ledger
@@ -97,18 +96,17 @@ def _goal(
 ) -> Goal:
     """Return the goal of a pipeline. With `stays`, it may keep replicas that are good enough."""
     key, keys = assessment.key, tuple(assessment.current)
-    unraised, asked = raised.unraised[key], raised.asked(assessment)
+    unraised, planned = raised.unraised[key], raised.raised[key].replicas
     found, staying = raised.raised[key], list[Bound]()
     follows_plan = key in follows.pipelines or not stays
-    if _has_no_plan(assessment, raised.fleet, stays=stays):
+    if no_plan.is_none(assessment, raised.fleet.plans[key], pressed=not stays):
         staying = assessment.bounds.allowed(no_plan.bounds(assessment, unraised))
     elif not follows_plan:
         staying = assessment.bounds.allowed(tolerance.bounds(assessment))
-    planned = found.replicas
     if staying:
         still, shared = resolve(staying, keys), follows.shared(key)
         base = {own: count if own[0] in shared else still.clamped(own, count) for own, count in unraised.items()}
-        found = raised.room.raised(assessment, base, asked)
+        found = raised.room.raised(assessment, base, raised.asked(assessment))
     stated = [bound for bound in assessment.bounds.stated if bound.mechanism is not not_ours.NOT_ACTING]
     # The plan has weighed the declared minimums against the caps: what it has left out is not asked for again.
     firm = [replace(own, least=None) if own.level is Level.DECLARED else own for own in stated if own.level < Level.SLA]
@@ -142,13 +140,6 @@ def _goal(
             if bound.mechanism in (outages.TRIAL, outages.PATIENT_TRIAL) and bound.key and bound.most is not None
         },
     )
-
-
-def _has_no_plan(assessment: Assessment, fleet: FleetPlan, *, stays: bool) -> bool:
-    plan = fleet.plans[assessment.key]
-    if assessment.demand.demand is None or no_plan.lacks_pool(assessment, plan):
-        return True
-    return stays and plan.sla_unreachable
 
 
 def _holds(

@@ -17,16 +17,19 @@ NO_PLAN = Mechanism(
 )
 
 
-def is_none(assessment: Assessment, plan: PipelinePlan) -> bool:
-    """Return whether `plan` serves nothing although there may be load that it should serve.
+def is_none(assessment: Assessment, plan: PipelinePlan, *, pressed: bool) -> bool:
+    """Return whether there is no plan to follow: no demand was ever observed, or `plan` serves nothing.
 
-    A plan without a stage whose only pool does not exist is no plan for the other stages.
+    A pipeline that is `pressed`, because it holds what the fleet is short of, follows also a plan that serves nothing.
     """
-    return plan.sla_unreachable or lacks_pool(assessment, plan)
+    return assessment.demand.demand is None or lacks_pool(assessment, plan) or (plan.sla_unreachable and not pressed)
 
 
 def lacks_pool(assessment: Assessment, plan: PipelinePlan) -> bool:
-    """Return whether `plan` serves nothing because a pool does not exist."""
+    """Return whether `plan` serves nothing because a pool does not exist.
+
+    A plan without a stage whose only pool does not exist is no plan for the other stages.
+    """
     return bool(assessment.missing.pools) and plan.served_fraction <= 0
 
 
