@@ -175,6 +175,7 @@ def _holds(
         *missing_data.holds(assessment),
         *not_ours.missing_target_holds(assessment),
         *outages.holds(assessment),
+        *leaving_nodes.holds(assessment),
         *pins.holds(assessment, replicas),
         *of(steps.MAX_STEP),
         *idle.holds(assessment, after),

@@ -4,12 +4,10 @@ import math
 from collections.abc import Mapping
 
 from controller.core.state.snapshot import ServingReplica, TargetState
-from controller.core.state.spec import GROUP_KIND, Target
+from controller.core.state.spec import Target
 
 FIRST_TO_GO = -1_000_000_000
 """The deletion cost of pods to remove first: far below any value that another controller writes."""
-_HEEDED = ("Deployment", "ReplicaSet", GROUP_KIND)
-"""Kinds whose controller respects the deletion cost of pods."""
 
 
 def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, float], after: int) -> Mapping[str, int]:
@@ -21,7 +19,7 @@ def deletion_costs(state: TargetState, target: Target, sessions: Mapping[str, fl
     controllers wrote are replaced only on the pods to remove.
     """
     goes = state.ready - after
-    if target.kind not in _HEEDED or goes <= 0 or not (sessions or state.leaving):
+    if not target.heeds_costs or goes <= 0 or not (sessions or state.leaving):
         return {}
 
     def rank(replica: ServingReplica) -> tuple[bool, bool, float, str]:

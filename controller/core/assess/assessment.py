@@ -119,7 +119,7 @@ class Assessment:
 
     @property
     def leaving(self) -> Mapping[PlacementKey, int]:
-        """Return how many ready replicas of each placement are on nodes that are being removed, zeros left out."""
+        """Return how many ready replicas of each placement are to be replaced: their nodes are being removed."""
         return _leaving(self.state)
 
     @property
@@ -248,8 +248,13 @@ def _planned(demand: DemandState) -> float:
 
 
 def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
-    """Return how many ready replicas of each placement are on nodes that are being removed, where there are any."""
-    return {key: target.leaving for key, target in state.found() if target.leaving}
+    """Return how many ready replicas of each placement are to be replaced because their nodes are being removed.
+
+    Only where Sluice chooses which replicas go: other controllers would remove the replacements.
+    """
+    placements = state.spec.placements()
+    found = {key: target.leaving for key, target in state.found() if target.leaving}
+    return {key: count for key, count in found.items() if placements[key].target.heeds_costs}
 
 
 def _profiler_input(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.core.assess.assessment import Assessment
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
-from controller.core.state.decision import ChangeReason
+from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.snapshot import TargetState
 from controller.core.state.spec import PlacementKey
 
@@ -31,3 +31,13 @@ def bounds(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Iterat
         if target.ready - leaving < wanted[key]:
             least = int(min(wanted[key] + leaving, assessment.bounds.limits.most(key)))
             yield Bound(mechanism=REPLACE, stage=key[0], pool=key[1], least=least, change=ChangeReason.NODES_LEAVING)
+
+
+def holds(assessment: Assessment) -> Iterator[Hold]:
+    """Yield a hold for placements on such nodes whose controller chooses itself which replicas go.
+
+    A StatefulSet removes its last replicas: replacements would be the next ones to go, without end.
+    """
+    for (stage, pool), target in assessment.state.found():
+        if target.leaving and (stage, pool) not in assessment.leaving and stage not in assessment.spec.borrowed:
+            yield Hold(reason=HoldReason.NODES_LEAVING, stage=stage, pool=pool)

@@ -61,6 +61,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.FRAGMENTED: "the pool has free capacity, but no node can schedule this pod; planned without it",
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
     HoldReason.NOT_CREATED: "replicas are not created; planned without them",
+    HoldReason.NODES_LEAVING: "nodes are being removed; the workload's controller replaces the replicas when they end",
     HoldReason.ROLLING_OUT: "a roll-out is in progress; its surge does not count against the pool",
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
@@ -398,7 +399,9 @@ def replicas_words(decision: PipelineDecision) -> str:
 
 def planned_words(plan: PipelinePlan) -> str:
     """Return a plan as text: predicted latency with its error bar, cost, and number of changed replicas."""
-    latency = "not served" if plan.latency_s is None else latency_words(plan.latency_s, plan.latency_error)
+    latency = "no load" if plan.feasible else "not served"
+    if plan.latency_s is not None:
+        latency = latency_words(plan.latency_s, plan.latency_error)
     replayed = "" if plan.replay.latency_s is None else f" (replayed: {duration(plan.replay.latency_s)})"
     words = f"planned: {latency}{replayed} at {money(plan.cost_per_hour)}"
     if plan.moved_replicas:

@@ -52,6 +52,7 @@ class HoldReason(Enum):
     CANNOT_START = "CannotStart"
     NOT_CREATED = "NotCreated"
     ROLLING_OUT = "RollingOut"
+    NODES_LEAVING = "NodesLeaving"
     ON_TRIAL = "OnTrial"
     POOL_NOT_FOUND = "PoolNotFound"
     SLA_UNREACHABLE = "SLAUnreachable"

@@ -100,6 +100,11 @@ class Target:
         return f"{self.kind}/{self.name}"
 
     @property
+    def heeds_costs(self) -> bool:
+        """Whether its controller lets Sluice choose which replicas go, by their deletion costs."""
+        return self.kind in ("Deployment", "ReplicaSet", GROUP_KIND)
+
+    @property
     def is_group(self) -> bool:
         """Whether the target is an Auto Scaling group."""
         return self.kind == GROUP_KIND

@@ -136,6 +136,18 @@ class TestNodesThatAreToGo:
             decided = decide(a_snapshot(state, fleet=self.fleet()), Policy()).pipelines[0]  # type: ignore[arg-type]
             assert moves(decided) == expected
 
+    def test_a_controller_that_chooses_itself_who_goes_gets_no_replacements(self, planner: Planner) -> None:
+        """A StatefulSet would remove the replacements first: two started and two ended in every minute."""
+        planner.wants({VAD: 4, ENCODER: 3})
+        vad, encoder = a_spec().stages
+        first, *others = encoder.placements
+        own = replace(first, target=replace(first.target, kind="StatefulSet"))
+        spec = replace(a_spec(), stages=(vad, replace(encoder, placements=(own, *others))))
+        state = a_state(spec, replicas={VAD: 4, ENCODER: named("a", "b", "c", leaving=("c",))})
+        decision = decide(a_snapshot(state, fleet=self.fleet()), Policy()).pipelines[0]  # type: ignore[arg-type]
+        assert not decision.changes
+        assert HoldReason.NODES_LEAVING in {hold.reason for hold in decision.holds}
+
     def test_where_there_is_no_plan_without_the_nodes_what_runs_on_them_serves_to_the_end(
         self, planner: Planner
     ) -> None:
