@@ -28,18 +28,14 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
         if stage.shared_from is not None:
             continue
         if stage.name not in idle:
-            yield Bound(mechanism=REPLICAS, stage=stage.name, least=1, change=ChangeReason.BOUNDS)
+            yield REPLICAS.on(stage.name, least=1, change=ChangeReason.BOUNDS)
         for placement in stage.placements:
             prior = placement.prior
-            yield Bound(
-                mechanism=REPLICAS,
-                stage=stage.name,
-                pool=placement.pool,
+            yield REPLICAS.on(
+                (stage.name, placement.pool),
                 least=prior.min_replicas,
                 most=prior.max_replicas,
                 change=ChangeReason.BOUNDS,
             )
             if most_wer is not None and prior.wer is not None and prior.wer > most_wer:
-                yield Bound(
-                    mechanism=QUALITY, stage=stage.name, pool=placement.pool, most=0, change=ChangeReason.QUALITY
-                )
+                yield QUALITY.on((stage.name, placement.pool), most=0, change=ChangeReason.QUALITY)

@@ -67,12 +67,8 @@ class Feedback:
 def bounds(assessment: Assessment, plan: PipelinePlan, memory: FeedbackMemory) -> Iterator[Bound]:
     """Yield the floors of the stages whose plan is below what the measured latency has shown to be needed."""
     for stage, least in floors(memory, assessment, plan).items():
-        yield Bound(
-            mechanism=FEEDBACK,
-            stage=stage,
-            least=least,
-            change=ChangeReason.MEASURED_MISS,
-            since_s=assessment.state.memory.missed_since_s,
+        yield FEEDBACK.on(
+            stage, least=least, change=ChangeReason.MEASURED_MISS, since_s=assessment.state.memory.missed_since_s
         )
 
 

@@ -41,7 +41,7 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
     """Yield the bounds of the stages that are idle."""
     since_s = assessment.demand.idle_since_s
     for stage in sorted(idle_stages(assessment)):
-        yield Bound(mechanism=IDLE, stage=stage, most=0, change=ChangeReason.IDLE, since_s=since_s)
+        yield IDLE.on(stage, most=0, change=ChangeReason.IDLE, since_s=since_s)
 
 
 def holds(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Iterator[Hold]:

@@ -67,9 +67,8 @@ def floors(assessment: Assessment, now_s: float) -> Iterator[Bound]:
             continue
         total = max(1, sum(state.desired(stage.name, placement.pool) for placement in stage.placements))
         short = settled(stage, moved_at_s, now_s) and (refuses or _queues(own, state.spec.sla.latency_s))
-        yield Bound(
-            mechanism=LEARN,
-            stage=stage.name,
+        yield LEARN.on(
+            stage.name,
             least=2 * total if short else total,
             hold=Hold(reason=HoldReason.LEARNING, stage=stage.name),
             change=ChangeReason.LEARNING,
@@ -91,7 +90,7 @@ def unmeasured(assessment: Assessment, limits: Limits) -> Iterator[Bound]:
 
         for pool in never_measured(stage, profiles[stage.name], most):
             current = assessment.current[stage.name, pool]
-            yield Bound(mechanism=UNMEASURED, stage=stage.name, pool=pool, most=current)
+            yield UNMEASURED.on((stage.name, pool), most=current)
 
 
 def probes(
@@ -108,7 +107,7 @@ def probes(
         return
     others = sum(prices_per_hour[own] * count for own, count in planned.items() if own[0] == key[0])
     if others > 2 * prices_per_hour[key]:
-        yield Bound(mechanism=PROBE, stage=key[0], pool=key[1], least=1, change=ChangeReason.PROBE)
+        yield PROBE.on(key, least=1, change=ChangeReason.PROBE)
 
 
 def _probe(assessment: Assessment) -> PlacementKey | None:

@@ -30,7 +30,7 @@ def bounds(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Iterat
         assert isinstance(target, TargetState)
         if target.ready - leaving < wanted[key]:
             least = int(min(wanted[key] + leaving, assessment.bounds.limits.most(key)))
-            yield Bound(mechanism=REPLACE, stage=key[0], pool=key[1], least=least, change=ChangeReason.NODES_LEAVING)
+            yield REPLACE.on(key, least=least, change=ChangeReason.NODES_LEAVING)
 
 
 def holds(assessment: Assessment) -> Iterator[Hold]:

@@ -40,10 +40,8 @@ def bounds(assessment: Assessment, feedback: FeedbackMemory) -> Iterator[Bound]:
         return
     for key, count in assessment.current.items():
         if count and key[0] not in feedback.useless_until_s:
-            yield Bound(
-                mechanism=KEEP,
-                stage=key[0],
-                pool=key[1],
+            yield KEEP.on(
+                key,
                 least=count,
                 hold=Hold(reason=HoldReason.SLA_MISSED),
                 since_s=assessment.state.memory.missed_since_s,

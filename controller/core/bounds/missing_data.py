@@ -25,14 +25,12 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
     for key, count in assessment.current.items():
         own = assessment.never_down
         if count and key[0] not in assessment.spec.borrowed and (own or key[0] in assessment.missing.demands):
-            yield Bound(
-                mechanism=NEVER_DOWN,
-                stage=key[0],
-                pool=key[1],
+            yield NEVER_DOWN.on(
+                key,
                 least=count,
                 hold=first,
                 since_s=None if loss is None else loss.since_s,
-                stated_evidence=None if own else Evidence.OTHER_PIPELINE,
+                evidence=None if own else Evidence.OTHER_PIPELINE,
             )
 
 

@@ -42,4 +42,4 @@ def bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> Itera
             continue
         for key, placement in zip(keys, stage.placements, strict=True):
             least = max(assessment.current[key], min(placement.prior.min_replicas, planned[key]))
-            yield Bound(mechanism=NO_PLAN, stage=key[0], pool=key[1], least=least, most=least, hold=hold)
+            yield NO_PLAN.on(key, least=least, most=least, hold=hold)

@@ -53,7 +53,7 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
 
     def exactly(mechanism: Mechanism, key: PlacementKey, hold: Hold | None = None) -> Bound:
         count = assessment.current[key]
-        return Bound(mechanism=mechanism, stage=key[0], pool=key[1], least=count, most=count, hold=hold)
+        return mechanism.on(key, least=count, most=count, hold=hold)
 
     for key, count in assessment.current.items():
         if not assessment.acting:
@@ -65,7 +65,7 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
         if key[1] in assessment.missing.pools:
             yield exactly(POOLS, key, Hold(reason=HoldReason.POOL_NOT_FOUND, stage=key[0], pool=key[1]))
         if spend_unknown:
-            yield Bound(mechanism=SPEND, stage=key[0], pool=key[1], most=count)
+            yield SPEND.on(key, most=count)
 
 
 def _spend_unknown(assessment: Assessment) -> bool:

@@ -47,25 +47,21 @@ def bounds(assessment: Assessment, availability: Availability, composition: Comp
     for key, hold in _outages(assessment, availability):
         pool = hold.reason is HoldReason.POOL_UNAVAILABLE
         out[key] = _most(assessment, availability, key, failures.get(key))
-        yield Bound(
-            mechanism=OUTAGE,
-            stage=key[0],
-            pool=key[1],
+        yield OUTAGE.on(
+            key,
             most=out[key],
             hold=hold,
             change=ChangeReason.POOL if pool else ChangeReason.PLACEMENT,
             until_s=hold.until_s,
-            stated_evidence=Evidence.POOL if pool else None,
+            evidence=Evidence.POOL if pool else None,
         )
     trials = _trials(assessment, availability, out.keys())
     if not trials:
         return
     waits = _meets_sla(assessment, {key: most for key, most in out.items() if most is not None}, composition)
     for key, allowed in trials.items():
-        yield Bound(
-            mechanism=PATIENT_TRIAL if waits else TRIAL,
-            stage=key[0],
-            pool=key[1],
+        yield (PATIENT_TRIAL if waits else TRIAL).on(
+            key,
             most=assessment.current[key] + allowed,
             hold=Hold(reason=HoldReason.ON_TRIAL, stage=key[0], pool=key[1]),
             change=ChangeReason.TRIAL,

@@ -22,15 +22,7 @@ PIN = Mechanism(
 def bounds(assessment: Assessment) -> Iterator[Bound]:
     """Yield the bounds of the pinned placements."""
     for key, pin in assessment.spec.overrides.pins.items():
-        yield Bound(
-            mechanism=PIN,
-            stage=key[0],
-            pool=key[1],
-            least=pin.fits,
-            most=pin.fits,
-            change=ChangeReason.PINNED,
-            until_s=pin.until_s,
-        )
+        yield PIN.on(key, least=pin.fits, most=pin.fits, change=ChangeReason.PINNED, until_s=pin.until_s)
 
 
 def holds(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Iterator[Hold]:

@@ -55,9 +55,8 @@ def bounds(assessment: Assessment, results: RuleResults) -> Iterator[Bound]:
             key = (state.stage, state.name)
             memory = results.memories[key]
             clear_s = memory.clear_since_s
-            yield Bound(
-                mechanism=RULE,
-                stage=state.stage,
+            yield RULE.on(
+                state.stage,
                 least=state.floor,
                 change=ChangeReason.RULE,
                 since_s=memory.holds_since_s,

@@ -52,10 +52,8 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
             ups -= max(0, change)
             downs -= max(0, -change)
             if current[key] + change != goal[key]:
-                yield Bound(
-                    mechanism=MAX_STEP,
-                    stage=key[0],
-                    pool=key[1],
+                yield MAX_STEP.on(
+                    key,
                     least=current[key] + min(0, change),
                     most=current[key] + max(0, change),
                     hold=Hold(reason=HoldReason.STEP_LIMITED, stage=key[0]),

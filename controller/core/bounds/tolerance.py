@@ -30,7 +30,7 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
     """Yield the bounds of a pipeline whose replicas are good enough."""
     hold = Hold(reason=HoldReason.WITHIN_TOLERANCE)
     for key, count in assessment.current.items():
-        yield Bound(mechanism=TOLERANCE, stage=key[0], pool=key[1], least=count, most=count, hold=hold)
+        yield TOLERANCE.on(key, least=count, most=count, hold=hold)
 
 
 def good_enough(

@@ -132,7 +132,7 @@ def _aimed(
     return {
         key: current[key]
         if key[0] in assessment.spec.borrowed
-        else max(count if assessment.key in follows.pipelines or key[0] in shared else current[key], key in probed)
+        else max(count if assessment.key in follows.pipelines or key[0] in shared else current[key], int(key in probed))
         for key, count in planned.items()
     }
 
@@ -141,7 +141,7 @@ def _attainable(
     room: "Room", assessment: Assessment, planned: Mapping[PlacementKey, int], least: Mapping[StageName, int]
 ) -> Mapping[PlacementKey, int]:
     """Return `planned`, raised to the floors `least` and to those of other mechanisms."""
-    wanted = [Bound(mechanism=feedback.FEEDBACK, stage=stage, least=count) for stage, count in least.items()]
+    wanted = [feedback.FEEDBACK.on(stage, least=count) for stage, count in least.items()]
     return room.raised(assessment, planned, [*_floors_before(assessment), *wanted]).replicas
 
 

@@ -73,6 +73,33 @@ class Mechanism:
     does: str
     planned: bool = True
 
+    def on(
+        self,
+        where: PlacementKey | StageName,
+        *,
+        least: int | None = None,
+        most: int | None = None,
+        hold: Hold | None = None,
+        change: ChangeReason | None = None,
+        since_s: float | None = None,
+        until_s: float | None = None,
+        evidence: Evidence | None = None,
+    ) -> "Bound":
+        """Return a bound of this mechanism on a placement, or on a whole stage."""
+        stage, pool = where if isinstance(where, tuple) else (where, None)
+        return Bound(
+            mechanism=self,
+            stage=stage,
+            pool=pool,
+            least=least,
+            most=most,
+            hold=hold,
+            change=change,
+            since_s=since_s,
+            until_s=until_s,
+            stated_evidence=evidence,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
