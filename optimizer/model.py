@@ -22,7 +22,7 @@ PipelineKey = NewType("PipelineKey", str)
 LATENCY_FACTORS = (0.5, 2.0)
 """Bounds of the factor by which a measured latency may correct the model. Where more replicas do not lower a latency, a
 factor without bounds would grow with every replica that it adds. A correction at a bound is reported; what users feel
-is met by steps of capacity that are taken back if they do not help (`controller.core.act.feedback`)."""
+is met by steps of capacity that are taken back if they do not help (`controller.core.bounds.feedback`)."""
 MOST_PASSED = 100.0
 """The highest pass ratio."""
 

@@ -171,7 +171,7 @@ class FeedbackStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackMemory:
-    """The capacity that a measured miss of the SLA has led to, whatever the plan (`controller.core.act.feedback`).
+    """The capacity that a measured miss of the SLA has led to, whatever the plan (`controller.core.bounds.feedback`).
 
     `floors` has the least replicas of the stages that got a step. `misses` counts the last cycles in which the measured
     latency exceeded the SLA, as far as it matters. `step` is under observation, None: no step is. `kept` has the first

@@ -29,7 +29,7 @@ class Outcome(Enum):
 
 
 class HoldReason(Enum):
-    """Why a change is held back; `messages.decisions.HOLDS` has the texts. The values are condition reasons."""
+    """Why a change is held back; `messages.sentences.HOLDS` has the texts. The values are condition reasons."""
 
     PAUSED = "Paused"
     PINNED = "Pinned"
