@@ -154,11 +154,16 @@ def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
         target = assessment.state.target(*key)
         if isinstance(target, TargetMissing) or key[0] in assessment.spec.borrowed:
             continue
-        stated = placement.prior.per_instance
-        match = target.match
-        fits = match.fits if match.fits is not None and match.fits < stated else None
-        if match.outside or fits is not None:
-            yield Mismatch(stage=key[0], pool=key[1], outside=match.outside, per_instance=stated, fits=fits)
+        stated, match = placement.stated_per_instance, target.match
+        counted = placement.prior.per_instance if stated is not None else None
+        if match.outside or counted is not None or match.fits == 0:
+            yield Mismatch(
+                stage=key[0],
+                pool=key[1],
+                outside=match.outside,
+                per_instance=placement.prior.per_instance if stated is None else stated,
+                fits=0 if match.fits == 0 else counted,
+            )
 
 
 def _faulty_scrapes(assessment: Assessment) -> Iterator[tuple[PlacementKey, Scrapes]]:

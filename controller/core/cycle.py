@@ -19,7 +19,7 @@ from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
 from controller.core.plan.floors import Room, raise_plans
 from controller.core.plan.following import following
 from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns, replanned_apart
-from controller.core.plan.ledger import Ledger
+from controller.core.plan.ledger import ledger_of
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
@@ -47,7 +47,7 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     else:
         fleet = plan_fleet(assessments, pools, policy, budgets)
         replan = partial(replanned, fleet, assessments, policy)
-    ledger = Ledger(snapshot.pipelines, pools, policy.budget_per_hour, cost_shares=fleet.cost_shares, budgets=budgets)
+    ledger = ledger_of(assessments, pools, policy.budget_per_hour, cost_shares=fleet.cost_shares, budgets=budgets)
     shortage = ledger.shortage()
     pressed = {each.key for each in assessments if shortage.affects(each)}
     follows = following(assessments, fleet, ledger, policy, pressed)

@@ -13,7 +13,7 @@ from controller.core.bounds.tolerance import in_time
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.large_fleet import AT_ONCE
-from controller.core.plan.ledger import Ledger, Scope
+from controller.core.plan.ledger import Ledger, Scope, ledger_of
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
@@ -108,16 +108,19 @@ def roll_out(
 
     `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it.
     """
-    ledger = Ledger(
-        snapshot.pipelines,
+    ledger = ledger_of(
+        assessments,
         snapshot.pools,
         policy.budget_per_hour,
         trials=trials,
         cost_shares=fleet.cost_shares,
         budgets=group_budgets(snapshot),
     )
-    above = ledger.above_cap(ledger.observed_per_hour())
-    spent = {budget.name: ledger.observed_per_hour(budget) for budget in ledger.budgets}
+    # What is asked for by workloads that Sluice does not scale is told like spend, and takes nothing from the others.
+    above = ledger.above_cap(ledger.observed_per_hour() + ledger.claimed_per_hour(None))
+    spent = {
+        budget.name: ledger.observed_per_hour(budget) + ledger.claimed_per_hour(budget) for budget in ledger.budgets
+    }
     exceeded = {budget.name for budget in ledger.budgets if ledger.above_cap(spent[budget.name], budget)}
     small = len(assessments) <= AT_ONCE  # each recommendation takes time in proportion to the fleet
     candidates = [
@@ -138,7 +141,8 @@ def roll_out(
     }
     pipelines: dict[PipelineKey, PipelineRollout] = {}
     for assessment in assessments:
-        key, spend = assessment.key, ledger.observed_per_hour(assessment.key)
+        key = assessment.key
+        spend = ledger.observed_per_hour(key) + ledger.claimed_per_hour(key)
         budgets = {budget.name: budget.per_hour for budget in ledger.groups_of(key)}
         pipelines[key] = PipelineRollout(
             desired={own: _desired(assessment, own, ledger) for own in assessment.current},
@@ -351,7 +355,7 @@ def _serving(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mappin
 def _desired(assessment: Assessment, key: PlacementKey, ledger: Ledger) -> int:
     """Return the replicas of a placement after this cycle; those of a shared stage are in the books of its owner."""
     owner, stage = assessment.spec.borrowed.get(key[0], (assessment.key, key[0]))
-    return ledger.after.get((owner, (stage, key[1])), assessment.current[key])
+    return ledger.desired(owner, (stage, key[1]), assessment.current[key])
 
 
 def _carried(

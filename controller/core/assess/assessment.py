@@ -142,8 +142,27 @@ class Assessment:
 
     @property
     def held(self) -> Mapping[PlacementKey, int]:
-        """Return the desired replicas of every placement, 0 where another pipeline owns the workload."""
-        return {key: count if self.state.target(*key).owner is None else 0 for key, count in self.current.items()}
+        """Return the replicas of every placement that count against others, 0 where another pipeline owns the workload.
+
+        They are the desired ones where Sluice scales them. Of a pipeline that does not act, only those that have a node
+        count: what is desired beyond them is `claimed`.
+        """
+        counts = self.current if self.acting else {key: target.placed for key, target in self.state.found()}
+        return {key: counts.get(key, 0) if self.state.target(*key).owner is None else 0 for key in self.current}
+
+    @property
+    def claimed(self) -> Mapping[PlacementKey, int]:
+        """Return the replicas that a pipeline which does not act desires beyond those `held`."""
+        if self.acting:
+            return {}
+        found = {key: target.observed - target.placed for key, target in self.state.found() if target.owner is None}
+        return {key: count for key, count in found.items() if count > 0}
+
+    @property
+    def existing(self) -> Mapping[PlacementKey, int]:
+        """Return the desired replicas of every placement that exist; see `present`."""
+        there = {key: target.existing for key, target in self.state.found()}
+        return {key: min(count, there.get(key, 0)) for key, count in self.present.items()}
 
     @property
     def present(self) -> Mapping[PlacementKey, int]:

@@ -23,7 +23,8 @@ def settled(stage: StageSpec, stages_moved_at_s: Mapping[StageName, float], now_
 def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
     """Return the snapshot with what was learned where nothing is declared: variation, start-up times, session slots.
 
-    Learned service laws are in the profile, which has their error bars. What is learned of a shared stage is learned by
+    How many replicas fill an instance is taken from the nodes, where they show something else than declared. Learned
+    service laws are in the profile, which has their error bars. What is learned of a shared stage is learned by
     the pipeline that it belongs to.
     """
     states = tuple(map(_with_numbers, snapshot.pipelines))
@@ -37,19 +38,35 @@ def with_learned_numbers(snapshot: Snapshot) -> Snapshot:
 
 
 def _with_numbers(state: PipelineState) -> PipelineState:
-    learned = state.memory.learned
-    if not (learned.startups_s or learned.session_slots or learned.sessions_held or learned.cvs):
+    learned, placements = state.memory.learned, state.spec.placements()
+    sizes = {
+        key: size
+        for key, target in state.found()
+        if (size := target.per_instance(placements[key].prior.per_instance)) != placements[key].prior.per_instance
+    }
+    if not (sizes or learned.startups_s or learned.session_slots or learned.sessions_held or learned.cvs):
         return state
     stages = tuple(
         replace(
             stage,
             placements=tuple(
-                _learned(placement, (stage.name, placement.pool), learned) for placement in stage.placements
+                _sized(
+                    _learned(placement, (stage.name, placement.pool), learned), sizes.get((stage.name, placement.pool))
+                )
+                for placement in stage.placements
             ),
         )
         for stage in state.spec.stages
     )
     return replace(state, spec=replace(state.spec, stages=stages))
+
+
+def _sized(placement: PlacementSpec, per_instance: int | None) -> PlacementSpec:
+    """Return the placement with `per_instance` replicas per instance, unchanged where this is None."""
+    if per_instance is None:
+        return placement
+    prior = replace(placement.prior, per_instance=per_instance)
+    return replace(placement, prior=prior, stated_per_instance=placement.prior.per_instance)
 
 
 def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> PlacementSpec:

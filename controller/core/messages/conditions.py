@@ -310,7 +310,7 @@ def _placements_match(decision: PipelineDecision) -> ConditionValue:
     outside = [found for found in decision.mismatches if found.outside]
     words = [f"{found.stage} on {found.pool}: {details.outside(found.outside)}" for found in outside]
     words += [
-        f"{found.stage} on {found.pool}: {details.too_many_per_instance(found.per_instance, found.fits)}"
+        f"{found.stage} on {found.pool}: {details.wrong_per_instance(found.per_instance, found.fits)}"
         for found in decision.mismatches
         if found.fits is not None
     ]

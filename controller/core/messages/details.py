@@ -135,8 +135,10 @@ def outside(pods: Mapping[str, str]) -> str:
     return f"{count_of(len(names), 'replica')} on other nodes: {', '.join(names[:_SHOWN])}{more}"
 
 
-def too_many_per_instance(per_instance: int, fits: int) -> str:
-    """Return the text about a `perInstance` that the allocatable resources of a node do not hold."""
+def wrong_per_instance(per_instance: int, fits: int) -> str:
+    """Return the text about a `perInstance` that is not what a node holds, or runs."""
+    if fits > per_instance:
+        return f"perInstance is {per_instance}, but a node runs {fits} on average; {fits} counts"
     return f"perInstance is {per_instance}, but the allocatable resources of a node hold {fits}"
 
 

@@ -8,14 +8,15 @@ from functools import partial
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, keeping, optimizer_pool, with_floors
 from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
-from controller.core.plan.ledger import EPSILON, Ledger, entries, totals_of
+from controller.core.plan.claims import Claims
+from controller.core.plan.ledger import EPSILON, entries, ledger_of, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.billing import Charge, costs_per_hour
-from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Pool, PoolName, Problem
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, Stage
+from optimizer.plan import LimitKind, PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
@@ -44,8 +45,9 @@ class FleetPlan:
     planned in turns, has no common plan: there, `planned` has the plan of each pipeline's last turn, and `waiting` the
     pipelines that had no turn yet. `unreachable` has the plans of pipelines for which no allocation meets the SLA, or
     none meets it for all of a load that nothing sheds; what `plans` has for them meets the lowest multiple of the SLA
-    that can be met. `cost_shares` says how the cost of shared
-    stages is split. `problems` has the problem that each of `plans` solves, none in a large fleet.
+    that can be met. `without_spares` has the pipelines whose declared
+    minimums the plans leave out for others. `cost_shares` says how the cost of shared stages is split. `problems` has
+    the problem that each of `plans` solves, none in a large fleet.
     """
 
     plan: Plan | None
@@ -55,6 +57,7 @@ class FleetPlan:
     planned: Mapping[PipelineKey, Planned] | None = None
     waiting: frozenset[PipelineKey] = frozenset()
     unreachable: Mapping[PipelineKey, PipelinePlan] = field(default_factory=dict)
+    without_spares: frozenset[PipelineKey] = frozenset()
     cost_shares: CostShares = field(default_factory=dict)
 
 
@@ -107,6 +110,11 @@ def _planned_group(
         pipelines={own.key: own for own in problem.pipelines},
         problems=dict.fromkeys((own.key for own in problem.pipelines), problem),
         unreachable=hopeless,
+        without_spares=frozenset(
+            each.key
+            for each, own in zip(group, problem.pipelines, strict=True)
+            if any(own.least().get(key, 0) < count for key, count in each.pipeline.least().items())
+        ),
     )
 
 
@@ -152,6 +160,7 @@ def _joined(one: FleetPlan, other: FleetPlan) -> FleetPlan:
             **{key: own for key, own in one.unreachable.items() if key not in other.plans},
             **other.unreachable,
         },
+        without_spares=(one.without_spares - other.plans.keys()) | other.without_spares,
     )
 
 
@@ -297,7 +306,44 @@ def planned_together(
         if all(own.feasible for own in plan.pipelines):
             return problem, plan
     problem = _problem(group, assessments, pools, policy, budgets, without_leaving=False)
-    return problem, _allocated(problem, advice, before)
+    plan = _allocated(problem, advice, before)
+    needs = _without_spares(problem, plan, group)
+    if needs == problem:
+        return problem, plan
+    found = _allocated(needs, advice, before)
+    served = sum(found.of(own.key).served_fraction - own.served_fraction for own in plan.pipelines)
+    return (needs, found) if served > 0 else (problem, plan)
+
+
+def _without_spares(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> Problem:
+    """Return `problem` without minimums of `replicas.min` where others lack what they take.
+
+    A minimum beyond the need of its pipeline ranks below the demand of others of the same and of higher priority. One
+    of higher priority keeps the replicas that it has. Where the plan leaves room, the minimum is raised as a floor.
+    """
+    short = [own for own in problem.pipelines if not plan.of(own.key).feasible]
+    if not short or len(problem.pipelines) == 1:
+        return problem
+    spares = {each.key: {bound.key for bound in each.bounds.spares()} for each in group}
+
+    def rivals(pipeline: Pipeline, pool: PoolName) -> list[Pipeline]:
+        return [
+            own for own in short if own.key != pipeline.key and _shares(problem, plan.of(own.key), own, pipeline, pool)
+        ]
+
+    def need(pipeline: Pipeline) -> Pipeline:
+        def bounded(stage: Stage, placement: Placement) -> tuple[int, int]:
+            least = placement.min_replicas
+            if least and (stage.name, placement.pool) in spares[pipeline.key]:
+                others = rivals(pipeline, placement.pool)
+                if others:
+                    outranks = pipeline.priority > max(own.priority for own in others)
+                    least = min(least, placement.current) if outranks else 0
+            return least, placement.max_replicas
+
+        return pipeline.bounded(bounded) if spares[pipeline.key] else pipeline
+
+    return replace(problem, pipelines=tuple(map(need, problem.pipelines)))
 
 
 def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKey, float]) -> Plan:
@@ -331,6 +377,16 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
     return _PLANS.get(key) or _PLANS.put(key, solve())
 
 
+def _shares(problem: Problem, plan: PipelinePlan, short: Pipeline, other: Pipeline, pool: PoolName) -> bool:
+    """Whether `short`, which is not served in full, could use what replicas of `other` on `pool` take."""
+    limit = plan.limited_by
+    if limit is not None and limit.kind is LimitKind.BUDGET:
+        return (limit.name is not None or problem.budget_per_hour is not None) and all(
+            {short.key, other.key} <= budget.pipelines for budget in problem.budgets if budget.name == limit.name
+        )
+    return any(placement.pool == pool for stage in short.stages for placement in stage.placements)
+
+
 def _problem(
     group: Sequence[Assessment],
     assessments: Sequence[Assessment],
@@ -360,16 +416,21 @@ def _problem(
         )
         for name, pool in pools.items()
     }
-    if any(assessment.spec.basis is Basis.INSTANCES for assessment in group):
-        left = {name: billed_pool(pool, instances[name], held.replicas(name).items()) for name, pool in pools.items()}
-    else:
-        left = {name: optimizer_pool(pool.spec, instances[name]) for name, pool in pools.items()}
     paid = _paid_per_hour(others, assessments, pools) if budgets else {}
     groups = tuple(
         replace(each, per_hour=max(0.0, each.per_hour - sum(paid.get(key, 0.0) for key in each.pipelines)))
         for each in budgets
         if not each.pipelines.isdisjoint(keys)
     )
+    if any(pool.claimed for pool in pools.values()) or any(each.claimed for each in others):
+        beside = Claims.beside(group, others, pools, budgets)
+        instances = {name: beside.instances(name, count) for name, count in instances.items()}
+        budget = None if budget is None else beside.money(budget, None)
+        groups = tuple(replace(each, per_hour=beside.money(each.per_hour, each.name)) for each in groups)
+    if any(assessment.spec.basis is Basis.INSTANCES for assessment in group):
+        left = {name: billed_pool(pool, instances[name], held.replicas(name).items()) for name, pool in pools.items()}
+    else:
+        left = {name: optimizer_pool(pool.spec, instances[name]) for name, pool in pools.items()}
     kept = affordable(group, left, budget, groups)
     return Problem(
         pipelines=tuple(
@@ -390,17 +451,20 @@ def _observed_per_hour(
 ) -> float:
     """Return the present spend for the replicas of `others`, which are part of `assessments`, in USD per hour."""
     if any(assessment.spec.basis is Basis.INSTANCES for assessment in others):
-        ledger = Ledger((assessment.state for assessment in assessments), pools, None)
+        ledger = ledger_of(assessments, pools, None)
         return sum(ledger.observed_per_hour(assessment.key) for assessment in others)
-    return sum(entry.observed_per_hour for assessment in others for entry in entries(assessment.state, pools).values())
+    return sum(
+        entry.observed_per_hour
+        for assessment in others
+        for entry in entries(assessment.state, pools, acting=assessment.acting).values()
+    )
 
 
 def _paid_per_hour(
     others: Sequence[Assessment], assessments: Sequence[Assessment], pools: Mapping[PoolName, PoolState]
 ) -> Mapping[PipelineKey, float]:
     """Return the present spend of each of `others`, in USD per hour: of shared stages its share."""
-    shares = served_cost_shares(assessments, {})
-    ledger = Ledger((assessment.state for assessment in assessments), pools, None, cost_shares=shares)
+    ledger = ledger_of(assessments, pools, None, cost_shares=served_cost_shares(assessments, {}))
     return {assessment.key: ledger.observed_per_hour(assessment.key) for assessment in others}
 
 

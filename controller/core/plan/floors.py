@@ -56,7 +56,7 @@ class FloorPlan:
 
     def asked(self, assessment: Assessment) -> Sequence[Bound]:
         """Return the bounds of a pipeline that its plan is raised to."""
-        return [*_floors_before(assessment), *_floors(self.bounds[assessment.key])]
+        return [*_floors_before(assessment, self.fleet), *_floors(self.bounds[assessment.key])]
 
 
 Replan = Callable[[Mapping[PipelineKey, Mapping[PlacementKey, int]]], FleetPlan]
@@ -83,7 +83,7 @@ def raise_plans(
             each,
             plan,
             _aimed(each, planned, follows, probes),
-            partial(_attainable, room, each, planned),
+            partial(_attainable, room, fleet, each, planned),
             now_s=now_s,
             interval_s=policy.interval_s,
         )
@@ -95,7 +95,7 @@ def raise_plans(
                 stated[owner].append(moved)
     raised: dict[PipelineKey, Raised] = {}
     for each in sorted(assessments, key=lambda own: (-own.spec.priority, own.key)):
-        asked = [*_floors_before(each), *_floors(stated[each.key])]
+        asked = [*_floors_before(each, fleet), *_floors(stated[each.key])]
         raised[each.key] = room.raised(each, unraised[each.key], asked)
         room.take(each, raised[each.key].replicas)
     more = {key: found.replicas for key, found in raised.items() if found.replicas != unraised[key]}
@@ -107,16 +107,19 @@ def raise_plans(
         feedback=loops,
         room=room,
         staying={
-            each.key: room.raised(each, each.current, [*_floors_before(each), *_floors(stated[each.key])]).replicas
+            each.key: room.raised(
+                each, each.current, [*_floors_before(each, fleet), *_floors(stated[each.key])]
+            ).replicas
             for each in assessments
             if each.key in more
         },
     )
 
 
-def _floors_before(assessment: Assessment) -> Sequence[Bound]:
-    """Return the floors that were stated before the plan."""
-    return _floors(assessment.bounds.stated)
+def _floors_before(assessment: Assessment, fleet: FleetPlan) -> Sequence[Bound]:
+    """Return the floors that were stated before the plan, and minimums that it has left out for others."""
+    spares = assessment.bounds.spares() if assessment.key in fleet.without_spares else ()
+    return [*spares, *_floors(assessment.bounds.stated)]
 
 
 def _floors(bounds: Iterable[Bound]) -> Sequence[Bound]:
@@ -138,11 +141,15 @@ def _aimed(
 
 
 def _attainable(
-    room: "Room", assessment: Assessment, planned: Mapping[PlacementKey, int], least: Mapping[StageName, int]
+    room: "Room",
+    fleet: FleetPlan,
+    assessment: Assessment,
+    planned: Mapping[PlacementKey, int],
+    least: Mapping[StageName, int],
 ) -> Mapping[PlacementKey, int]:
     """Return `planned`, raised to the floors `least` and to those of other mechanisms."""
     wanted = [feedback.FEEDBACK.on(stage, least=count) for stage, count in least.items()]
-    return room.raised(assessment, planned, [*_floors_before(assessment), *wanted]).replicas
+    return room.raised(assessment, planned, [*_floors_before(assessment, fleet), *wanted]).replicas
 
 
 def _addressed(assessment: Assessment, bound: Bound) -> tuple[PipelineKey, Bound]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import inf
+from math import ceil, inf
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -11,7 +11,14 @@ from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import billed_pool
 from controller.core.assess.shared import CostShares
 from controller.core.plan.nodes import Placed, instance_costs_per_hour
-from controller.core.state.snapshot import PipelineState, PoolState, TargetState, most_replicas, unaccounted_per_hour
+from controller.core.state.snapshot import (
+    PipelineState,
+    PoolState,
+    TargetState,
+    claimed_per_hour,
+    most_replicas,
+    unaccounted_per_hour,
+)
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.billing import Occupancy, occupancy
 from optimizer.model import Basis, GroupBudget, PipelineKey, Pool, PoolName, share_instances, whole_instances
@@ -129,7 +136,8 @@ NOT_SHARED: CostShares = MappingProxyType({})
 class Entry:
     """One placement in the ledger; `price_per_hour` is the price of a replica in USD.
 
-    `existing` counts the pods that run or start, `terminating` the pods that stop.
+    `existing` counts the pods that run or start, `terminating` the pods that stop. `placed` has those with a node where
+    Sluice does not scale the workload: only these count against others. None: Sluice scales it.
     """
 
     price_per_hour: float
@@ -137,20 +145,31 @@ class Entry:
     desired: int
     existing: int
     terminating: int
+    placed: int | None = None
 
     @property
     def observed_per_hour(self) -> float:
-        """Return the present spend in USD per hour: of the desired or the existing replicas, whichever are more."""
+        """Return the present spend in USD per hour, of the replicas `observed`."""
         return self.observed * self.price_per_hour
 
     @property
     def observed(self) -> int:
         """Return the replicas that count as present: the desired or the existing ones, whichever are more."""
-        return max(self.desired, self.existing + self.terminating)
+        return max(self.desired, self.existing + self.terminating) if self.placed is None else self.placed
+
+    @property
+    def counted(self) -> int:
+        """Return the replicas that count against others before any change."""
+        return self.desired if self.placed is None else self.placed
+
+    @property
+    def claimed(self) -> int:
+        """Return the replicas that are desired beyond those `placed`."""
+        return 0 if self.placed is None else max(0, self.desired, self.existing + self.terminating) - self.placed
 
     def occupied(self, desired: int) -> int:
         """Return the most replicas that exist on the way to `desired`: terminating ones count until they are gone."""
-        return most_replicas(desired, self.existing, self.terminating)
+        return desired if self.placed is not None else most_replicas(desired, self.existing, self.terminating)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +208,9 @@ class Ledger:
     `pools` are those of the snapshot. `after` has the desired replicas after the cycle, at first the present ones; the
     methods refer to `after`. Placements whose workload is missing or whose pool does not exist are left out.
     Unaccounted replicas count as spend of the fleet and as occupied instances.
+
+    Of workloads that Sluice does not scale, only the replicas with a node count. What is claimed beyond them refuses
+    further replicas, and takes none away.
     """
 
     def __init__(
@@ -200,16 +222,19 @@ class Ledger:
         trials: Mapping[PoolName, int] = NO_TRIALS,
         cost_shares: CostShares = NOT_SHARED,
         budgets: Sequence[GroupBudget] = (),
+        not_acting: Collection[PipelineKey] = (),
     ) -> None:
         """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines.
 
-        `cost_shares` says how the cost of shared stages is split. The fleet pays for each replica once. `budgets` are
-        the caps of groups of pipelines.
+        `not_acting` are the pipelines whose workloads Sluice does not scale. `cost_shares` says how the cost of shared
+        stages is split. The fleet pays for each replica once. `budgets` are the caps of groups of pipelines.
         """
         states = tuple(states)
         self.pools = pools
         self._entries = {
-            (state.spec.key, key): entry for state in states for key, entry in entries(state, pools).items()
+            (state.spec.key, key): entry
+            for state in states
+            for key, entry in entries(state, pools, acting=state.spec.key not in not_acting).items()
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
         self._ceilings = {name for name, pool in pools.items() if pool.firm}
@@ -228,8 +253,14 @@ class Ledger:
             self._payers[name] = tuple(key for key in shares if key in self._budgets)
             for payer, share in shares.items():
                 self._paid.setdefault(payer, []).append((name, share))
+        self._claimed: dict[PoolName, list[tuple[int, int]]] = {
+            name: list(pool.claimed.items()) for name, pool in pools.items()
+        }
+        for name, entry in self._entries.items():
+            if entry.claimed:
+                self._claimed[name[1][1]].append((entry.per_instance, entry.claimed))
         self.after = Replicas(
-            {name: entry.desired for name, entry in self._entries.items()},
+            {name: entry.counted for name, entry in self._entries.items()},
             {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
             occupied={name: entry.occupied for name, entry in self._entries.items()},
         )
@@ -239,6 +270,11 @@ class Ledger:
         for key, count in replicas.items():
             if (pipeline, key) in self.after:
                 self.after[(pipeline, key)] = count
+
+    def desired(self, pipeline: PipelineKey, key: PlacementKey, current: int) -> int:
+        """Return the replicas of a placement after the cycle: `current` where Sluice scales none."""
+        entry = self._entries.get((pipeline, key))
+        return current if entry is None or entry.placed is not None else self.after[(pipeline, key)]
 
     def placements(self, pipeline: PipelineKey) -> Sequence[tuple[PipelineKey, PlacementKey]]:
         """Return the placements of `pipeline` that the ledger has."""
@@ -256,6 +292,19 @@ class Ledger:
             for payer, name, entry, share in self._of(scope)
         )
         return observed + self._unaccounted_of(scope)
+
+    def existing_per_hour(self, scope: Scope, pipelines: Collection[PipelineKey]) -> float:
+        """Return what `scope` pays for the replicas of `pipelines` that exist, in USD per hour."""
+        return sum(
+            share
+            * (
+                self._whole.running_per_hour[name]
+                if payer in self._whole.pipelines
+                else min(entry.observed, entry.existing + entry.terminating) * entry.price_per_hour
+            )
+            for payer, name, entry, share in self._of(scope)
+            if name[0] in pipelines
+        )
 
     def cost_per_hour(self, scope: Scope = None) -> float:
         """Return the cost of `scope` after all changes, in USD per hour."""
@@ -317,6 +366,17 @@ class Ledger:
         """Whether the desired replicas need more instances of `pool` than may be used."""
         return self.instances(pool) > self._limits[pool]
 
+    def _full(self, pool: PoolName) -> bool:
+        """Whether the desired replicas and those claimed need more instances of `pool` than may be used."""
+        if not self._claimed[pool]:
+            return self.overfull(pool)
+        return self.after.totals.occupancy(pool, self._claimed[pool]).instances > self._limits[pool]
+
+    def claimed_per_hour(self, scope: Scope) -> float:
+        """Return the cost of the replicas that `scope` would pay for, and that have no node, in USD per hour."""
+        paid = sum(share * entry.claimed * entry.price_per_hour for _, _, entry, share in self._of(scope))
+        return paid + (sum(map(claimed_per_hour, self.pools.values())) if scope is None else 0.0)
+
     def crowded(self, pool: PoolName) -> bool:
         """Whether replicas would occupy more instances of `pool`, while the changes happen, than its ceiling allows.
 
@@ -346,15 +406,27 @@ class Ledger:
 
     def refusal(self, pipeline: PipelineKey, key: PlacementKey) -> Limit | None:
         """Return the limit that one more replica would exceed while the changes happen, None when it fits."""
-        return self._limit(pipeline, key, self.spend_per_hour, lambda: self.overfull(key[1]) or self.crowded(key[1]))
+        return self._limit(
+            pipeline,
+            key,
+            lambda scope: self.spend_per_hour(scope) + self.claimed_per_hour(scope),
+            lambda: self._full(key[1]) or self.crowded(key[1]),
+        )
 
     def limit_beyond(self, pipeline: PipelineKey, key: PlacementKey, *, runs: bool = False) -> Limit | None:
         """Return the limit that one more replica would exceed after all changes, None when it fits then.
 
-        A replica that `runs` may stay on nodes that are not ready for a moment.
+        A replica that `runs` may stay on nodes that are not ready for a moment, and gives way to no claim.
         """
-        stays = runs and key[1] not in self._ceilings
-        return self._limit(pipeline, key, self.cost_per_hour, lambda: not stays and self.overfull(key[1]))
+        if runs:
+            stays = key[1] not in self._ceilings
+            return self._limit(pipeline, key, self.cost_per_hour, lambda: not stays and self.overfull(key[1]))
+        return self._limit(
+            pipeline,
+            key,
+            lambda scope: self.cost_per_hour(scope) + self.claimed_per_hour(scope),
+            lambda: self._full(key[1]),
+        )
 
     def _limit(
         self, pipeline: PipelineKey, key: PlacementKey, paid: Callable[[Scope], float], full: Callable[[], bool]
@@ -465,10 +537,34 @@ class Ledger:
         )
 
 
-def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mapping[PlacementKey, Entry]:
+def ledger_of(
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    fleet_budget_per_hour: float | None,
+    *,
+    trials: Mapping[PoolName, int] = NO_TRIALS,
+    cost_shares: CostShares = NOT_SHARED,
+    budgets: Sequence[GroupBudget] = (),
+) -> Ledger:
+    """Return the ledger of `assessments`, see `Ledger`."""
+    return Ledger(
+        (each.state for each in assessments),
+        pools,
+        fleet_budget_per_hour,
+        trials=trials,
+        cost_shares=cost_shares,
+        budgets=budgets,
+        not_acting=frozenset(each.key for each in assessments if not each.acting),
+    )
+
+
+def entries(
+    state: PipelineState, pools: Mapping[PoolName, PoolState], *, acting: bool = True
+) -> Mapping[PlacementKey, Entry]:
     """Return the ledger's values for the placements of `state` that have a workload and an existing pool.
 
-    Placements whose workload another pipeline owns are left out: the replicas count there.
+    `acting` says whether Sluice scales them. Placements whose workload another pipeline owns are left out: the replicas
+    count there.
     """
     priced: dict[PlacementKey, Entry] = {}
     for key, placement in state.spec.placements().items():
@@ -481,6 +577,7 @@ def entries(state: PipelineState, pools: Mapping[PoolName, PoolState]) -> Mappin
                 desired=target.desired,
                 existing=target.existing,
                 terminating=target.terminating,
+                placed=None if acting else target.placed,
             )
     return priced
 
@@ -516,7 +613,8 @@ class Payments:
 class Holdings:
     """The instances and the money that each pipeline holds, to plan one pipeline alone with what is left.
 
-    A pipeline holds the current replicas that it owns, or its planned ones where it acts and they are more.
+    A pipeline holds the current replicas that it owns, or its planned ones where it acts and they are more. What those
+    claim that do not act leaves no room for further replicas, and takes away none that exist.
     """
 
     def __init__(
@@ -535,9 +633,53 @@ class Holdings:
         self._fleet = Payments()
         self._groups = [(budget, Payments()) for budget in budgets]
         self._held: dict[PipelineKey, Mapping[PlacementKey, int]] = {}
+        self._existing: dict[PipelineKey, Assessment] = {}
         for assessment in assessments:
             self.hold(assessment, planned.get(assessment.key, {}))
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
+        self._claimed, self._claimed_per_hour = self._claims(assessments)
+
+    def _claims(self, assessments: Sequence[Assessment]) -> tuple[Mapping[PoolName, float], Mapping[str | None, float]]:
+        """Return the claimed instances of each pool, and the claimed money of each budget by name (None: the fleet)."""
+        instances = {
+            name: sum(count / size for size, count in pool.claimed.items()) for name, pool in self._pools.items()
+        }
+        money: dict[str | None, float] = {None: sum(map(claimed_per_hour, self._pools.values()))}
+        for each in assessments:
+            for key, count in each.claimed.items():
+                placement = each.spec.placements()[key]
+                if placement.pool not in self._pools:
+                    continue
+                instances[placement.pool] += count / placement.prior.per_instance
+                price = self._pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
+                for name in (None, *(budget.name for budget, _ in self._groups if each.key in budget.pipelines)):
+                    money[name] = money.get(name, 0.0) + count * price
+        return instances, money
+
+    def _present(self, pool: PoolName) -> float:
+        """Return the instances of `pool` that replicas of the released pipelines occupy."""
+        return sum(
+            count / each.spec.placements()[key].prior.per_instance
+            for each in self._existing.values()
+            for key, count in each.existing.items()
+            if key[1] == pool
+        )
+
+    def _present_per_hour(self) -> float:
+        """Return the cost of the replicas of the released pipelines that exist, in USD per hour."""
+        return sum(
+            count * self._pools[key[1]].spec.replica_price_per_hour(each.spec.placements()[key].prior.per_instance)
+            for each in self._existing.values()
+            for key, count in each.existing.items()
+            if key[1] in self._pools
+        )
+
+    def _unclaimed(self, left_per_hour: float, budget: str | None) -> float:
+        """Return how much of what is left of a budget may be planned with, in USD per hour."""
+        claimed = self._claimed_per_hour.get(budget, 0.0)
+        if not claimed:
+            return max(0.0, left_per_hour)
+        return max(0.0, left_per_hour - claimed, min(left_per_hour, self._present_per_hour()))
 
     def hold(self, assessment: Assessment, planned: Mapping[PlacementKey, int]) -> None:
         """Count the current replicas of a pipeline, and the `planned` ones where it acts, as held.
@@ -565,6 +707,7 @@ class Holdings:
     def release(self, assessment: Assessment) -> None:
         """Count no replica of a pipeline as held."""
         self._count(assessment, {})
+        self._existing[assessment.key] = assessment
 
     def _count(self, assessment: Assessment, after: Mapping[PlacementKey, int]) -> None:
         before = self._held.get(assessment.key, {})
@@ -582,10 +725,14 @@ class Holdings:
             for paid in groups:
                 paid.move(spec, size, was, now, basis=basis, share=assessment.cost_share(key[0]))
         self._held[assessment.key] = after
+        self._existing.pop(assessment.key, None)
 
     def left(self, pool: PoolName) -> int:
         """Return the instances of `pool` that no pipeline holds, without those that are being removed."""
-        return max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
+        left = max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
+        if not self._claimed[pool]:
+            return left
+        return max(0, left - ceil(self._claimed[pool]), min(left, ceil(self._present(pool))))
 
     def pool_left(self, pool: PoolName) -> Pool:
         """Return `pool` with the instances that no pipeline holds, for plans that count whole instances."""
@@ -596,12 +743,15 @@ class Holdings:
         if budget_per_hour is None:
             return None
         held = self._fleet.per_hour(self._totals, self._billed)
-        return max(0.0, budget_per_hour - self._unaccounted_per_hour - held)
+        return self._unclaimed(budget_per_hour - self._unaccounted_per_hour - held, None)
 
     def budgets_left(self, pipelines: Collection[PipelineKey]) -> tuple[GroupBudget, ...]:
         """Return the budgets of the groups of `pipelines`, with the part that no pipeline holds."""
         return tuple(
-            replace(budget, per_hour=max(0.0, budget.per_hour - paid.per_hour(self._totals, self._billed)))
+            replace(
+                budget,
+                per_hour=self._unclaimed(budget.per_hour - paid.per_hour(self._totals, self._billed), budget.name),
+            )
             for budget, paid in self._groups
             if not budget.pipelines.isdisjoint(pipelines)
         )

@@ -211,6 +211,12 @@ class Bounds:
         """Return `bounds` without those of the mechanism that is left out."""
         return [bound for bound in bounds if bound.mechanism.name != self.without]
 
+    def spares(self) -> Iterator[Bound]:
+        """Yield the declared minimums of placements that are the strongest reason for their least count."""
+        for side in self.reach.lower.values():
+            if side.bound is not None and side.bound.level is Level.DECLARED and side.bound.key is not None:
+                yield side.bound
+
     def of(self, *mechanisms: Mechanism) -> Iterator[Bound]:
         """Yield the bounds that one of `mechanisms` has stated."""
         return (bound for bound in self.stated if bound.mechanism in mechanisms)

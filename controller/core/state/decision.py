@@ -111,8 +111,9 @@ class Hold:
 class Mismatch:
     """What a placement says of its pool and the cluster shows otherwise.
 
-    `outside` are replicas on nodes that are not of the pool, each with its node. `fits` is how many replicas the
-    allocatable resources of an instance hold, where this is less than the declared `per_instance`, else None.
+    `outside` are replicas on nodes that are not of the pool, each with its node. `fits` is how many replicas an
+    instance holds where this is not the declared `per_instance`, else None: fewer by the allocatable resources of a
+    node, or more because nodes run more.
     """
 
     stage: StageName

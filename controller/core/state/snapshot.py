@@ -103,6 +103,25 @@ class TargetState:
         """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
 
+    def per_instance(self, declared: int) -> int:
+        """Return how many replicas fill an instance: as `declared`, unless the cluster shows otherwise.
+
+        No more do than the allocatable resources of a node hold, and no fewer than nodes run on average.
+        """
+        nodes = [replica.node for replica in self.serving if replica.node and replica.name not in self.match.outside]
+        runs = -(-len(nodes) // len(set(nodes))) if nodes else 0
+        return max(1, runs, declared if self.match.fits is None else min(declared, self.match.fits))
+
+    @property
+    def observed(self) -> int:
+        """Return the replicas that count as present: the desired or the existing ones, whichever are more."""
+        return max(self.desired, self.existing + self.terminating)
+
+    @property
+    def placed(self) -> int:
+        """Return how many replicas have a node of the pool, terminating ones included: they occupy instances of it."""
+        return max(0, self.existing - len(self.pending) - len(self.match.outside)) + self.terminating
+
     @property
     def uncreated(self) -> int:
         """Return how many desired replicas do not exist, although nothing is seen that their creation waits for.
@@ -297,8 +316,9 @@ class PoolState:
 
     `zones` is the number of zones of the ready nodes. `leaving_instances` of the ready nodes are being removed: they
     are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
-    that no cycle can change: their workload cannot be read, or their pipeline is invalid. Its keys are the numbers of
-    replicas per instance.
+    that no cycle can change: their workload cannot be read, their pipeline is invalid, or none owns them any more. Its
+    keys are the numbers of replicas per instance. `claimed` counts those that are desired there beyond them and have no
+    node: nothing grows into the room that they may need, and nothing is removed for them.
 
     `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
     match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines,
@@ -314,6 +334,7 @@ class PoolState:
     leaving_instances: int = 0
     unread: str = ""
     unaccounted: Mapping[int, int] = field(default_factory=dict)
+    claimed: Mapping[int, int] = field(default_factory=dict)
     node_pool: NodePoolState | None = None
     shared_nodes: Mapping[PoolName, tuple[str, ...]] = field(default_factory=dict)
     node_zones: Mapping[str, str] = field(default_factory=dict)
@@ -401,6 +422,11 @@ class PoolState:
         if self.ceiling is not None:
             instances = min(instances, max(0, self.ceiling - whole_instances(self.unaccounted.items())))
         return max(self.open_limit, instances)
+
+
+def claimed_per_hour(pool: PoolState) -> float:
+    """Return the cost of the replicas that are claimed on `pool` in USD per hour."""
+    return sum(count / per_instance for per_instance, count in pool.claimed.items()) * pool.spec.price_per_hour
 
 
 def unaccounted_per_hour(pools: Iterable[PoolState]) -> float:

@@ -129,7 +129,8 @@ class PlacementSpec:
     """A declared placement: `prior` has its bounds and the declared service law, `startup_s` is its start-up time.
 
     Where `declared` is false, `prior` and `startup_s` have the placeholders of this module, and no session slots.
-    `source` and `confidence` say where the service law comes from and how reliable it is.
+    `source` and `confidence` say where the service law comes from and how reliable it is. `stated_per_instance` is the
+    declared number of replicas per instance where the cluster shows another one, which is then in `prior`.
     """
 
     target: Target
@@ -138,6 +139,7 @@ class PlacementSpec:
     declared: Declared = Declared()
     source: str | None = None
     confidence: str | None = None
+    stated_per_instance: int | None = None
 
     @property
     def pool(self) -> PoolName:
