@@ -38,7 +38,7 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
         tuple(assess(state, snapshot, policy, launches_s=launches, shared=shared) for state in snapshot.pipelines)
     )
     # Bound: what each mechanism allows, and the plan inside that.
-    availability = find_availability(snapshot)
+    availability = find_availability(snapshot, frozenset(each.key for each in assessments if not each.acting))
     assessments = with_bounds(assessments, snapshot, availability, policy, without)
     pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
     if len(assessments) > AT_ONCE:

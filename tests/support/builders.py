@@ -223,7 +223,7 @@ def a_target(
     pending_since_s: Sequence[float] = (),
     stranded_since_s: Sequence[float] = (),
     starting_since_s: Sequence[float] = (),
-    words: str = "0/3 nodes are available",
+    words: str = "0/3 nodes are available: 3 node(s) were unschedulable.",
     nodes: Mapping[str, int] | None = None,
 ) -> TargetState:
     def waiting(since_s: Sequence[float], reason: str) -> tuple[PendingReplica, ...]:

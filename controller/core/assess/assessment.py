@@ -1,7 +1,8 @@
 """Assesses each pipeline before planning: its profile, its demand, and what of it is missing."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from controller.core.assess.conflicts import conflicting, conflicts
@@ -12,7 +13,7 @@ from controller.core.state.bound import NO_BOUNDS, Bounds
 from controller.core.state.carry_over import Conflict
 from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
-from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
+from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, StageKey
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from profiler.profile import profile_pipeline
@@ -60,7 +61,8 @@ class Assessment:
     stage last started or stopped: what is measured until a window later is not of the present replicas.
 
     `conflicts` are changes by other controllers to replicas that Sluice wrote; `conflicting` are the placements that
-    Sluice does not write to because of them.
+    Sluice does not write to because of them. `leaving` has how many replicas of placements are to be replaced, because
+    their nodes are being removed, or have not been ready for long.
 
     `bounds` are those of the mechanisms (`controller.core.bounds.stated` adds them), and `pipeline` is then within
     their limits. `fallback` is the same without the bounds that only save money, None where these make no difference.
@@ -77,6 +79,7 @@ class Assessment:
     missing: Missing
     conflicts: Mapping[PlacementKey, Conflict]
     conflicting: Mapping[PlacementKey, str | Conflict]
+    leaving: Mapping[PlacementKey, int] = field(default_factory=dict)
     bounds: Bounds = NO_BOUNDS
     fallback: Pipeline | None = None
 
@@ -116,11 +119,6 @@ class Assessment:
         """Whether no replica may be removed, because metrics or a workload are missing."""
         missing = self.missing
         return self.demand_missing or bool(missing.samples or missing.too_new or missing.targets)
-
-    @property
-    def leaving(self) -> Mapping[PlacementKey, int]:
-        """Return how many ready replicas of each placement are to be replaced: their nodes are being removed."""
-        return _leaving(self.state)
 
     @property
     def owners(self) -> frozenset[PipelineKey]:
@@ -237,7 +235,7 @@ def assess(
         targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
         pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
     )
-    leaving = _leaving(state)
+    leaving = _leaving(state, snapshot)
     changes = conflicts(state, now_s)
     return Assessment(
         state=state,
@@ -258,6 +256,7 @@ def assess(
         current=current,
         missing=missing,
         conflicts=changes,
+        leaving=leaving,
         conflicting=conflicting(state, changes, now_s),
     )
 
@@ -266,14 +265,26 @@ def _planned(demand: DemandState) -> float:
     return rounded_up(demand.demand or 0.0)
 
 
-def _leaving(state: PipelineState) -> Mapping[PlacementKey, int]:
-    """Return how many ready replicas of each placement are to be replaced because their nodes are being removed.
+def _leaving(state: PipelineState, snapshot: Snapshot) -> Mapping[PlacementKey, int]:
+    """Return how many replicas of each placement are to be replaced, because their nodes are being removed or are dead.
 
-    Only where Sluice chooses which replicas go: other controllers would remove the replacements.
+    A node is dead that has not been ready for the pool's deadline. Only where Sluice chooses which replicas go: other
+    controllers would remove the replacements.
     """
     placements = state.spec.placements()
-    found = {key: target.leaving for key, target in state.found() if target.leaving}
-    return {key: count for key, count in found.items() if placements[key].target.heeds_costs}
+
+    def dead(key: PlacementKey, target: TargetState) -> int:
+        pool = snapshot.pools.get(key[1])
+        waits_s = math.inf if pool is None else pool.spec.pending_deadline_s
+        late = [replica for replica in target.stranded if snapshot.now_s - replica.since_s >= waits_s]
+        return min(len(late), max(0, target.desired - target.ready))
+
+    found = {
+        key: target.leaving + dead(key, target)
+        for key, target in state.found()
+        if placements[key].target.heeds_costs and (target.leaving or target.stranded)
+    }
+    return {key: count for key, count in found.items() if count}
 
 
 def _profiler_input(

@@ -5,10 +5,16 @@ After that it is tried again with one replica.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from controller.core.bounds.elastic_pools import awaits_its_node, held_until_s, launch_failures, measured_launch_s
+from controller.core.bounds.elastic_pools import (
+    awaits_its_node,
+    held_until_s,
+    launch_failures,
+    measured_launch_s,
+    own_launch_failure,
+)
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
@@ -23,6 +29,14 @@ _OF_THE_POD = re.compile(
     r"persistentvolumeclaim |node\(s\) had untolerated taint \{(?!node\.kubernetes\.io/))"
 )
 """Reasons of the scheduler that depend on the pod, so that other pods may still be scheduled."""
+_OF_THE_NODES = re.compile(
+    r"(\d+ )?(Insufficient |node\(s\) were unschedulable|node\(s\) had untolerated taint \{node\.kubernetes\.io/)"
+)
+"""Reasons that any pod meets: nodes are full, cordoned or not ready."""
+_NOT_OF_THIS_POD = re.compile(
+    rf"{_OF_THE_NODES.pattern}|(\d+ )?node\(s\) (didn't match Pod's node affinity|had untolerated taint )"
+)
+"""These, and why a pod does not go to the nodes of other pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,46 +79,61 @@ def unavailable(memory: PoolMemory, now_s: float) -> bool:
     return memory.unavailable_until_s is not None and now_s < memory.unavailable_until_s
 
 
-def find_availability(snapshot: Snapshot) -> Availability:
+def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = ()) -> Availability:
     """Return the failures of pools and placements as of this snapshot.
 
-    A pool fails when a replica past its deadline has no node, or is on a node that is not ready. Only the placement
-    fails when the pool has free capacity for the replica and the scheduler's reasons depend on the pod: no single node
-    has enough capacity, or no node fits this pod. A placement also fails when a replica on a ready node is not ready
-    after its start-up time plus the deadline. While the nodes cannot be read, free capacity is unknown, and a pod
-    without a node is a failure of its placement only.
+    A pool is shared, so it fails only by evidence that does not rest on one pod: replicas of two pipelines past their
+    deadline without a node; or one that an empty node of the pool would hold, by its requests and without a
+    constraint, while the scheduler reports only a lack of capacity; or a provider that launches no node for such a
+    replica. A pool of declared instances without a ready node fails too. Replicas of the pipelines `not_acting` are no
+    evidence: nobody would withdraw them.
 
-    A placement fails too when desired replicas are not created within the deadline. Replicas beyond the desired ones,
-    and those of the new revision of a roll-out, show no failure of the pool.
+    Everything else is the failure of a placement: replicas past their deadline that have no node, or, on a ready node,
+    are not ready after their start-up time plus the deadline; and desired replicas that are not created within it.
+    While the nodes cannot be read, a pod without a node is a failure of its placement only. Replicas beyond the desired
+    ones, and those of the new revision of a roll-out, show no failure of the pool. A node that is not ready is no
+    failure of its pool: its replicas are replaced (`controller.core.bounds.leaving_nodes`), and their placement fails
+    only where the workload's controller would remove the replacements first.
 
     In an elastic pool, a node that is on its way for a replica holds its deadline. If the provider has no capacity, the
     pool fails at once, and replicas whose nodes are on their way stay (`controller.core.bounds.elastic_pools`).
     """
-    late: dict[PoolName, list[PendingReplica]] = {name: [] for name in snapshot.pools}
-    undelivered: dict[PoolName, int] = dict.fromkeys(snapshot.pools, 0)
-    waiting: set[PoolName] = set()
-    launches = launch_failures(snapshot)
+    launches = launch_failures(snapshot, not_acting)
+    room = _Room.of(snapshot)
+    verdicts = {
+        (state.spec.key, key): _judged(state, key, target, snapshot.pools[key[1]], room, launches, snapshot.now_s)
+        for state in snapshot.pipelines
+        for key, target in state.found()
+        if key[1] in snapshot.pools
+    }
+    acting: dict[PoolName, list[tuple[PipelineKey, _Verdict]]] = {name: [] for name in snapshot.pools}
+    for (pipeline, key), verdict in verdicts.items():
+        if pipeline not in not_acting:
+            acting[key[1]].append((pipeline, verdict))
+    late = {
+        name: _evidence(own, pool, launches.get(name))
+        for name, pool in snapshot.pools.items()
+        for own in (acting[name],)
+    }
     failures: dict[PipelineKey, dict[PlacementKey, PlacementFailure]] = {}
     uncreated: dict[PipelineKey, dict[PlacementKey, float]] = {}
     arriving: dict[PipelineKey, dict[PlacementKey, int]] = {}
-    room = _Room.of(snapshot)
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
         for key, target in state.found():
             pool = snapshot.pools.get(key[1])
             if pool is None:
                 continue
-            verdict = _judged(state, key, target, pool, room, launches.get(key[1]), snapshot.now_s)
-            late[key[1]] += verdict.undelivered
-            undelivered[key[1]] += len(target.unscheduled) - len(verdict.apart)
-            if target.waiting or target.starting:
-                waiting.add(key[1])
+            verdict = verdicts[state.spec.key, key]
             coming = sum(awaits_its_node(each, pool.node_pool, snapshot.now_s) for each in target.unscheduled)
             if coming:
                 arriving.setdefault(state.spec.key, {})[key] = coming
             if target.uncreated:
                 uncreated.setdefault(state.spec.key, {})[key] = _uncreated_since_s(state, key, snapshot.now_s)
-            failure = _next_failure(state.memory.failures.get(key), verdict, target, pool.spec, snapshot.now_s)
+            shared = bool(late[key[1]]) or unavailable(pool.memory, snapshot.now_s)
+            failure = _next_failure(
+                state.memory.failures.get(key), verdict, target, pool.spec, snapshot.now_s, pool_fails=shared
+            )
             if failure is not None:
                 own[key] = failure
         failures[state.spec.key] = own
@@ -112,16 +141,40 @@ def find_availability(snapshot: Snapshot) -> Availability:
         now_s=snapshot.now_s,
         pools={
             name: replace(
-                _next(pool.spec, pool.memory, late[name], waits=undelivered[name] > 0, now_s=snapshot.now_s),
+                _next(
+                    pool.spec,
+                    pool.memory,
+                    late[name],
+                    waits=any(verdict.waits for _, verdict in acting[name]),
+                    now_s=snapshot.now_s,
+                ),
                 launch_s=measured_launch_s(pool),
             )
             for name, pool in snapshot.pools.items()
         },
         failures=failures,
-        waiting=frozenset(waiting),
+        waiting=frozenset(
+            name for name, own in acting.items() if any(verdict.waits or verdict.starts for _, verdict in own)
+        ),
         uncreated_since_s=uncreated,
         arriving=arriving,
     )
+
+
+def _evidence(
+    verdicts: Sequence[tuple[PipelineKey, "_Verdict"]], pool: PoolState, launch_failure: str | None
+) -> Sequence[PendingReplica]:
+    """Return the replicas past their deadline that show a failure of `pool`, none where they may be to blame."""
+    lacking = [(pipeline, replica, verdict) for pipeline, verdict in verdicts for replica in verdict.lacking]
+    no_node = pool.spec.fixed and not pool.unread and pool.ready_instances <= pool.leaving_instances
+    shown = (
+        launch_failure is not None
+        or no_node
+        or len({pipeline for pipeline, _, _ in lacking}) > 1
+        or any(verdict.fits and _lacks_capacity(replica) for _, replica, verdict in lacking)
+    )
+    stranded = [replica for _, verdict in verdicts for replica in verdict.stranded] if no_node else []
+    return [*(replica for _, replica, _ in lacking), *stranded] if shown else []
 
 
 def _uncreated_since_s(state: PipelineState, key: PlacementKey, now_s: float) -> float:
@@ -159,15 +212,21 @@ class _Verdict:
 
     `apart` are the replicas that have no node although the pool has free capacity for them, while its nodes cannot be
     read, or during a roll-out: they show no failure of the pool. The other lists have what is past its deadline:
-    `unplaced` are those of `apart`, `undelivered` show a failure of the pool, `unstarted` are on ready nodes, and
-    `uncreated` stands for all that do not exist.
+    `unplaced` are those of `apart`, `lacking` the others without a node, `stranded` are on nodes that are not ready,
+    `unstarted` on ready nodes, or cannot be replaced, and `uncreated` stands for all that do not exist. `fits` says
+    that an empty node of the pool holds a replica by its requests. `waits` says that a replica has no node which any
+    node of the pool could take, and `starts` that one is starting within its deadline.
     """
 
-    undelivered: Sequence[PendingReplica]
+    lacking: Sequence[PendingReplica]
     unplaced: Sequence[PendingReplica]
+    stranded: Sequence[PendingReplica]
     unstarted: Sequence[PendingReplica]
     uncreated: Sequence[PendingReplica]
     apart: Sequence[PendingReplica]
+    fits: bool
+    waits: bool
+    starts: bool
 
 
 def _judged(
@@ -176,14 +235,15 @@ def _judged(
     target: TargetState,
     pool: PoolState,
     room: _Room,
-    launch_failure: str | None,
+    launches: Mapping[PoolName, str],
     now_s: float,
 ) -> _Verdict:
-    """Return the verdict on the replicas of a placement; `launch_failure` says why the pool cannot launch nodes."""
+    """Return the verdict on the replicas of a placement; `launches` has why pools cannot launch nodes."""
     placement, deadline_s = state.spec.placements()[key], pool.spec.pending_deadline_s
     # Draining replicas free capacity when they are gone.
     drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
     has_room = room.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
+    launch_failure = launches.get(key[1]) or own_launch_failure(target.unscheduled, pool.node_pool, now_s)
     apart = [
         replica
         for replica in target.unscheduled
@@ -204,15 +264,19 @@ def _judged(
             held_until_s(replica, pool.node_pool),
         )
     ]
+    unstarted = late(target.starting, placement.startup_s + deadline_s)
+    stranded = late([replica for replica in target.stranded if replica in target.waiting], deadline_s)
+    fits = target.match.fits
     return _Verdict(
-        undelivered=[
-            *(replica for replica in waited if replica.name not in names),
-            *late([replica for replica in target.stranded if replica in target.waiting], deadline_s),
-        ],
+        lacking=[replica for replica in waited if replica.name not in names],
         unplaced=[replica for replica in waited if replica.name in names],
-        unstarted=late(target.starting, placement.startup_s + deadline_s),
+        stranded=stranded,
+        unstarted=unstarted if placement.target.heeds_costs else [*unstarted, *stranded],
         uncreated=late(_uncreated(state, key, target, now_s), deadline_s),
         apart=apart,
+        fits=pool.ready_instances > 0 if fits is None else fits > 0,
+        waits=any(not (replica.constraint or replica.name in names) for replica in target.unscheduled),
+        starts=len(unstarted) < len(target.starting),
     )
 
 
@@ -224,17 +288,41 @@ def _uncreated(state: PipelineState, key: PlacementKey, target: TargetState, now
     return (PendingReplica(name=which, since_s=_uncreated_since_s(state, key, now_s), reason=why),)
 
 
-def _is_its_own(reason: str) -> bool:
-    """Whether all reasons in a message of the scheduler depend on the pod: `…available: 2 Insufficient cpu, …`."""
-    reasons = reason.partition("available: ")[2].partition(". ")[0].removesuffix(".")
-    return bool(reasons) and all(_OF_THE_POD.match(part) for part in reasons.split(", "))
+def _reasons(message: str) -> Sequence[str]:
+    """Return the reasons in a message of the scheduler, `…available: 2 Insufficient cpu, …`; empty without any."""
+    reasons = message.partition("available: ")[2].partition(". ")[0].removesuffix(".")
+    return reasons.split(", ") if reasons else ()
+
+
+def _is_its_own(message: str) -> bool:
+    """Whether all reasons in a message of the scheduler depend on the pod."""
+    reasons = _reasons(message)
+    return bool(reasons) and all(map(_OF_THE_POD.match, reasons))
+
+
+def _lacks_capacity(replica: PendingReplica) -> bool:
+    """Whether a replica has no node because the nodes that could take it are full, or are going, and for nothing else.
+
+    Words that are not known say nothing of the pool.
+    """
+    reasons = _reasons(replica.reason)
+    lacks = any(map(_OF_THE_NODES.match, reasons))
+    return not replica.constraint and lacks and all(map(_NOT_OF_THIS_POD.match, reasons))
 
 
 def _next_failure(
-    before: PlacementFailure | None, verdict: _Verdict, target: TargetState, pool: PoolSpec, now_s: float
+    before: PlacementFailure | None,
+    verdict: _Verdict,
+    target: TargetState,
+    pool: PoolSpec,
+    now_s: float,
+    *,
+    pool_fails: bool,
 ) -> PlacementFailure | None:
-    late = [*verdict.uncreated, *verdict.unplaced, *verdict.unstarted]
-    waits = bool(verdict.apart or target.uncreated) or (
+    # What the pool fails for is no failure of the placement beside it.
+    unplaced = [*verdict.unplaced, *(() if pool_fails else verdict.lacking)]
+    late = [*verdict.uncreated, *unplaced, *verdict.unstarted]
+    waits = bool(verdict.apart or target.uncreated or (target.unscheduled and not pool_fails)) or (
         bool(target.starting) and before is not None and before.cause is FailureCause.CANNOT_START
     )
     outage = _next(pool, PoolMemory() if before is None else before.outage, late, waits=waits, now_s=now_s)
@@ -244,7 +332,7 @@ def _next_failure(
         return PlacementFailure(cause=before.cause, outage=outage)
     if verdict.uncreated:
         return PlacementFailure(cause=FailureCause.NOT_CREATED, outage=outage)
-    cause = FailureCause.FRAGMENTED if verdict.unplaced else FailureCause.CANNOT_START
+    cause = FailureCause.FRAGMENTED if unplaced else FailureCause.CANNOT_START
     return PlacementFailure(cause=cause, outage=outage)
 
 

@@ -16,7 +16,7 @@ from controller.core.state.snapshot import (
     PoolState,
     Snapshot,
 )
-from optimizer.model import PoolName
+from optimizer.model import PipelineKey, PoolName
 
 _REGISTRATION_S = 900.0
 """How long a node that is on its way holds the deadline: then Karpenter and the cluster autoscaler give it up too."""
@@ -106,12 +106,33 @@ def launches_s(snapshot: Snapshot) -> Mapping[PoolName, float]:
     return {name: _UNSEEN_LAUNCH_S if known is None else known for name, known in measured.items()}
 
 
-def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
-    """Return the elastic pools that cannot launch nodes for their pending replicas, with the provider's words."""
+def own_launch_failure(pending: Sequence[PendingReplica], node_pool: NodePoolState | None, now_s: float) -> str | None:
+    """Return why no node is launched for the `pending` replicas of one placement, by the nodes announced for these."""
+    if node_pool is None:
+        return None
+    claims = {claim for replica in pending for claim in _announced(replica)}
+    own = replace(node_pool, failures=tuple(each for each in node_pool.failures if each.claim in claims))
+    return _launch_failure(own, pending, now_s)
+
+
+def launch_failures(snapshot: Snapshot, not_acting: Collection[PipelineKey] = ()) -> Mapping[PoolName, str]:
+    """Return the elastic pools that cannot launch nodes for their pending replicas, with the provider's words.
+
+    Replicas that only some nodes of a pool could take, such as those with a volume in one zone, say nothing of the
+    others: they count where those of two pipelines get no node. Replicas of the pipelines `not_acting` do not count.
+    """
     pending: dict[PoolName, list[PendingReplica]] = {}
+    bound: dict[PoolName, dict[PipelineKey, list[PendingReplica]]] = {}
     for state in snapshot.pipelines:
-        for key, target in state.found():
-            pending.setdefault(key[1], []).extend(target.unscheduled)
+        for key, target in state.found() if state.spec.key not in not_acting else ():
+            free = [replica for replica in target.unscheduled if not replica.constraint]
+            pending.setdefault(key[1], []).extend(free)
+            if len(free) < len(target.unscheduled):
+                own = bound.setdefault(key[1], {}).setdefault(state.spec.key, [])
+                own += [replica for replica in target.unscheduled if replica.constraint]
+    for name, pipelines in bound.items():
+        if len(pipelines) > 1:
+            pending[name] += [replica for own in pipelines.values() for replica in own]
     announced: dict[str, set[PoolName]] = {}
     for name, replicas in pending.items():
         for claim in {claim for replica in replicas for claim in _announced(replica)}:
@@ -119,7 +140,7 @@ def launch_failures(snapshot: Snapshot) -> Mapping[PoolName, str]:
     found = (
         (name, _launch_failure(_own_failures(name, pool.node_pool, announced), pending[name], snapshot.now_s))
         for name, pool in snapshot.pools.items()
-        if pool.node_pool is not None and name in pending
+        if pool.node_pool is not None and pending.get(name)
     )
     return {name: reason for name, reason in found if reason is not None}
 

@@ -1,4 +1,4 @@
-"""Replicas on nodes that are being removed: replaced before the nodes are gone."""
+"""Replicas on nodes that are being removed, or are dead: replaced before the nodes are gone, or instead of them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,8 @@ REPLACE = Mechanism(
     name="nodes that are being removed",
     level=Level.SLA,
     evidence=Evidence.POOL,
-    does="replicas on nodes that are being removed are replaced first; the step limit does not apply",
+    does="replicas on nodes that are being removed, or have not been ready for long, are replaced first; the step "
+    "limit does not apply",
     planned=False,
 )
 
@@ -28,7 +29,7 @@ def bounds(assessment: Assessment, wanted: Mapping[PlacementKey, int]) -> Iterat
     for key, leaving in assessment.leaving.items():
         target = assessment.state.target(*key)
         assert isinstance(target, TargetState)
-        if target.ready - leaving < wanted[key]:
+        if target.ready - target.leaving < wanted[key]:
             least = int(min(wanted[key] + leaving, assessment.bounds.limits.most(key)))
             yield REPLACE.on(key, least=least, change=ChangeReason.NODES_LEAVING)
 

@@ -113,7 +113,7 @@ class FailureCause(Enum):
     """Why a placement gets no more replicas while its pool delivers to others. The values are condition reasons."""
 
     FRAGMENTED = "Fragmented"
-    """The pool has free capacity, but no node can schedule this pod."""
+    """No node can schedule this pod, and nothing independent of it shows that the pool cannot deliver."""
     CANNOT_START = "CannotStart"
     """The replicas have nodes and do not become ready."""
     NOT_CREATED = "NotCreated"

@@ -26,7 +26,8 @@ class PendingReplica:
     """A pod that has not been ready since `since_s`, with the reason that Kubernetes reports.
 
     `expected` are the nodes that an autoscaler has announced for it by Events, on an elastic pool. `updated` says that
-    it is of the new revision of a roll-out.
+    it is of the new revision of a roll-out. `constraint` names what keeps it from some nodes of its pool, or from all,
+    even while they are empty, such as a volume in one zone; "" where nothing does.
     """
 
     name: str
@@ -34,6 +35,7 @@ class PendingReplica:
     reason: str
     expected: tuple[ExpectedNode, ...] = ()
     updated: bool = False
+    constraint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -526,7 +526,9 @@ class TestPools:
         decision = decide(a_snapshot(state, fleet=default_pools(inferentia_ready=2)), Policy())
         pool = next(pool for pool in decision.pools if pool.name == "inferentia")
         assert pool.memory == PoolMemory(
-            unavailable_until_s=NOW_S + 300, backoff_s=600, reason="pod-0: 0/3 nodes are available"
+            unavailable_until_s=NOW_S + 300,
+            backoff_s=600,
+            reason="pod-0: 0/3 nodes are available: 3 node(s) were unschedulable.",
         )
         encoder = planner.asked().stages[1]
         assert [placement.max_replicas for placement in encoder.placements] == [2, 20]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from builders import (
@@ -29,7 +30,16 @@ from controller.core.messages.events import events
 from controller.core.state.carry_over import FailureCause, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.decision import ChangeReason, Decision, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, PoolMatch, Snapshot
+from controller.core.state.snapshot import (
+    ExpectedNode,
+    LaunchFailure,
+    NodePoolState,
+    PipelineState,
+    PoolMatch,
+    PoolState,
+    Snapshot,
+    TargetMissing,
+)
 from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
 
@@ -58,11 +68,25 @@ def held(decision: PipelineDecision) -> set[HoldReason]:
 
 
 class TestPools:
-    def test_a_replica_on_a_node_that_does_not_become_ready_marks_the_pool(self, planner: Planner) -> None:
-        state = a_state(replicas={ENCODER: a_target(3, ready=2, stranded_since_s=[LATE_S])})
+    def test_a_node_that_does_not_become_ready_is_a_node_and_its_replicas_are_replaced(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3})
+        state = a_state(replicas={VAD: 4, ENCODER: a_target(3, ready=2, stranded_since_s=[LATE_S])})
         decision = decide(a_snapshot(state), Policy())
-        assert pool_memory(decision).reason == "pod-0: its node is not ready"
-        assert most(planner) == [2, 20]
+        assert pool_memory(decision) == PoolMemory()
+        assert decision.pipelines[0].memory.failures == {}
+        assert moves(decision.pipelines[0]) == {ENCODER: (3, 4)}
+
+    def test_where_the_replacements_would_go_first_the_placement_fails(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 3})
+        spec = a_spec()
+        encoder = spec.stages[1].placements[0]
+        encoder = replace(encoder, target=replace(encoder.target, kind="StatefulSet"))
+        stage = replace(spec.stages[1], placements=(encoder, *spec.stages[1].placements[1:]))
+        spec = replace(spec, stages=(spec.stages[0], stage))
+        state = a_state(spec, replicas={VAD: 4, ENCODER: a_target(3, ready=2, stranded_since_s=[LATE_S])})
+        decision = decide(a_snapshot(state), Policy())
+        assert pool_memory(decision) == PoolMemory()
+        assert "its node is not ready" in decision.pipelines[0].memory.failures[ENCODER].outage.reason
 
     def test_within_the_deadline_nothing_is_concluded(self, planner: Planner) -> None:
         target = a_target(3, ready=0, pending_since_s=[YOUNG_S], stranded_since_s=[YOUNG_S], starting_since_s=[YOUNG_S])
@@ -91,7 +115,7 @@ class TestPools:
     def test_status_events_and_explanation_tell_the_cause_and_how_long(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER_GPU: 6})
         target = a_target(3, ready=0, pending_since_s=[LATE_S] * 3)
-        fleet = default_pools(inferentia_ready=0)
+        fleet = default_pools(inferentia_ready=1)
         decision = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: target}), fleet=fleet), Policy())
         (pipeline,) = decision.pipelines
         condition = next(found for found in conditions(pipeline) if found.type == "PoolsAvailable")
@@ -145,7 +169,7 @@ class TestTrial:
 
     def test_a_trial_that_fails_doubles_the_backoff(self, planner: Planner) -> None:
         failed = a_target(1, ready=0, pending_since_s=[LATE_S])
-        decision = decide(self.world(a_state(replicas={ENCODER: failed, ENCODER_GPU: 2}), ready=0), Policy())
+        decision = decide(self.world(a_state(replicas={ENCODER: failed, ENCODER_GPU: 2}), ready=1), Policy())
         assert pool_memory(decision).unavailable_until_s == NOW_S + 2 * BACKOFF_S
         assert pool_memory(decision).backoff_s == 4 * BACKOFF_S
         assert most(planner) == [0, 20]
@@ -209,8 +233,11 @@ class TestFragmented:
             ("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found", True),
             ("0/6 nodes are available: 3 node(s) were unschedulable, 3 Insufficient cpu.", False),
             ("0/6 nodes are available: 6 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.", False),
-            ("no nodes available to schedule pods", False),
-            ("", False),
+            ("no nodes available to schedule pods", True),  # words that are not known say nothing of the pool
+            ("", True),
+            ("0/6 nodes are available: 6 node(s) exceed max volume count.", True),
+            ("0/6 nodes are available: 6 cannot allocate all claims.", True),
+            ("Scheduling is blocked due to non-empty scheduling gates", True),
         ],
     )
     def test_what_the_scheduler_has_against_the_pod_is_not_held_against_the_pool(
@@ -449,3 +476,75 @@ def test_pods_outside_their_pool_and_those_that_do_not_fit_are_told(planner: Pla
         "encoder on inferentia: 2 replicas on other nodes: encoder-0 on cpu-7, encoder-1 on cpu-7; "
         "vad on cpu: perInstance is 4, but the allocatable resources of a node hold 0"
     )
+
+
+BUSY = "0/6 nodes are available: 6 Insufficient nvidia.com/gpu."
+ELSEWHERE = "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+
+
+class TestWhoseEvidence:
+    """A shared pool fails only by evidence that does not rest on one pod."""
+
+    def waiting(self, name: str, *, words: str = BUSY, constraint: str = "", **spec: Any) -> PipelineState:
+        target = a_target(3, ready=2, pending_since_s=[LATE_S], words=words)
+        target = replace(target, pending=tuple(replace(each, constraint=constraint) for each in target.pending))
+        return a_state(a_spec(name=name, **spec), replicas={VAD: 4, ENCODER: target})
+
+    def fleet(self, node_pool: NodePoolState | None = None, ready: int = 6) -> Mapping[PoolName, PoolState]:
+        return pools(a_pool("cpu"), a_pool("inferentia", ready=ready, node_pool=node_pool), a_pool("gpu"))
+
+    def outcome(self, *states: PipelineState, fleet: Mapping[PoolName, PoolState]) -> tuple[bool, set[str]]:
+        """Return whether the pool fails, and the pipelines whose placement does."""
+        decision = decide(a_snapshot(*states, fleet=fleet), Policy())
+        failing = {own.spec.name for own in decision.pipelines if ENCODER in own.memory.failures}
+        return pool_memory(decision) != PoolMemory(), failing
+
+    def test_a_pod_that_an_empty_node_would_hold_is_evidence_alone(self, planner: Planner) -> None:
+        assert self.outcome(self.waiting("a"), fleet=self.fleet(ready=2)) == (True, set())
+
+    @pytest.mark.parametrize("constraint", ["volume claim data", "scheduling gate kueue.x-k8s.io/admission"])
+    def test_one_with_a_constraint_is_not(self, planner: Planner, constraint: str) -> None:
+        assert self.outcome(self.waiting("a", constraint=constraint), fleet=self.fleet(ready=2)) == (False, {"a"})
+
+    def test_one_that_no_empty_node_holds_is_not(self, planner: Planner) -> None:
+        state = self.waiting("a")
+        large = replace(state.targets[ENCODER], match=PoolMatch(fits=0))  # type: ignore[type-var]
+        state = replace(state, targets={**state.targets, ENCODER: large})
+        assert self.outcome(state, fleet=self.fleet(ready=2)) == (False, {"a"})
+
+    def test_a_mistyped_selector_fails_no_elastic_pool_whose_nodes_are_full(self, planner: Planner) -> None:
+        elastic = self.fleet(NodePoolState(instances=20), ready=2)
+        assert self.outcome(self.waiting("a", words=ELSEWHERE), fleet=elastic) == (False, {"a"})
+
+    def test_the_same_words_of_two_pipelines_are_evidence(self, planner: Planner) -> None:
+        elastic = self.fleet(NodePoolState(instances=20), ready=2)
+        states = [self.waiting(name, words=ELSEWHERE) for name in "ab"]
+        assert self.outcome(*states, fleet=elastic) == (True, set())
+
+    @pytest.mark.parametrize("mode", [Mode.RECOMMEND, Mode.PAUSED])
+    def test_pods_of_pipelines_that_do_not_act_are_none(self, planner: Planner, mode: Mode) -> None:
+        states = [self.waiting("a", mode=mode), a_state(a_spec(name="b"), replicas={VAD: 4, ENCODER: 2})]
+        assert self.outcome(*states, fleet=self.fleet(ready=2)) == (False, {"a"})
+
+    @pytest.mark.parametrize(("constraint", "fails"), [("volume claim data", False), ("", True)])
+    def test_a_launch_that_fails_for_a_pod_of_one_zone_says_nothing_of_the_others(
+        self, planner: Planner, constraint: str, fails: bool
+    ) -> None:
+        failures = tuple(
+            LaunchFailure(claim=f"claim-{i}", at_s=NOW_S - 90 + 40 * i, reason="no capacity") for i in (0, 1)
+        )
+        state = self.waiting("a", constraint=constraint)
+        target = state.targets[ENCODER]
+        assert not isinstance(target, TargetMissing)
+        nodes = tuple(ExpectedNode(name=each.claim, since_s=each.at_s - 20) for each in failures)
+        pending = tuple(replace(each, since_s=NOW_S - 120, expected=nodes) for each in target.pending)
+        state = replace(state, targets={**state.targets, ENCODER: replace(target, pending=pending)})
+        elastic = self.fleet(NodePoolState(instances=20, failures=failures), ready=2)
+        assert self.outcome(state, fleet=elastic) == (fails, set() if fails else {"a"})
+
+    def test_a_trial_waits_for_no_pod_that_only_its_own_mistake_keeps_from_a_node(self, planner: Planner) -> None:
+        planner.wants({VAD: 4, ENCODER: 5}, name="b", runs_well=True)
+        wrong = self.waiting("a", constraint="volume claim data")
+        other = a_state(a_spec(name="b"), replicas={VAD: 4, ENCODER_GPU: 2})
+        fleet = pools(a_pool("cpu"), a_pool("inferentia", price=0.1, memory=FULL), a_pool("gpu", price=2.0))
+        assert moves(decide(a_snapshot(wrong, other, fleet=fleet), Policy()).pipelines[1]) == {ENCODER: (0, 1)}
