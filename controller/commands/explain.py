@@ -271,5 +271,5 @@ def document(resource: dict[str, Any], explanation: list[str]) -> dict[str, Any]
     learned: dict[PlacementKey, LearnedPlacement] = {}
     if status.get("observedGeneration") == metadata["generation"]:
         with contextlib.suppress(InvalidRecord):  # written by another version
-            learned = learned_placements(spec, memory_from(status.get("memory")).learned)
+            learned = learned_placements(spec, memory_from(status.get("memory")).memory.learned)
     return {**head, "stages": stages_document(spec, learned)}

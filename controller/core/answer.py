@@ -258,6 +258,7 @@ def _memory(
         owned=_owned(assessment),
         uncreated_since_s=assessment.bounds.uncreated_since_s,
         missed_since_s=missed_since_s,
+        quiet_since_s=assessment.demand.quiet_since_s,
     )
 
 

@@ -57,6 +57,29 @@ def decode(kind: type[T], data: Json, where: str = "record") -> T:
     return cast("T", _decode(kind, data, where))
 
 
+def known_parts(kind: Any, data: Json) -> Json:
+    """Return `data` without the fields of dataclasses that `kind` does not have: those of a later release."""
+    if isinstance(kind, NewType):
+        return known_parts(kind.__supertype__, data)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, UnionType}:
+        kinds: list[Any] = [each for each in arguments if is_dataclass(each) and isinstance(data, dict)]
+        fitting = [each for each in kinds if _required(each) <= cast("dict[str, Json]", data).keys()]
+        return known_parts(fitting[0], data) if fitting else data
+    if isinstance(data, list) and origin in {tuple, frozenset}:
+        kinds = [arguments[0]] * len(data) if len(arguments) != len(data) or Ellipsis in arguments else list(arguments)
+        return [known_parts(each, item) for each, item in zip(kinds, data, strict=True)]
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        if isinstance(data, dict):
+            return {key: known_parts(arguments[1], item) for key, item in data.items()}
+        pairs = data if isinstance(data, list) else []
+        return [[p[0], known_parts(arguments[1], p[1])] if isinstance(p, list) and len(p) == 2 else p for p in pairs]
+    if is_dataclass(kind) and isinstance(data, dict):
+        hints = _hints(cast("Any", kind))
+        return {name: known_parts(hints[name], item) for name, item in data.items() if name in hints}
+    return data
+
+
 def _decode(kind: Any, data: Json, where: str) -> object:
     if isinstance(kind, NewType):
         return _decode(kind.__supertype__, data, where)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 
 from controller.core.codec import InvalidRecord
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
@@ -52,16 +51,14 @@ class CarriedState:
         self._plans = {each.spec.uid: each.planned for each in decision.pipelines}
 
     def memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
-        """Return the memory of a pipeline; an empty one where the stored one is not valid."""
+        """Return the memory of a pipeline, without what is not valid of the stored one."""
         if (known := self._pipelines.get(spec.uid)) is not None:
             return known
-        try:
-            stored = memory_from(self._stored(resource))
-        except InvalidRecord as error:
-            _LOG.warning("%s: starting without memory: %s", spec.key, error)
-            return PipelineMemory()
+        stored = memory_from(self._stored(resource))
+        for part in stored.lost:
+            _LOG.warning("%s: starting without a part of the memory: %s", spec.key, part)
         window_s = max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
-        return resumed(stored, now_s, window_s, self._interval_s)
+        return resumed(stored.memory, now_s, window_s, self._interval_s)
 
     def planned(self, spec: PipelineSpec, resource: KeptResource) -> Planned | None:
         """Return the plan of a pipeline of a large fleet, None if it has none."""
@@ -76,10 +73,9 @@ class CarriedState:
     def owned(self, resource: KeptResource) -> frozenset[Target]:
         """Return the workloads that a pipeline owned in the last cycle or before a restart."""
         memory = self._pipelines.get(resource.uid)
-        if memory is None:
-            with suppress(InvalidRecord):  # reported when the memory is read for the Snapshot
-                memory = memory_from(self._stored(resource))
-        return frozenset() if memory is None else memory.owned
+        if memory is None:  # what of it cannot be read is reported when it is read for the Snapshot
+            memory = memory_from(self._stored(resource)).memory
+        return memory.owned
 
     def pool_memory(self, resource: KeptResource) -> PoolMemory:
         """Return the memory of a pool; an empty one where the stored one is not valid."""

@@ -4,10 +4,10 @@ import base64
 import json
 import zlib
 from collections.abc import Collection
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_type_hints
 
-from controller.core.codec import InvalidRecord, decode, encode
+from controller.core.codec import InvalidRecord, decode, encode, known_parts
 from controller.core.messages.phrases import timestamp
 from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.snapshot import Planned
@@ -113,23 +113,36 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def memory_from(document: Json | None) -> PipelineMemory:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """A memory as far as its document can be read, and what of it cannot, each with why."""
+
+    memory: PipelineMemory = field(default_factory=PipelineMemory)
+    lost: tuple[str, ...] = ()
+
+
+def memory_from(document: Json | None) -> Recalled:
     """Return the memory in `document`, which `memory_document` wrote; an empty memory for None.
 
-    Raises:
-        InvalidRecord: `document` has another version or other contents.
+    Each part is read by itself. What a later release added is left out: a rollback must not lose the rest.
     """
     if document is None:
-        return PipelineMemory()
+        return Recalled()
     if document.get("version") != _VERSION:
-        raise InvalidRecord(f"status.memory.version: {document.get('version')!r}: must be {_VERSION}")
-    # A document of an earlier release has fewer fields, or has what was learned among the others.
-    nothing = encode(PipelineMemory())
-    assert isinstance(nothing, dict)
-    stored = {field.name: document.get(field.name, nothing[field.name]) for field in fields(PipelineMemory)}
-    if "learned" not in document:
-        stored["learned"] = {field.name: document[field.name] for field in fields(Learned) if field.name in document}
-    return decode(PipelineMemory, stored, "status.memory")
+        return Recalled(lost=(f"status.memory.version: {document.get('version')!r}: must be {_VERSION}",))
+    memory, lost, kinds = PipelineMemory(), list[str](), get_type_hints(PipelineMemory)
+    for part in fields(PipelineMemory):
+        stored = document.get(part.name)
+        if part.name == "learned" and stored is None:  # an earlier release had it among the other fields
+            stored = {own.name: document[own.name] for own in fields(Learned) if own.name in document}
+        if stored is None:
+            continue
+        where, kind = f"status.memory.{part.name}", kinds[part.name]
+        try:
+            memory = replace(memory, **{part.name: decode(kind, known_parts(kind, stored), where)})
+        except ValueError as error:
+            lost.append(str(error))
+    return Recalled(memory=memory, lost=tuple(lost))
 
 
 def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: float) -> PipelineMemory:

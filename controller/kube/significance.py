@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 
 from controller.core.act.admission import LAPSE_S
-from controller.core.codec import InvalidRecord
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
@@ -28,11 +27,7 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     renewed when half of its time is over. Other changes are
     written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
     """
-    try:
-        memory_from(old.get("memory"))
-    except InvalidRecord:
-        return True
-    if _decided(old) != _decided(new):
+    if memory_from(old.get("memory")).lost or _decided(old) != _decided(new):
         return True
     if "admissibleUntil" in new and written_s_ago >= LAPSE_S / 2:
         return True

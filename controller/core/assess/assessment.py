@@ -219,7 +219,8 @@ def assess(
         **{name: min(now_s, moved_at_s) for name, moved_at_s in state.memory.stages_moved_at_s.items()},
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
-    demand = planning_demand(state, now_s, policy.interval_s, launches_s)
+    others = frozenset(stage.name for stage in spec.stages if (stage.shared_from or (spec.key, stage.name)) in shared)
+    demand = planning_demand(state, now_s, policy.interval_s, launches_s, others)
     seen = _profiler_input(state, demand, shared, stages_moved_at_s, now_s)
     profile, learned = profile_pipeline(
         seen,

@@ -8,7 +8,7 @@ windows stay as measured.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -42,12 +42,34 @@ MOST_MARGIN = 1.5
 """Upper bound of the safety margin while metrics are missing: the planned demand already includes headroom."""
 
 
+CONTRADICTS = 1.25
+"""By this factor more must arrive at an entry stage than the demand query says, before the query is not believed: rates
+are means over a window, and lag behind a demand that falls."""
+LEAST_CONTRADICTION = 1.0
+"""The least arrivals, in units of demand, that contradict a query: single items after the last stream are none."""
+QUIET_S = 600.0
+"""For this long nothing must arrive of a demand before that is a contradiction: people are silent for minutes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
     """How far ahead to forecast, in seconds; `launch_s` of this is for a new node."""
 
     ahead_s: float
     launch_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction:
+    """The demand query says `queried`, and the arrivals at the entry stage `stage` say `arriving`, in units of demand.
+
+    `since_s` is since when nothing has arrived, None where more arrives than the query says: then that counts.
+    """
+
+    queried: float
+    arriving: float
+    stage: StageName
+    since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +87,9 @@ class DemandState:
     `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
     demand query does not report. It is empty otherwise.
 
+    `contradiction` is set where the demand query contradicts what arrives at the entry stages. `quiet_since_s` is since
+    when nothing has arrived there although the query reports a demand.
+
     `horizon` is how far ahead the forecast looks.
     """
 
@@ -78,6 +103,8 @@ class DemandState:
     idle_since_s: float | None = None
     idle: bool = False
     no_arrivals_at: tuple[StageName, ...] = ()
+    contradiction: Contradiction | None = None
+    quiet_since_s: float | None = None
     horizon: Horizon | None = None
 
     @property
@@ -92,15 +119,19 @@ class DemandState:
 
 
 def planning_demand(
-    state: PipelineState, now_s: float, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES
+    state: PipelineState,
+    now_s: float,
+    interval_s: float,
+    launches_s: Mapping[PoolName, float] = NO_LAUNCHES,
+    shared: Collection[StageName] = (),
 ) -> DemandState:
     """Return the demand to plan for, with the values that it is computed from.
 
     It is the stabilized demand, but at least the highest entry of `spec.demand.atLeast` that is active now or before a
     replica that is started now is ready. Such an entry above 0 ends idleness. `launches_s` has how long new nodes of
-    elastic pools take.
+    elastic pools take. `shared` are the stages that other pipelines use too: what arrives there is not all this one's.
     """
-    found = stabilised_demand(state, now_s, interval_s, launches_s)
+    found = stabilised_demand(state, now_s, interval_s, launches_s, shared)
     floor = highest_floor(state.spec.at_least, now_s, now_s + horizon_s(state.spec, interval_s, launches_s))
     if floor is None:
         return found
@@ -109,7 +140,11 @@ def planning_demand(
 
 
 def stabilised_demand(
-    state: PipelineState, now_s: float, interval_s: float, launches_s: Mapping[PoolName, float] = NO_LAUNCHES
+    state: PipelineState,
+    now_s: float,
+    interval_s: float,
+    launches_s: Mapping[PoolName, float] = NO_LAUNCHES,
+    shared: Collection[StageName] = (),
 ) -> DemandState:
     """Return the demand by observation, D, as `stabilized`, with the values that it is computed from.
 
@@ -123,6 +158,11 @@ def stabilised_demand(
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
     observed, no_arrivals_at = _measured(state)
+    entries = _own_entries(state, shared)
+    quiet_since_s = _quiet_since_s(state, observed, entries, now_s)
+    contradiction = _contradiction(state, observed, entries, quiet_since_s, now_s)
+    if contradiction is not None and contradiction.since_s is None:
+        observed = contradiction.arriving
     history = [
         (sample.t_s, sample.observed)
         for sample in earlier
@@ -174,6 +214,8 @@ def stabilised_demand(
         idle_since_s=idle_since_s,
         idle=idle,
         no_arrivals_at=no_arrivals_at,
+        contradiction=contradiction,
+        quiet_since_s=quiet_since_s,
         horizon=ahead,
     )
 
@@ -219,6 +261,48 @@ def _measured(state: PipelineState) -> tuple[Reading, tuple[StageName, ...]]:
     if state.memory.demand is None or not all(_receives_nothing(state, stage) for stage in entries):
         return observed, ()
     return 0.0, tuple(stage.name for stage in entries)
+
+
+def _own_entries(state: PipelineState, shared: Collection[StageName]) -> Sequence[StageSpec]:
+    """Return the entry stages whose replicas serve this pipeline alone; `shared` are those that others use too."""
+    return [stage for stage in state.spec.stages if not stage.after and stage.name not in shared]
+
+
+def _contradiction(
+    state: PipelineState,
+    observed: Reading,
+    entries: Sequence[StageSpec],
+    quiet_since_s: float | None,
+    now_s: float,
+) -> Contradiction | None:
+    """Return how the demand query contradicts the arrivals at the entry stages, None where it does not.
+
+    A sum over an ingress that is no longer scraped, or with a label that was renamed, is a number like any other. What
+    arrives at the entry stages was sent, so the demand is at least that. A gauge of requests that is never counted down
+    shows as a demand of which nothing arrives: this may also be a pause, so the demand counts.
+    """
+    if isinstance(observed, Absence):
+        return None
+    for stage in entries:
+        rates = [
+            state.samples_of(stage.name, placement.pool).of(Quantity.ARRIVAL_RATE) for placement in stage.placements
+        ]
+        arriving = sum(rate for rate in rates if not isinstance(rate, Absence)) / state.spec.items_per_unit_s
+        if LEAST_CONTRADICTION < arriving <= ABSURD and arriving > CONTRADICTS * observed:
+            return Contradiction(queried=observed, arriving=arriving, stage=stage.name)
+        if quiet_since_s is not None and now_s - quiet_since_s >= QUIET_S:
+            return Contradiction(queried=observed, arriving=0.0, stage=stage.name, since_s=quiet_since_s)
+    return None
+
+
+def _quiet_since_s(state: PipelineState, observed: Reading, entries: Sequence[StageSpec], now_s: float) -> float | None:
+    """Return since when a demand is observed of which nothing arrives at any of `entries`, None where it does."""
+    if isinstance(observed, Absence) or observed <= 0 or not entries:
+        return None
+    if not all(_receives_nothing(state, stage) for stage in entries):
+        return None
+    before_s = state.memory.quiet_since_s
+    return now_s if before_s is None else min(now_s, before_s)
 
 
 def _receives_nothing(state: PipelineState, stage: StageSpec) -> bool:

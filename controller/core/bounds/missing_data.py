@@ -40,6 +40,12 @@ def holds(assessment: Assessment) -> Iterator[Hold]:
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=details.DEMAND_OF_ANOTHER)
     if assessment.demand_missing:
         yield Hold(reason=HoldReason.METRICS_MISSING, detail="demand")
+    if (found := assessment.demand.contradiction) is not None:
+        yield Hold(
+            reason=HoldReason.METRICS_MISSING,
+            stage=found.stage,
+            detail=details.contradicted(found.queried, found.arriving, found.since_s),
+        )
     for stage, reading in assessment.missing.samples.items():
         detail = details.missing_reading(reading.pool, reading.quantity, reading.absence)
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)

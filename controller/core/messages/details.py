@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from controller.core.messages.phrases import count_of, duration, timestamp
+from controller.core.messages.phrases import count_of, duration, number, timestamp
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin
@@ -140,6 +140,15 @@ def wrong_per_instance(per_instance: int, fits: int) -> str:
     if fits > per_instance:
         return f"perInstance is {per_instance}, but a node runs {fits} on average; {fits} counts"
     return f"perInstance is {per_instance}, but the allocatable resources of a node hold {fits}"
+
+
+def contradicted(queried: float, arriving: float, since_s: float | None) -> str:
+    """Return the text about a demand query that says `queried` where `arriving` arrive, or nothing since `since_s`."""
+    if since_s is None:
+        return f"demand.query reports {number(queried)}, but {number(arriving)} arrive at this stage; that counts"
+    return (
+        f"demand.query reports {number(queried)}, but nothing has arrived since {timestamp(since_s)}; the query counts"
+    )
 
 
 def pending(replica: PendingReplica) -> str:

@@ -19,7 +19,16 @@ from controller.core.state.carry_over import (
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import Target
-from controller.kube.durable import PlannedTexts, memory_document, memory_from, pack, planned_from, resumed, unpacked
+from controller.kube.durable import (
+    PlannedTexts,
+    Recalled,
+    memory_document,
+    memory_from,
+    pack,
+    planned_from,
+    resumed,
+    unpacked,
+)
 from optimizer.model import PoolName, StageName
 from profiler.law import BatchTimes
 from profiler.stages import Correction, Learned, ReceiveLimit
@@ -92,11 +101,11 @@ def through_the_api_server(document: dict[str, Any]) -> dict[str, Any]:
     "memory", [MEMORY, PipelineMemory(), replace(MEMORY, rules={(VAD, "rx"): RuleMemory(fired=True)})]
 )
 def test_what_is_remembered_survives_the_way_through_the_status(memory: PipelineMemory) -> None:
-    assert memory_from(through_the_api_server(memory_document(memory))) == memory
+    assert memory_from(through_the_api_server(memory_document(memory))) == Recalled(memory=memory)
 
 
 def test_without_a_document_nothing_is_remembered() -> None:
-    assert memory_from(None) == PipelineMemory()
+    assert memory_from(None) == Recalled()
 
 
 @pytest.mark.parametrize(
@@ -109,9 +118,23 @@ def test_without_a_document_nothing_is_remembered() -> None:
         ({**memory_document(MEMORY), "learned": {"service_factors": [1]}}, "service_factors"),
     ],
 )
-def test_a_document_of_another_kind_is_refused_by_the_name_of_its_field(document: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidRecord, match=field):
-        memory_from(document)
+def test_what_is_of_another_kind_is_lost_by_the_name_of_its_field(document: dict[str, Any], field: str) -> None:
+    (lost,) = memory_from(document).lost
+    assert field in lost
+
+
+def test_a_rollback_loses_only_what_the_later_release_added() -> None:
+    document = through_the_api_server(memory_document(MEMORY))
+    document["feedback"]["rests_until_s"], document["a_later_part"] = 5.0, {"x": 1}
+    document["samples"][0]["weight"] = 2.0
+    assert memory_from(document) == Recalled(memory=MEMORY)
+
+
+def test_what_is_damaged_takes_no_other_part_with_it() -> None:
+    document = {**through_the_api_server(memory_document(MEMORY)), "feedback": "damaged"}
+    read = memory_from(document)
+    assert read.memory == replace(MEMORY, feedback=FeedbackMemory())
+    assert len(read.lost) == 1
 
 
 def of_the_last_release(memory: PipelineMemory) -> dict[str, Any]:
@@ -125,7 +148,7 @@ def of_the_last_release(memory: PipelineMemory) -> dict[str, Any]:
 
 
 def test_a_document_of_the_last_release_is_read_with_all_that_was_learned() -> None:
-    read = memory_from(through_the_api_server(of_the_last_release(MEMORY)))
+    read = memory_from(through_the_api_server(of_the_last_release(MEMORY))).memory
     assert read == replace(
         MEMORY,
         learned=replace(
@@ -146,7 +169,7 @@ def test_a_document_of_the_last_release_is_read_with_all_that_was_learned() -> N
 def test_a_document_of_before_the_model_was_corrected_is_read() -> None:
     document = of_the_last_release(MEMORY)
     del document["latency_corrections"], document["throughput_corrections"]
-    assert memory_from(document).learned == Learned(
+    assert memory_from(document).memory.learned == Learned(
         service_factors=MEMORY.learned.service_factors, pass_ratios=MEMORY.learned.pass_ratios
     )
 
@@ -220,13 +243,12 @@ def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None
         {"batch_times": [[["vad", "cpu"], {"weight": 0.0, "batch": 1.0, "time_s": 0.1}]]},
     ],
 )
-def test_a_memory_that_no_cycle_leaves_is_refused(edited: dict[str, Any]) -> None:
+def test_a_part_that_no_cycle_leaves_is_lost(edited: dict[str, Any]) -> None:
     document = through_the_api_server(memory_document(MEMORY))
     (field,) = edited
     if field in document["learned"]:
         edited = {"learned": {**document["learned"], **edited}}
-    with pytest.raises(InvalidRecord, match=field):
-        memory_from({**document, **edited})
+    assert any(field in part for part in memory_from({**document, **edited}).lost)
 
 
 def a_plan(monkeypatch: pytest.MonkeyPatch) -> Planned:
@@ -241,7 +263,7 @@ def test_the_plan_of_a_large_fleet_survives_unchanged_and_is_packed_once(monkeyp
     text = texts.of("uid", planned)
     document = memory_document(MEMORY, text)
     assert planned_from(json.loads(json.dumps(document))) == planned
-    assert memory_from(document) == MEMORY
+    assert memory_from(document).memory == MEMORY
     assert texts.of("uid", planned) is text
     assert texts.of("uid", replace(planned, at_s=1.0)) != text
     restored = planned_from(document)

@@ -236,7 +236,7 @@ def test_a_pipeline_whose_status_is_refused_is_scaled_when_its_memory_is_in_the_
     assert world.log.patches == ["cpu", "gpu", "inferentia"], "the pools are told"
     kept = KeptMemory(cast(Gateway, world.log), namespace="sluice-system", name="sluice", identity="the next leader")
     kept.load()
-    assert memory_from(kept.document("uid-captions")) == decide(world.snapshot, Policy()).pipelines[0].memory
+    assert memory_from(kept.document("uid-captions")).memory == decide(world.snapshot, Policy()).pipelines[0].memory
     assert ("captions", "StatusRefused") in world.log.events
     told = next(message for message in world.log.messages if str(error) in message)
     assert "the pipeline is scaled" in told

@@ -297,7 +297,7 @@ def test_the_entry_that_determines_the_demand_is_in_the_status() -> None:
 
 def test_what_must_last_is_in_the_status() -> None:
     snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
-    assert memory_from(status_of(snapshot)["memory"]) == decide(snapshot, Policy()).pipelines[0].memory
+    assert memory_from(status_of(snapshot)["memory"]).memory == decide(snapshot, Policy()).pipelines[0].memory
 
 
 def test_an_unusable_resource_keeps_what_was_remembered() -> None:

@@ -508,7 +508,9 @@ class TestWhoseEvidence:
 
     def test_one_that_no_empty_node_holds_is_not(self, planner: Planner) -> None:
         state = self.waiting("a")
-        large = replace(state.targets[ENCODER], match=PoolMatch(fits=0))  # type: ignore[type-var]
+        target = state.targets[ENCODER]
+        assert not isinstance(target, TargetMissing)
+        large = replace(target, match=PoolMatch(fits=0))
         state = replace(state, targets={**state.targets, ENCODER: large})
         assert self.outcome(state, fleet=self.fleet(ready=2)) == (False, {"a"})
 

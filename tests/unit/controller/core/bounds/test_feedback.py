@@ -531,7 +531,7 @@ class TestGivenBack:
 
 def test_a_restart_in_any_cycle_changes_no_decision() -> None:
     def restarted(memory: PipelineMemory) -> PipelineMemory:
-        return memory_from(json.loads(json.dumps(memory_document(memory))))
+        return memory_from(json.loads(json.dumps(memory_document(memory)))).memory
 
     world = improving(0.45 * 2.5 * planned(a_pipeline())[ENCODER])
     assert encoders(run(60, world, kept=restarted)) == encoders(run(60, world))

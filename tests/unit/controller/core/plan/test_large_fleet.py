@@ -240,7 +240,7 @@ def taken_over(snapshot: Snapshot, *, with_plans: bool = True) -> Snapshot:
     states = []
     for state in snapshot.pipelines:
         document = memory_document(state.memory, texts.of(state.spec.uid, state.planned))
-        memory = resumed(memory_from(document), snapshot.now_s, 300.0, 15.0)
+        memory = resumed(memory_from(document).memory, snapshot.now_s, 300.0, 15.0)
         states.append(replace(state, memory=memory, planned=planned_from(document) if with_plans else None))
     return replace(snapshot, pipelines=tuple(states))
 
