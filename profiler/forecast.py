@@ -3,8 +3,9 @@
 Three forecasts are combined: the last value; the recent mean, which suits a noisy level; the last value extrapolated
 along the recent slope, damped, which suits a ramp. Each forecast is tried on the past samples, and weighted by the
 inverse square of its mean squared error. So noise is smoothed and ramps are followed without a setting;
-`tests/bench/bench_forecast.py` prints the errors. With too few samples to try the forecasts on, the last value is used,
-extrapolated if it has begun to rise.
+`tests/bench/bench_forecast.py` prints the errors. With too few samples for the horizon, they are tried over a shorter
+time. In the first minutes, the last value is used, extrapolated if it has begun to rise. No forecast is further from
+the last value than the load has moved by itself.
 """
 
 import math
@@ -25,13 +26,19 @@ GROWTH_SHARE = 0.9
 CHANCES = 2.0
 """Least value of the limit of a rise in `growth`, in standard deviations. Chosen by the same rule from 0 to 4."""
 MIN_TRIALS = 4
-"""Least number of past samples to try forecasts on. With fewer, `forecast` uses the last samples only."""
+"""Least number of past samples to try forecasts on."""
+START_S = 300.0
+"""With samples of at least this time, no forecast is made without having been tried."""
+STEEP = 0.1
+"""Share by which a load must rise twice, before it is extrapolated further than it was seen: noise rises too."""
+MOVES = 3.0
+"""A forecast is at most this many root mean squares of the past changes over the horizon above the last value."""
 
 
 def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
     """Return the load expected at `now_s` + `horizon_s`, in the unit of the samples.
 
-    Samples of the last five minutes work best.
+    Samples of the horizon and of some minutes before it work best.
 
     Raises:
         ValueError: `samples` is empty, a sample is later than `now_s`, or `horizon_s` < 0.
@@ -42,18 +49,21 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
         raise ValueError(f"samples: {samples[-1][0]:g}: must not be later than now_s ({now_s:g})")
     if horizon_s < 0:
         raise ValueError(f"horizon_s: {horizon_s:g}: must be ≥ 0")
-    trials = _trials(samples, horizon_s)
+    tried_s, trials = _tried(samples, horizon_s)
     highest = max(load for _, load in samples)
     ahead_s = now_s + horizon_s - samples[-1][0]
     if len(trials) < MIN_TRIALS:
         return min(ENVELOPE * highest, _extrapolated_start(samples, ahead_s))
+    moved = math.sqrt(math.fsum((samples[end][1] - samples[start][1]) ** 2 for start, end in trials) / len(trials))
+    # Changes that are no trend grow with the square root of the time.
+    most = samples[-1][1] + MOVES * moved * math.sqrt(max(1.0, ahead_s / tried_s if tried_s > 0 else 1.0))
     # Keeps the weights finite if a method had no error.
     least_error = (1e-6 * highest) ** 2 + 1e-12
     weights = [(least_error + _squared_error(method, samples, trials)) ** -2 for method in _METHODS]
     expected = math.fsum(
         weight * method(samples, ahead_s) for weight, method in zip(weights, _METHODS, strict=True)
     ) / math.fsum(weights)
-    return min(ENVELOPE * highest, max(0.0, _without_rounding_errors(expected)))
+    return min(ENVELOPE * highest, max(0.0, _without_rounding_errors(min(expected, max(most, highest)))))
 
 
 def _without_rounding_errors(load: float) -> float:
@@ -72,7 +82,7 @@ def growth(samples: Samples, horizon_s: float, chance: float, share: float = GRO
     where `chance` is the standard deviation of the load. A load at its highest is not expected to repeat its rise;
     `forecast` follows a load that keeps rising.
     """
-    trials = _trials(samples, horizon_s)
+    _, trials = _tried(samples, horizon_s)
     if len(trials) < MIN_TRIALS:
         return 0.0
     rises = sorted(
@@ -81,6 +91,17 @@ def growth(samples: Samples, horizon_s: float, chance: float, share: float = GRO
     )
     highest = max(load for _, load in samples)
     return min(rises[math.ceil(share * len(rises)) - 1], max(highest - samples[-1][1], CHANCES * chance))
+
+
+def _tried(samples: Samples, horizon_s: float) -> tuple[float, list[tuple[int, int]]]:
+    """Return the time (s) over which forecasts are tried, and the trials, see `_trials`.
+
+    This is the horizon, or half of the time of the samples where they are too few for it, after the first minutes.
+    """
+    trials, span_s = _trials(samples, horizon_s), samples[-1][0] - samples[0][0] if samples else 0.0
+    if len(trials) >= MIN_TRIALS or span_s < START_S or horizon_s <= span_s / 2:
+        return horizon_s, trials
+    return span_s / 2, _trials(samples, span_s / 2)
 
 
 def _trials(samples: Samples, horizon_s: float) -> list[tuple[int, int]]:
@@ -134,7 +155,10 @@ def _extrapolated_start(samples: Samples, ahead_s: float) -> float:
     if len(samples) < 3 or not samples[-3][1] < samples[-2][1] < samples[-1][1]:
         return samples[-1][1]
     (since_s, before), (now_s, load) = samples[-3], samples[-1]
-    if now_s <= since_s:
+    if now_s <= since_s or now_s - samples[0][0] >= START_S:
+        return load
+    steep = (1 + STEEP) * samples[-3][1] < samples[-2][1] < samples[-1][1] / (1 + STEEP)
+    if not steep and ahead_s > now_s - samples[0][0]:
         return load
     return load + SLOPE_DAMPING * (load - before) / (now_s - since_s) * ahead_s
 

@@ -1,6 +1,5 @@
 """`sluice explain`: the last decision about a pipeline and its reasons, from the status or from records."""
 
-import contextlib
 import json
 import sys
 from collections.abc import Iterator
@@ -248,7 +247,6 @@ def document(resource: dict[str, Any], explanation: list[str]) -> dict[str, Any]
     A placement's `learned` is null where nothing is known, and everywhere until the operator has processed the present
     spec: what it has learned is relative to the spec that it has seen.
     """
-    from controller.core.codec import InvalidRecord
     from controller.core.state.learned import LearnedPlacement, learned_placements, stages_document
     from controller.core.state.spec import PlacementKey
     from controller.kube.durable import memory_from
@@ -270,6 +268,6 @@ def document(resource: dict[str, Any], explanation: list[str]) -> dict[str, Any]
         return {**head, "stages": []}
     learned: dict[PlacementKey, LearnedPlacement] = {}
     if status.get("observedGeneration") == metadata["generation"]:
-        with contextlib.suppress(InvalidRecord):  # written by another version
-            learned = learned_placements(spec, memory_from(status.get("memory")).memory.learned)
+        recalled = memory_from(status.get("memory"))
+        learned = {} if recalled.lost else learned_placements(spec, recalled.memory.learned)
     return {**head, "stages": stages_document(spec, learned)}

@@ -259,6 +259,7 @@ def _memory(
         uncreated_since_s=assessment.bounds.uncreated_since_s,
         missed_since_s=missed_since_s,
         quiet_since_s=assessment.demand.quiet_since_s,
+        begun_s=assessment.demand.begun_s,
     )
 
 

@@ -56,7 +56,7 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     # Act: one step of the roll-out.
     if raised.staying:
         follows = following(assessments, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
-    goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s))
+    goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials())
     quotas = binding_quotas(snapshot)
     return Decision(

@@ -267,7 +267,10 @@ def a_state(
     rule_readings: Mapping[tuple[StageName, str], Reading] | None = None,
     memory: PipelineMemory | None = None,
 ) -> PipelineState:
-    spec = spec or a_spec()
+    """Return a pipeline that has been observed for long, unless `memory` says since when."""
+    spec, memory = spec or a_spec(), memory or PipelineMemory()
+    if memory.begun_s is None:
+        memory = replace(memory, begun_s=0.0)
     given = replicas or {}
     targets: dict[PlacementKey, TargetState | TargetMissing] = {}
     for key in spec.placement_keys():
@@ -280,7 +283,7 @@ def a_state(
         demand=demand,
         latency_s=None,
         rule_readings=rule_readings or {},
-        memory=memory or PipelineMemory(),
+        memory=memory,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds import (
+    first_window,
     idle,
     learning,
     leaving_nodes,
@@ -64,6 +65,7 @@ def find_goals(
     ledger: Ledger,
     pressed: Collection[PipelineKey],
     repriced: Mapping[PoolName, float],
+    now_s: float,
 ) -> Mapping[PipelineKey, Goal]:
     """Return the goal of every pipeline.
 
@@ -73,7 +75,7 @@ def find_goals(
     """
 
     def goal_of(assessment: Assessment, *, stays: bool) -> Goal:
-        return _goal(assessment, raised, follows, repriced, stays=stays)
+        return _goal(assessment, raised, follows, repriced, now_s, stays=stays)
 
     goals = {each.key: goal_of(each, stays=each.key not in pressed) for each in assessments}
     for each in assessments:
@@ -91,6 +93,7 @@ def _goal(
     raised: FloorPlan,
     follows: Following,
     repriced: Mapping[PoolName, float],
+    now_s: float,
     *,
     stays: bool,
 ) -> Goal:
@@ -118,7 +121,13 @@ def _goal(
     if staying and replicas == planned:
         staying = []  # the plan is no other
     wanted = {own: min(replicas[own], planned[own]) for own in keys}
-    step = assessment.bounds.allowed([*steps.bounds(assessment, replicas), *leaving_nodes.bounds(assessment, wanted)])
+    step = assessment.bounds.allowed(
+        [
+            *steps.bounds(assessment, replicas),
+            *leaving_nodes.bounds(assessment, wanted),
+            *first_window.bounds(assessment, replicas, now_s),
+        ]
+    )
     one = resolve(step, keys) if step else NO_LIMITS
     after = {own: one.clamped(own, replicas[own]) for own in keys}
     bounds = (*stated, *_floors_of(raised, key), *kept, *staying, *step)
@@ -178,6 +187,7 @@ def _holds(
         *leaving_nodes.holds(assessment),
         *pins.holds(assessment, replicas),
         *of(steps.MAX_STEP),
+        *of(first_window.FIRST_WINDOW),
         *idle.holds(assessment, after),
     ]
     for (stage, pool), limit in raised.raised[key].refused.items():  # those of its own budget are in `unmet`

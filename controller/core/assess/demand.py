@@ -25,12 +25,17 @@ from profiler.samples import ABSURD, Absence, AbsenceReason, Quantity, Reading
 NO_LAUNCHES: Mapping[PoolName, float] = MappingProxyType({})
 
 FORECAST_S = 300.0
-"""The forecast uses the samples of this time, and all of them are kept."""
+"""The forecast uses the samples of at least this time, and all of them are kept."""
+TRIED_S = 240.0
+"""Forecasts are tried on the samples of the horizon and this time before it."""
 HISTORY_S = 600.0
-"""The growth of the load is computed from the samples of this time: bursts are minutes apart."""
+"""The growth of the load is computed from the samples of at least this time: bursts are minutes apart."""
 SPACING_S = 60.0
-"""Of the samples between `FORECAST_S` and `HISTORY_S`, the lowest and the highest in each interval of this length are
-kept."""
+"""Of the samples between those of the forecast and `HISTORY_S`, the lowest and the highest in each interval of this
+length are kept."""
+KEPT = 100
+"""Into so many parts the time of the forecast is divided, where it is long. Of older samples than `FORECAST_S`, the
+last of each part is kept."""
 OLD_BUCKETS = 32
 """Into so many parts the longest stabilization window is divided. Of older samples, the lowest and the highest of each
 part are kept."""
@@ -90,7 +95,8 @@ class DemandState:
     `contradiction` is set where the demand query contradicts what arrives at the entry stages. `quiet_since_s` is since
     when nothing has arrived there although the query reports a demand.
 
-    `horizon` is how far ahead the forecast looks.
+    `horizon` is how far ahead the forecast looks. `begun_s` is when the demand was first observed, None where that is
+    not known.
     """
 
     observed: Reading
@@ -105,6 +111,7 @@ class DemandState:
     no_arrivals_at: tuple[StageName, ...] = ()
     contradiction: Contradiction | None = None
     quiet_since_s: float | None = None
+    begun_s: float | None = None
     horizon: Horizon | None = None
 
     @property
@@ -163,10 +170,12 @@ def stabilised_demand(
     contradiction = _contradiction(state, observed, entries, quiet_since_s, now_s)
     if contradiction is not None and contradiction.since_s is None:
         observed = contradiction.arriving
+    ahead = horizon(state.spec, interval_s, launches_s)
+    ahead_s, record_s = ahead.ahead_s, _record_s(ahead.ahead_s)
     history = [
         (sample.t_s, sample.observed)
         for sample in earlier
-        if sample.observed is not None and sample.t_s >= now_s - HISTORY_S
+        if sample.observed is not None and sample.t_s >= now_s - max(HISTORY_S, record_s)
     ]
     if isinstance(observed, Absence):
         loss = memory.metrics_lost or _loss(memory, state.spec, history, now_s)
@@ -180,15 +189,14 @@ def stabilised_demand(
         return DemandState(
             observed=observed,
             stabilized=min(ABSURD, loss.demand * margin(now_s - loss.since_s, loss.growth_per_minute)),
-            samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec)),
+            samples=_thinned((*earlier, held), now_s, _longest_window_s(state.spec), record_s),
             loss=loss,
+            begun_s=memory.begun_s,
             idle_since_s=memory.idle_since_s if idle else None,
             idle=idle,
         )
     recent = [*history, (now_s, observed)]
-    ahead = horizon(state.spec, interval_s, launches_s)
-    ahead_s = ahead.ahead_s
-    newest = [sample for sample in recent if sample[0] >= now_s - FORECAST_S]
+    newest = [sample for sample in recent if sample[0] >= now_s - record_s]
     expected = min(ABSURD, max(observed, forecast(newest, now_s, ahead_s)))
     # Until a new replica is ready, the load may rise as it did before.
     peak = max(expected, min(ABSURD, observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))))
@@ -209,13 +217,14 @@ def stabilised_demand(
         observed=observed,
         forecast=peak,
         stabilized=0.0 if idle else demand,
-        samples=_thinned(samples, now_s, _longest_window_s(state.spec)),
+        samples=_thinned(samples, now_s, _longest_window_s(state.spec), record_s),
         falls_at_s=None if idle else max(falls_at_s, default=None),
         idle_since_s=idle_since_s,
         idle=idle,
         no_arrivals_at=no_arrivals_at,
         contradiction=contradiction,
         quiet_since_s=quiet_since_s,
+        begun_s=now_s if memory.demand is None and memory.begun_s is None else memory.begun_s,
         horizon=ahead,
     )
 
@@ -394,12 +403,26 @@ def _longest_window_s(spec: PipelineSpec) -> float:
     return max(spec.scaling.up.stabilization_s, spec.scaling.down.stabilization_s)
 
 
-def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -> tuple[DemandSample, ...]:
-    """Return the `samples` that later cycles need. Their number is bounded for every window and interval."""
+def _record_s(ahead_s: float) -> float:
+    """Return the time (s) whose samples a forecast `ahead_s` ahead uses: the horizon, and as long as it is tried."""
+    return max(FORECAST_S, ahead_s + TRIED_S)
+
+
+def _thinned(
+    samples: tuple[DemandSample, ...], now_s: float, window_s: float, record_s: float
+) -> tuple[DemandSample, ...]:
+    """Return the `samples` that later cycles need. Their number is bounded for every window, horizon and interval.
+
+    Of the time `record_s` of the forecast, the samples that are kept say nothing of how high they are: a forecast from
+    the lowest and highest would see more noise than there is.
+    """
     kept = [sample for sample in samples if sample.t_s >= now_s - FORECAST_S]
     windowed: dict[float, list[DemandSample]] = {}
     older: dict[float, list[DemandSample]] = {}
+    even: dict[float, DemandSample] = {}
     for sample in samples:
+        if now_s - record_s <= sample.t_s < now_s - FORECAST_S:
+            even[sample.t_s // (record_s / KEPT)] = sample
         if now_s - window_s <= sample.t_s < now_s - FORECAST_S:
             windowed.setdefault(sample.t_s // (window_s / OLD_BUCKETS), []).append(sample)
         elif now_s - HISTORY_S <= sample.t_s < now_s - FORECAST_S:
@@ -410,7 +433,7 @@ def _thinned(samples: tuple[DemandSample, ...], now_s: float, window_s: float) -
         # The highest gets the time of the last sample of its part: dropping samples must not make it expire earlier.
         highest = (replace(max(bucket, key=key), t_s=bucket[-1].t_s) for key in (_forecast, _peak))
         kept += _distinct(min(bucket, key=_forecast), min(bucket, key=_peak), *highest)
-    return tuple(sorted(kept, key=lambda sample: sample.t_s))
+    return tuple(sorted(dict.fromkeys((*kept, *even.values())), key=lambda sample: sample.t_s))
 
 
 def _distinct(*samples: DemandSample) -> Iterable[DemandSample]:

@@ -3,6 +3,7 @@
 from controller.core.bounds import (
     declared,
     feedback,
+    first_window,
     idle,
     learning,
     leaving_nodes,
@@ -40,6 +41,7 @@ MECHANISMS = (
     idle.IDLE,
     learning.UNMEASURED,
     outages.PATIENT_TRIAL,
+    first_window.FIRST_WINDOW,
     steps.MAX_STEP,
 )
 """Of a level, the order of the mechanisms says nothing: their bounds count together."""

@@ -228,6 +228,7 @@ class PipelineMemory:
     `uncreated_since_s`: since when replicas that are desired have not been created, by placement.
     `missed_since_s`: since when every known latency has exceeded the SLA, None where the last known one did not.
     `quiet_since_s`: since when nothing has arrived of a demand that is observed, None while something does.
+    `begun_s`: when the demand was first observed, None before that, and where a release without this field saw it.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
@@ -249,6 +250,7 @@ class PipelineMemory:
     uncreated_since_s: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
     missed_since_s: float | None = None
     quiet_since_s: float | None = None
+    begun_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -270,6 +272,7 @@ class PipelineMemory:
         _require_time(self.idle_since_s, "idle_since_s")
         _require_time(self.missed_since_s, "missed_since_s")
         _require_time(self.quiet_since_s, "quiet_since_s")
+        _require_time(self.begun_s, "begun_s")
         _require_learned(self.learned)
         for name, batch in self.batches.items():
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")

@@ -1,0 +1,32 @@
+"""What runs is the first sample of the scale-down window: without memory, no replica is removed to save."""
+
+from collections.abc import Iterator, Mapping
+
+from controller.core.assess.assessment import Assessment
+from controller.core.bounds.idle import idle_stages
+from controller.core.bounds.pins import PIN
+from controller.core.state.bound import Bound, Evidence, Level, Mechanism
+from controller.core.state.decision import Hold, HoldReason
+from controller.core.state.spec import PlacementKey
+
+FIRST_WINDOW = Mechanism(
+    name="first scale-down window",
+    level=Level.STEP,
+    evidence=Evidence.PIPELINE,
+    does="until the demand has been observed for a scale-down window, no ready replica is removed to save: a new or "
+    "restored pipeline has no other sample than what runs",
+    planned=False,
+)
+
+
+def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int], now_s: float) -> Iterator[Bound]:
+    """Yield the bounds of the placements that keep ready replicas beyond their `goal`."""
+    begun_s, window_s = assessment.demand.begun_s, assessment.spec.scaling.down.stabilization_s
+    if begun_s is None or now_s >= begun_s + window_s or idle_stages(assessment):
+        return
+    pinned = {bound.key for bound in assessment.bounds.of(PIN)}
+    for key, count in assessment.current.items():
+        least = int(min(count, assessment.state.ready(*key), assessment.bounds.reach.most(key)))
+        if least > goal[key] and key not in pinned and key[0] not in assessment.spec.borrowed:
+            hold = Hold(reason=HoldReason.STABILIZING, stage=key[0], pool=key[1], until_s=begun_s + window_s)
+            yield FIRST_WINDOW.on(key, least=least, hold=hold, since_s=begun_s, until_s=begun_s + window_s)
