@@ -66,6 +66,8 @@ def admitted_meanwhile(
     The second applies where the plan itself limits the demand (`by_plan`), until the planned replicas are ready: it is
     the demand that the ready replicas serve within the SLA, by the model. With more load, all items would be late.
 
+    It also applies while another controller sets the replicas, whatever the plan: these are not Sluice's to add.
+
     While a stage has no ready replica, `scaling.coldStart` decides where it is set: all load or none is admitted.
 
     There is no limit where a workload cannot be read, or a stage has none, and none where nothing sheds.
@@ -101,7 +103,8 @@ def admitted_meanwhile(
         if slots < assessment.planned_demand:
             limits.append(slots)
     coming = assessment.acting and any(serving.get(key, 0) < count for key, count in plan.replicas().items())
-    if by_plan is not None and coming and (carried := _carried(assessment, held, by_plan, policy)) is not None:
+    most = by_plan if coming else assessment.planned_demand if assessment.conflicting else None
+    if most is not None and (carried := _carried(assessment, held, most, policy)) is not None:
         limits.append(carried)
     return min(limits, default=None)
 

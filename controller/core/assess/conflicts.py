@@ -4,6 +4,9 @@ An autoscaler that names the workload as its target counts at once; one that fol
 in mode Auto, in which Sluice writes too. Any other controller is recognized by its changes:
 the replicas differ from those that Sluice wrote. One or two changes may come from a person or a roll-out. More changes,
 each within an hour of the last, come from a controller, and writing against it would never end.
+
+Such a truce must not leave less than was needed: replicas that another removed are restored first, at once after the
+first changes and ever later after further ones.
 """
 
 from collections.abc import Mapping
@@ -16,6 +19,8 @@ ENOUGH = 3
 """Changes by others after which another controller is assumed."""
 TRUCE_S = 600.0
 """Time after the last change by others during which nothing is written; then writing is tried again."""
+RESTORE_S = 30.0
+"""How long after one change more than `ENOUGH` removed replicas are restored; twice as long after each further one."""
 FORGET_S = 3600.0
 """Time without a change by others after which earlier ones are forgotten."""
 
@@ -50,6 +55,16 @@ def conflicting(
         conflict = changes.get(key)
         if key in autoscalers:
             causes[key] = autoscalers[key]
-        elif conflict is not None and conflict.changes >= ENOUGH and now_s < conflict.changed_at_s + TRUCE_S:
+        elif conflict is not None and _truce(conflict, now_s) and not _restored(state, key, conflict, now_s):
             causes[key] = conflict
     return causes
+
+
+def _truce(conflict: Conflict, now_s: float) -> bool:
+    return conflict.changes >= ENOUGH and now_s < conflict.changed_at_s + TRUCE_S
+
+
+def _restored(state: PipelineState, key: PlacementKey, conflict: Conflict, now_s: float) -> bool:
+    """Whether the replicas of a placement that another controller removed are to be restored in this cycle."""
+    waits_s = RESTORE_S * (2.0 ** min(16, conflict.changes - ENOUGH) - 1)
+    return state.desired(*key) == conflict.found < conflict.written and now_s >= conflict.changed_at_s + waits_s

@@ -37,7 +37,9 @@ SMOOTHING_S = 90.0
 GROWN = 1.1
 """Latencies are not compared from this multiple of the demand on: a step that keeps up with the load is useful too."""
 USELESS_S = 1800.0
-"""How long no other step is made at a stage where one was taken back."""
+"""How long no other step is made at a stage where one was taken back; twice as long after each further one, so that a
+miss which replicas cannot cure does not make a permanent trial."""
+MOST_DOUBLINGS = 5
 ROOM = 0.95
 """Capacity is given back where the latency then stays below this share of the SLA, taken to grow as replicas get
 fewer."""
@@ -170,6 +172,8 @@ def close_loop(
         memory = replace(memory, misses=0, met_since_s=met_since_s)
         if now_s - met_since_s >= GIVE_BACK_S:
             memory = replace(memory, kept={})
+        if now_s - met_since_s >= USELESS_S:
+            memory = replace(memory, vain={})
         if assessment.never_down:
             return Feedback(memory=memory)
         return Feedback(memory=_given_back(memory, assessment, plan, latency_s, now_s))
@@ -196,7 +200,7 @@ def _of_now(memory: FeedbackMemory, names: Collection[StageName], now_s: float) 
         step=replace(step, at_s=min(now_s, step.at_s)) if step is not None and step.stage in names else None,
         kept={stage: first for stage, first in memory.kept.items() if stage in names},
         useless_until_s={
-            stage: min(t, now_s + USELESS_S)
+            stage: min(t, now_s + _useless_s(memory.vain.get(stage, 1)))
             for stage, t in memory.useless_until_s.items()
             if t > now_s and stage in names
         },
@@ -258,7 +262,7 @@ def _judged(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan, 
     if latency_s <= max(assessment.spec.sla.latency_s, (1 - LOWERED) * step.before_s):
         first = memory.kept.get(step.stage)
         first = step if first is None else replace(first, before_s=(1 - LOWERED) * first.before_s)
-        return replace(memory, step=None, kept={**memory.kept, step.stage: first})
+        return replace(memory, step=None, kept={**memory.kept, step.stage: first}, vain={})
     if assessment.planned_demand > GROWN * step.demand:
         return replace(memory, step=replace(step, at_s=now_s, before_s=latency_s, demand=assessment.planned_demand))
     if _undone(memory, step, assessment, plan):  # it was not carried out, which says nothing of its use
@@ -271,13 +275,20 @@ def _floors_before(memory: FeedbackMemory, step: FeedbackStep) -> Mapping[StageN
     return kept if step.floor_before is None else {**kept, step.stage: step.floor_before}
 
 
+def _useless_s(times: int) -> float:
+    """Return how long (s) no step is made at a stage where steps were taken back so many `times` in a row."""
+    return float(USELESS_S * 2 ** min(MOST_DOUBLINGS, times - 1))
+
+
 def _taken_back(memory: FeedbackMemory, step: FeedbackStep, now_s: float) -> FeedbackMemory:
     """Return the memory without `step` and all later ones of its stage, which have not lowered the latency."""
+    vain = {**memory.vain, step.stage: memory.vain.get(step.stage, 0) + 1}
     return replace(
         memory,
         floors=_floors_before(memory, step),
         kept={stage: first for stage, first in memory.kept.items() if stage != step.stage},
-        useless_until_s={**memory.useless_until_s, step.stage: now_s + USELESS_S},
+        useless_until_s={**memory.useless_until_s, step.stage: now_s + _useless_s(vain[step.stage])},
+        vain=vain,
     )
 
 

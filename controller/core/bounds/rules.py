@@ -1,11 +1,14 @@
 """Threshold rules: floors on top of the plan.
 
-A floor holds from the time a rule fires until its metric has been clear for a cooldown. While the metric stays beyond
-the threshold, the floor rises once per cooldown.
+A floor holds from the time a rule fires until its metric has been clear for a cooldown, and for no less than the
+scale-down window. While the metric stays beyond the threshold, the floor rises once per cooldown.
+
+A metric that is clear because of the floor comes back without it. A rule that fires again soon after its floor ended
+would start and end the same replicas for ever: each time, the floor then stays for twice as long.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
@@ -31,11 +34,18 @@ DEVICE_QUANTITIES: Mapping[RuleMetric, DeviceQuantity] = {
 }
 
 
+LONGEST_S = 6 * 3600.0
+"""The longest time for which a floor outlasts its metric."""
+MOST_RETURNS = 16
+SOON = 2.0
+"""A rule comes back soon within this multiple of the time for which its metric was clear before the floor ended."""
+
 RULE = Mechanism(
     name="threshold rule",
     level=Level.FLOOR,
     evidence=Evidence.PIPELINE,
-    does="a rule that has fired keeps its stage at a floor until its metric has been clear for the cooldown",
+    does="a rule that has fired keeps its stage at a floor until its metric has been clear for the cooldown and the "
+    "scale-down window; a floor that has to come back stays twice as long",
 )
 
 
@@ -55,12 +65,13 @@ def bounds(assessment: Assessment, results: RuleResults) -> Iterator[Bound]:
             key = (state.stage, state.name)
             memory = results.memories[key]
             clear_s = memory.clear_since_s
+            held_s = _held_s(cooldowns_s[key], assessment.spec.scaling.down.stabilization_s, memory.returns)
             yield RULE.on(
                 state.stage,
                 least=state.floor,
                 change=ChangeReason.RULE,
                 since_s=memory.holds_since_s,
-                until_s=None if clear_s is None else clear_s + cooldowns_s[key],
+                until_s=None if clear_s is None else clear_s + held_s,
             )
 
 
@@ -85,36 +96,49 @@ def evaluate_rules(
             reading = _reading(rule, profiles[stage.name], state)
             before = state.memory.rules.get((stage.name, rule.name), RuleMemory())
             added = rule.add_replicas * (_zones(stage, state, pools) if rule.per_zone else 1)
-            after = _next(rule, before, reading, desired + added, now_s=now_s, interval_s=interval_s)
+            held_s = _held_s(rule.cooldown_s, state.spec.scaling.down.stabilization_s, before.returns)
+            after = _next(rule, before, reading, desired + added, held_s, now_s=now_s, interval_s=interval_s)
             states.append(RuleState(stage=stage.name, name=rule.name, reading=reading, floor=after.floor))
             if after != RuleMemory():
                 memories[(stage.name, rule.name)] = after
     return RuleResults(states=tuple(states), memories=memories)
 
 
+def _held_s(cooldown_s: float, window_s: float, returns: int) -> float:
+    """Return for how long (s) a metric must be clear before its floor ends; it has come back `returns` times."""
+    return min(max(cooldown_s, window_s) * 2.0**returns, max(LONGEST_S, cooldown_s, window_s))
+
+
 def _next(
-    rule: Rule, before: RuleMemory, reading: Reading, floor: int, *, now_s: float, interval_s: float
+    rule: Rule, before: RuleMemory, reading: Reading, floor: int, held_s: float, *, now_s: float, interval_s: float
 ) -> RuleMemory:
-    """Return the rule's state after `reading`; `floor` applies if the rule adds replicas now."""
+    """Return the rule's state after `reading`; `floor` applies if the rule adds replicas now.
+
+    The floor ends when the metric has been clear for `held_s`.
+    """
     if isinstance(reading, Absence):
         # Time without data counts towards no cooldown.
         since_s = before.holds_since_s
         moved_s = None if since_s is None else min(now_s, since_s + interval_s)
-        return RuleMemory(floor=before.floor, fired=before.fired, holds_since_s=moved_s)
+        return replace(before, holds_since_s=moved_s, clear_since_s=None)
+    # It has come back if the floor ended no longer ago than it had been held while the metric was clear.
+    ended_s = None if before.ended_s is None else min(now_s, before.ended_s)
+    soon = ended_s is not None and now_s - ended_s < SOON * held_s
     if _holds(rule, reading):
         if not before.fired:
-            return RuleMemory(floor=floor, fired=True, holds_since_s=now_s)
+            returns = min(MOST_RETURNS, before.returns + 1) if soon else 0
+            return RuleMemory(floor=floor, fired=True, holds_since_s=now_s, returns=returns)
         since_s = now_s if before.holds_since_s is None else min(now_s, before.holds_since_s)
         if now_s - since_s < rule.cooldown_s or since_s == now_s:
-            return RuleMemory(floor=before.floor, fired=True, holds_since_s=since_s)
+            return replace(before, holds_since_s=since_s, clear_since_s=None)
         # Replicas of the last step may still be missing, for example at a cap: they are not asked for twice.
-        return RuleMemory(floor=max(floor, before.floor or 0), fired=True, holds_since_s=now_s)
+        return replace(before, floor=max(floor, before.floor or 0), holds_since_s=now_s, clear_since_s=None)
     if not before.fired:
-        return RuleMemory()
+        return before if soon else RuleMemory()
     since_s = now_s if before.clear_since_s is None else min(now_s, before.clear_since_s)
-    if now_s - since_s >= rule.cooldown_s:
-        return RuleMemory()
-    return RuleMemory(floor=before.floor, fired=True, clear_since_s=since_s)
+    if now_s - since_s >= held_s:
+        return RuleMemory(returns=before.returns, ended_s=now_s)
+    return replace(before, holds_since_s=None, clear_since_s=since_s)
 
 
 def _holds(rule: Rule, reading: float) -> bool:

@@ -55,13 +55,15 @@ class RuleMemory:
     `floor` is the floor that the rule sets for its stage, None while it sets none. `fired` stays true until the
     cooldown is over. `holds_since_s` is when the rule last added replicas, or when its metric came back beyond the
     threshold after that; time without data moves it. `clear_since_s` is when the metric became clear of the threshold,
-    None while it is not.
+    None while it is not. `returns` counts how often the rule fired again soon after its floor had ended, at `ended_s`.
     """
 
     floor: int | None = None
     fired: bool = False
     clear_since_s: float | None = None
     holds_since_s: float | None = None
+    returns: int = 0
+    ended_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +179,8 @@ class FeedbackMemory:
     latency exceeded the SLA, as far as it matters. `step` is under observation, None: no step is. `kept` has the first
     step of each stage that was kept since the SLA was last met for long; its `before_s` falls with each further one,
     because together they must have lowered the latency. `useless_until_s` has the stages for which steps were taken
-    back, and until when no other is made.
+    back, and until when no other is made. `vain` counts the steps of each stage that were taken back since one was
+    useful.
 
     `latency_s` is the measured latency, smoothed, and `lowest_s` the lowest since the SLA is missed; None before the
     first measurement. `met_since_s` is since when the SLA has been met, and `room_since_s` since when the latency has
@@ -193,9 +196,12 @@ class FeedbackMemory:
     lowest_s: float | None = None
     met_since_s: float | None = None
     room_since_s: float | None = None
+    vain: Mapping[StageName, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
+        for stage, times in self.vain.items():
+            require(0 < times <= 1_000_000_000, f"feedback vain {stage}", times, "must be 1 to 1e9")
         require(0 <= self.misses <= 1_000_000_000, "feedback misses", self.misses, "must be 0 to 1e9")
         for name in ("latency_s", "lowest_s"):
             _require_load(getattr(self, name), f"feedback {name}")
@@ -279,6 +285,8 @@ class PipelineMemory:
         for rule in self.rules.values():
             _require_time(rule.clear_since_s, "rules clear_since_s")
             _require_time(rule.holds_since_s, "rules holds_since_s")
+            _require_time(rule.ended_s, "rules ended_s")
+            require(0 <= rule.returns <= 100, "rules returns", rule.returns, "must be 0 to 100")
         for key, since_s in self.uncreated_since_s.items():
             _require_time(since_s, f"uncreated_since_s {key}")
         for conflict in self.conflicts.values():

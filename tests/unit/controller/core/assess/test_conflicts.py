@@ -14,8 +14,8 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 
 
-def a_contest(changes: int = ENOUGH, at_s: float = NOW_S) -> Conflict:
-    return Conflict(changes=changes, changed_at_s=at_s, written=3, found=1)
+def a_contest(changes: int = ENOUGH, at_s: float = NOW_S, found: int = 1) -> Conflict:
+    return Conflict(changes=changes, changed_at_s=at_s, written=3, found=found)
 
 
 def state(*, written: int | None = None, conflict: Conflict | None = None, autoscaler: str = "") -> PipelineState:
@@ -45,19 +45,42 @@ def test_changes_of_long_ago_and_of_the_future_are_forgotten(later_s: float) -> 
 
 def test_one_change_too_few_is_no_contest_and_a_truce_ends() -> None:
     for conflict, later_s, expected in (
-        (a_contest(ENOUGH - 1), 0.0, False),
-        (a_contest(), 0.0, True),
-        (a_contest(), TRUCE_S - 1, True),
-        (a_contest(), TRUCE_S, False),
+        (a_contest(ENOUGH - 1, found=9), 0.0, False),
+        (a_contest(found=9), 0.0, True),
+        (a_contest(found=9), TRUCE_S - 1, True),
+        (a_contest(found=9), TRUCE_S, False),
     ):
         now_s = NOW_S + later_s
         assert bool(conflicting(state(), {ENCODER: conflict}, now_s)) is expected
 
 
+def test_replicas_that_another_removed_are_restored_first_and_ever_later(planner: Planner) -> None:
+    for changes, later_s, restored in (
+        (3, 0.0, True),
+        (4, 29.0, False),
+        (4, 30.0, True),
+        (5, 89.0, False),
+        (9, 599.0, False),
+    ):
+        found = conflicting(state(), {ENCODER: a_contest(changes)}, NOW_S + later_s)
+        assert (not found) is restored, (changes, later_s)
+    planner.wants({VAD: 1, ENCODER: 5})
+    (decision,) = decide(a_snapshot(state(written=3, conflict=a_contest(ENOUGH - 1))), Policy()).pipelines
+    assert [(change.before, change.after) for change in decision.changes] == [(1, 5)]
+
+
+def test_while_another_sets_fewer_replicas_than_needed_the_limit_is_theirs() -> None:
+    """No more load is admitted than the replicas serve that the other controller left."""
+    found = state(autoscaler="HorizontalPodAutoscaler/asr")
+    (decision,) = decide(a_snapshot(found), Policy()).pipelines
+    assert decision.admissible is not None
+    assert decision.admissible < 100.0
+
+
 def test_a_contested_pipeline_is_left_alone_and_says_why(planner: Planner) -> None:
     for found, words in (
         (state(autoscaler="HorizontalPodAutoscaler/asr"), "HorizontalPodAutoscaler/asr"),
-        (state(conflict=a_contest()), "1 found after 3 written"),
+        (state(conflict=a_contest(ENOUGH + 1)), "1 found after 3 written"),
     ):
         planner.wants({VAD: 1, ENCODER: 5})
         (decision,) = decide(a_snapshot(found), Policy()).pipelines

@@ -1,5 +1,6 @@
 """The loop closes on the measured latency: cycles of `decide` in small worlds whose stages are not as modelled."""
 
+import itertools
 import json
 import math
 import random
@@ -426,6 +427,13 @@ class TestUseless:
         (first, _), (second, _), *_ = steps(found)
         assert (second - first) * CYCLE_S >= USELESS_S
         assert max(encoders(found)) == encoders(found)[first + 1], "it does not grow over time"
+
+    def test_in_vain_it_is_tried_ever_more_rarely(self) -> None:
+        found = run(8 * 240, constant(0.8))
+        tried = [number * CYCLE_S for number, _ in steps(found)]
+        waits = [late - early for early, late in itertools.pairwise(tried)]
+        assert len(tried) <= 5, "every half hour would be fifteen times"
+        assert all(late >= 1.7 * early for early, late in itertools.pairwise(waits))
 
     def test_the_next_stage_is_tried(self) -> None:
         found = run(40, constant(0.8, vad_s=0.3, encoder_s=0.6))

@@ -1,5 +1,7 @@
 """Rules are floors: they rise once per cooldown, hold until clear for one, and wait where there is no data."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from builders import (
     a_placement,
     a_pool,
     a_rule,
+    a_scaling,
     a_snapshot,
     a_spec,
     a_stage,
@@ -143,15 +146,51 @@ def test_what_a_rule_adds_is_within_the_bounds_of_the_placements(planner: Planne
     assert wanted == [5, 5, 5, 5, 6, 6, 6, 6, 6, 6]
 
 
-def test_the_floor_holds_until_the_rule_has_been_clear_for_one_cooldown() -> None:
-    rule = a_rule(cooldown_s=60.0)
-    memory = RuleMemory(floor=5, fired=True)
+def floors_over(
+    rule: Rule, readings: Sequence[tuple[int, float]], memory: RuleMemory, down_s: float
+) -> list[int | None]:
     floors = []
-    for t_s, reading in ((0, 0.9), (10, 0.5), (40, 0.9), (50, 0.5), (109, 0.5), (110, 0.5)):
-        floor, memory = floor_and_memory(with_rule(rule, reading, memory=memory), now_s=NOW_S + t_s)
+    for t_s, reading in readings:
+        state = with_rule(rule, reading, memory=memory)
+        state = replace(state, spec=replace(state.spec, scaling=a_scaling(down_s=down_s)))
+        floor, memory = floor_and_memory(state, now_s=NOW_S + t_s)
         floors.append(floor)
+    return floors
+
+
+def test_the_floor_holds_until_the_rule_has_been_clear_for_one_cooldown() -> None:
+    readings = ((0, 0.9), (10, 0.5), (40, 0.9), (50, 0.5), (109, 0.5), (110, 0.5))
+    floors = floors_over(a_rule(cooldown_s=60.0), readings, RuleMemory(floor=5, fired=True), down_s=0.0)
     assert floors == [5, 5, 5, 5, 5, None]
-    assert memory == RuleMemory()
+
+
+def test_the_floor_goes_through_the_scale_down_window() -> None:
+    readings = ((0, 0.5), (60, 0.5), (299, 0.5), (300, 0.5))
+    floors = floors_over(a_rule(cooldown_s=60.0), readings, RuleMemory(floor=5, fired=True), down_s=300.0)
+    assert floors == [5, 5, 5, None]
+
+
+def test_a_floor_that_has_to_come_back_stays_twice_as_long_each_time() -> None:
+    """The metric is clear only because of the floor: it comes back a minute after the floor has ended."""
+    rule, memory, ends = a_rule(cooldown_s=60.0), RuleMemory(), list[float]()
+    ended_s, held = 0.0, False
+    for t_s in range(0, 8 * 3600, 15):
+        beyond = not held and t_s - ended_s >= 60
+        state = with_rule(rule, 0.9 if beyond else 0.5, memory=memory)
+        state = replace(state, spec=replace(state.spec, scaling=a_scaling(down_s=300.0)))
+        floor, memory = floor_and_memory(state, now_s=NOW_S + t_s)
+        if held and floor is None:
+            ends.append(t_s)
+            ended_s = t_s
+        held = floor is not None
+    gaps = [late - early for early, late in itertools.pairwise(ends)]
+    assert len(ends) <= 7, "once per five minutes would be eighty times"
+    assert all(1.7 <= late / early <= 2.1 for early, late in itertools.pairwise(gaps[:4]))
+
+
+def test_after_a_quiet_time_a_rule_starts_anew() -> None:
+    memory = RuleMemory(returns=5, ended_s=NOW_S - 30 * 3600)
+    assert floor_and_memory(with_rule(a_rule(), 0.9, memory=memory))[1].returns == 0
 
 
 def test_without_data_a_rule_does_not_fire() -> None:
