@@ -192,14 +192,13 @@ class _Whole:
     """What a ledger knows of the `pipelines` that pay for whole instances; empty without any.
 
     `pools` have the prices of the nodes in use, `running_per_hour` what the running replicas of each placement pay for
-    their nodes, and `observed` the totals of these. `spread_per_hour` is a cache of `Ledger._spread_per_hour`.
+    their nodes. `observed_per_hour` is a cache of `Ledger._observed_by_pool`.
     """
 
     pipelines: frozenset[PipelineKey] = frozenset()
     pools: Mapping[PoolName, Pool] = field(default_factory=dict)
     running_per_hour: Mapping[tuple[PipelineKey, PlacementKey], float] = field(default_factory=dict)
-    observed: PoolTotals = field(default_factory=PoolTotals)
-    spread_per_hour: dict[Scope, float] = field(default_factory=dict)
+    observed_per_hour: dict[Scope, Mapping[PoolName, float]] = field(default_factory=dict)
 
 
 class Ledger:
@@ -281,17 +280,33 @@ class Ledger:
         return self._of_pipeline.get(pipeline, ())
 
     def spend_per_hour(self, scope: Scope = None) -> float:
-        """Return the highest spend of `scope` while the changes happen, in USD per hour."""
+        """Return the highest spend of `scope` while the changes happen, in USD per hour.
+
+        Where whole instances count, running replicas may be spread over more of them than plans need. These are paid
+        for already: replicas that fit there cost nothing more.
+        """
         spent = self._priced(scope, lambda name, entry: entry.occupied(self.after[name]), self.after.occupied)
-        return spent + self._spread_per_hour(scope) + self._unaccounted_of(scope)
+        if self._whole.pipelines:
+            observed = self._observed_by_pool(scope)
+            return sum(max(spent.get(pool, 0.0), cost) for pool, cost in observed.items()) + self._unaccounted_of(scope)
+        return sum(spent.values()) + self._unaccounted_of(scope)
 
     def observed_per_hour(self, scope: Scope = None) -> float:
         """Return the present spend of `scope`, in USD per hour."""
-        observed = sum(
-            share * (self._whole.running_per_hour[name] if payer in self._whole.pipelines else entry.observed_per_hour)
-            for payer, name, entry, share in self._of(scope)
-        )
-        return observed + self._unaccounted_of(scope)
+        return sum(self._observed_by_pool(scope).values()) + self._unaccounted_of(scope)
+
+    def _observed_by_pool(self, scope: Scope) -> Mapping[PoolName, float]:
+        """Return the present spend of `scope` for its replicas on each pool, in USD per hour."""
+        if scope in self._whole.observed_per_hour:
+            return self._whole.observed_per_hour[scope]
+        observed: dict[PoolName, float] = {}
+        for payer, name, entry, share in self._of(scope):
+            whole = payer in self._whole.pipelines
+            cost = self._whole.running_per_hour[name] if whole else entry.observed_per_hour
+            observed[name[1][1]] = observed.get(name[1][1], 0.0) + share * cost
+        if self._whole.pipelines:
+            self._whole.observed_per_hour[scope] = observed
+        return observed
 
     def existing_per_hour(self, scope: Scope, pipelines: Collection[PipelineKey]) -> float:
         """Return what `scope` pays for the replicas of `pipelines` that exist, in USD per hour."""
@@ -309,7 +324,7 @@ class Ledger:
     def cost_per_hour(self, scope: Scope = None) -> float:
         """Return the cost of `scope` after all changes, in USD per hour."""
         costs = self._priced(scope, lambda name, _: self.after[name], self.after.totals)
-        return costs + self._unaccounted_of(scope)
+        return sum(costs.values()) + self._unaccounted_of(scope)
 
     def cost_with(self, pipeline: PipelineKey, replicas: Mapping[PlacementKey, int]) -> float:
         """Return the cost of `pipeline` with `replicas` of its placements beside the others, in USD per hour."""
@@ -469,8 +484,8 @@ class Ledger:
         scope: Scope,
         count: Callable[[tuple[PipelineKey, PlacementKey], Entry], int],
         totals: PoolTotals,
-    ) -> float:
-        """Return what `scope` pays for `count` replicas of each placement; `totals` has the replicas of all."""
+    ) -> Mapping[PoolName, float]:
+        """Return what `scope` pays on each pool for `count` replicas of each placement; `totals` has those of all."""
         there: dict[PoolName, tuple[Occupancy, float]] = {}
 
         def charge(payer: PipelineKey, name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
@@ -483,16 +498,16 @@ class Ledger:
             occupied, price = there[pool]
             return price * float(occupied.weight(entry.per_instance, replicas))
 
-        return sum(share * charge(payer, name, entry) for payer, name, entry, share in self._of(scope))
+        costs: dict[PoolName, float] = {}
+        for payer, name, entry, share in self._of(scope):
+            costs[name[1][1]] = costs.get(name[1][1], 0.0) + share * charge(payer, name, entry)
+        return costs
 
     def _whole_instances(self, states: Iterable[PipelineState]) -> _Whole:
         """Return what is known of the pipelines that pay for whole instances."""
         paying = frozenset(state.spec.key for state in states if state.spec.basis is Basis.INSTANCES)
         if not paying:
             return _Whole()
-        observed = PoolTotals()
-        for name, entry in self._entries.items():
-            observed.move(name[1][1], entry.per_instance, 0, entry.observed)
         billed = {name: billed_pool(pool, 0) for name, pool in self.pools.items()}
         nodes = {(state.spec.key, key): target.nodes for state in states for key, target in state.found()}
         placed = (
@@ -506,18 +521,7 @@ class Ledger:
             for name, entry in self._entries.items()
         )
         running = instance_costs_per_hour(placed, billed, self.pools)
-        return _Whole(pipelines=paying, pools=billed, running_per_hour=running, observed=observed)
-
-    def _spread_per_hour(self, scope: Scope) -> float:
-        """Return by how much running replicas cost more than plans count, because nodes are not filled as planned."""
-        if not self._whole.pipelines:
-            return 0.0
-        spread = self._whole.spread_per_hour
-        if scope not in spread:
-            counted = self._priced(scope, lambda _, entry: entry.observed, self._whole.observed)
-            observed = self.observed_per_hour(scope) - self._unaccounted_of(scope)
-            spread[scope] = max(0.0, observed - counted)
-        return spread[scope]
+        return _Whole(pipelines=paying, pools=billed, running_per_hour=running)
 
     def _unaccounted_of(self, scope: Scope) -> float:
         return self._unaccounted_per_hour if scope is None else 0.0

@@ -164,12 +164,15 @@ def test_with_basis_instances_a_replica_that_opens_a_node_above_the_budget_is_re
     assert ledger(on_chip(tight, a_target(4))).refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET)
 
 
-def test_with_basis_instances_replicas_spread_over_more_nodes_than_planned_leave_less_for_others() -> None:
+def test_with_basis_instances_replicas_fill_the_nodes_that_are_paid_for_before_any_costs_more() -> None:
     spread = on_chip(replace(ON_CHIP, budget_per_hour=2.5), a_target(2, nodes={"a": 1, "b": 1}))
     books = Ledger([spread], pools(a_pool(CHIP, price=1.0, nodes={"a": "", "b": ""})), None)
     assert books.observed_per_hour(KEY) == 2
-    books.after[(KEY, ENCODER)] = 4
-    assert books.spend_per_hour(KEY) == 2, "they fit on the nodes that are there"
+    for count in range(2, 8):
+        books.after[(KEY, ENCODER)] = count
+        assert books.spend_per_hour(KEY) == 2, "they fit on the nodes that are there"
+        assert books.refusal(KEY, ENCODER) is None
+    books.after[(KEY, ENCODER)] = 8
     assert books.refusal(KEY, ENCODER) == Limit(kind=LimitKind.BUDGET)
 
 
