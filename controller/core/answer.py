@@ -46,11 +46,12 @@ def pipeline_decision(
     policy: Policy,
     launches_s: Mapping[PoolName, float],
     quotas: Mapping[PoolName, str],
+    left_alone_since_s: float | None,
 ) -> PipelineDecision:
     """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas.
 
     `launches_s` has how long a new node of each elastic pool takes, and `quotas` the code of the quota that bounds a
-    pool, for those where one does.
+    pool, for those where one does. `left_alone_since_s` is for the memory.
     """
     missed_since_s = _missed_since_s(assessment, now_s)
     plan, horizon = fleet.plans[assessment.key], assessment.demand.horizon
@@ -97,6 +98,7 @@ def pipeline_decision(
             admissible=by_plan,
             missed_since_s=missed_since_s,
             changed={key[0] for key in _written(assessment, rollout)},
+            left_alone_since_s=left_alone_since_s,
             now_s=now_s,
         ),
         metrics=_metrics_use(assessment, now_s),
@@ -231,6 +233,7 @@ def _memory(
     admissible: float | None,
     missed_since_s: float | None,
     changed: Collection[StageName],
+    left_alone_since_s: float | None,
     now_s: float,
 ) -> PipelineMemory:
     """Return what the next cycle remembers; `changed` are the stages whose replicas this one changes."""
@@ -260,6 +263,7 @@ def _memory(
         missed_since_s=missed_since_s,
         quiet_since_s=assessment.demand.quiet_since_s,
         begun_s=assessment.demand.begun_s,
+        left_alone_since_s=left_alone_since_s,
     )
 
 

@@ -9,12 +9,13 @@ from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
 from controller.core.assess.prices import recent_changes
-from controller.core.assess.shared import with_shared_stages
+from controller.core.assess.shared import served_cost_shares, with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
 from controller.core.bounds.availability import find_availability
 from controller.core.bounds.elastic_pools import launches_s
 from controller.core.bounds.overrides import with_overrides
 from controller.core.bounds.stated import with_bounds
+from controller.core.plan.caps import excused
 from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
 from controller.core.plan.floors import Room, raise_plans
 from controller.core.plan.following import following
@@ -41,13 +42,25 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     availability = find_availability(snapshot, frozenset(each.key for each in assessments if not each.acting))
     assessments = with_bounds(assessments, snapshot, availability, policy, without)
     pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
+    present = ledger_of(
+        assessments, pools, policy.budget_per_hour, cost_shares=served_cost_shares(assessments, {}), budgets=budgets
+    )
+    excuse = excused(assessments, present, pools, now_s)
+    assessments, within, groups = excuse.assessed(assessments), excuse.policy(policy), excuse.budgets(budgets)
     if len(assessments) > AT_ONCE:
-        fleet = plan_in_turns(assessments, pools, policy, now_s, budgets)
-        replan = partial(replanned_apart, fleet, assessments, pools, policy, budgets)
+        fleet = plan_in_turns(assessments, pools, within, now_s, groups)
+        replan = partial(replanned_apart, fleet, assessments, pools, within, groups)
     else:
-        fleet = plan_fleet(assessments, pools, policy, budgets)
-        replan = partial(replanned, fleet, assessments, policy)
-    ledger = ledger_of(assessments, pools, policy.budget_per_hour, cost_shares=fleet.cost_shares, budgets=budgets)
+        fleet = plan_fleet(assessments, pools, within, groups)
+        replan = partial(replanned, fleet, assessments, within)
+    ledger = ledger_of(
+        assessments,
+        pools,
+        policy.budget_per_hour,
+        cost_shares=fleet.cost_shares,
+        budgets=budgets,
+        excused=excuse.per_hour,
+    )
     shortage = ledger.shortage()
     pressed = {each.key for each in assessments if shortage.affects(each)}
     follows = following(assessments, fleet, ledger, policy, pressed)
@@ -57,14 +70,22 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     if raised.staying:
         follows = following(assessments, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
-    rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials())
+    rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials(), excuse.per_hour)
     quotas = binding_quotas(snapshot)
     return Decision(
         now_s=now_s,
         policy=policy,
         pipelines=tuple(
             pipeline_decision(
-                each, fleet, goals[each.key], rollout.pipelines[each.key], now_s, policy, launches, quotas
+                each,
+                fleet,
+                goals[each.key],
+                rollout.pipelines[each.key],
+                now_s,
+                policy,
+                launches,
+                quotas,
+                excuse.left_alone_since_s.get(each.key),
             )
             for each in assessments
         ),

@@ -119,10 +119,13 @@ def _stored_price(resource: KeptResource) -> PriceMemory | None:
         if per_hour is None:
             return None
         before, changed = price.get("beforePerHour"), price.get("changedAt")
+        counted, risen = price.get("countedPerHour"), price.get("risenAt")
         return PriceMemory(
             per_hour=float(per_hour),
             before_per_hour=None if before is None else float(before),
             changed_at_s=None if changed is None else seconds(changed),
+            counted_per_hour=None if counted is None else float(counted),
+            risen_at_s=None if risen is None else seconds(risen),
         )
     except (ValueError, TypeError, AttributeError) as error:
         _LOG.warning("pool %s: starting without its last price: %s", resource.name, error)

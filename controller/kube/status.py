@@ -190,6 +190,10 @@ def price_document(spec: PoolSpec, remembered: PriceMemory | None) -> Json | Non
         "beforePerHour": None
         if remembered is None or remembered.before_per_hour is None
         else _exact(remembered.before_per_hour),
+        "countedPerHour": None
+        if remembered is None or remembered.counted_per_hour is None
+        else _exact(remembered.counted_per_hour),
+        "risenAt": None if remembered is None or remembered.risen_at_s is None else timestamp(remembered.risen_at_s),
         "problem": None if quote is None or not quote.problem else quote.problem,
     }
 

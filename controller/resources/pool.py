@@ -353,6 +353,10 @@ class PriceStatus(Part):
     """Time at which the price last changed."""
     before_per_hour: Number | None = None
     """The price before that, in USD per hour."""
+    counted_per_hour: Number | None = None
+    """The price that counts against budgets for replicas that run, while a rise is recent, in USD per hour."""
+    risen_at: Timestamp | None = None
+    """Time since which the price has been above that."""
     problem: Text | None = None
     """Why this is not the present price."""
 

@@ -103,10 +103,12 @@ def roll_out(
     snapshot: Snapshot,
     policy: Policy,
     trials: Mapping[PoolName, int],
+    excused: Mapping[Scope, float],
 ) -> Rollout:
     """Return the changes that take every acting pipeline towards its goal, as far as caps and capacity allow now.
 
-    `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it.
+    `trials` has, for each pool that failed and has not delivered since, how many replicas may be added to it. `excused`
+    is by how much replicas that there are may exceed the caps.
     """
     ledger = ledger_of(
         assessments,
@@ -115,6 +117,7 @@ def roll_out(
         trials=trials,
         cost_shares=fleet.cost_shares,
         budgets=group_budgets(snapshot),
+        excused=excused,
     )
     # What is asked for by workloads that Sluice does not scale is told like spend, and takes nothing from the others.
     above = ledger.above_cap(ledger.observed_per_hour() + ledger.claimed_per_hour(None))
@@ -215,7 +218,7 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: Scope) -> None:
     The replacement of a last replica starts only when there is capacity again; until then the stage would have none.
     """
     instead: list[tuple[PipelineKey, PlacementKey]] = []
-    while ledger.above_cap(ledger.cost_per_hour(scope), scope):
+    while ledger.exceeds(scope):
         excess = [
             (move, key)
             for move in moves
@@ -233,7 +236,7 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: Scope) -> None:
         ledger.after[(move.key, key)] -= 1
     for name in reversed(instead):  # restore those that are not needed to get within the cap
         ledger.after[name] += 1
-        if ledger.above_cap(ledger.cost_per_hour(scope), scope):
+        if ledger.exceeds(scope):
             ledger.after[name] -= 1
 
 
@@ -374,6 +377,8 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
     """
     before = dict(ledger.after)
     givers, scope = moves if limit.name is not None else [move], ledger.group(limit)
+    if limit.kind is LimitKind.BUDGET and any(map(ledger.excuses, ledger.caps_of(move.key, wanted))):
+        return  # the cap would take what is excused
     while ledger.limit_beyond(move.key, wanted) is not None:
         excess = [
             (giver, key)

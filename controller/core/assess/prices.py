@@ -1,6 +1,7 @@
 """Changes of the prices of pools, which are a reason of their own for moving replicas."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from controller.core.state.carry_over import PriceMemory
 from controller.core.state.snapshot import PoolState
@@ -8,6 +9,10 @@ from optimizer.model import PoolName
 
 RECENT_S = 600.0
 """How long after a change of a price the replicas that it moves may take: new ones start before old ones stop."""
+EXCUSED_S = 3600.0
+"""For so long a price that rose does not count against what runs: a reading may be wrong, and a spot price falls."""
+_RAMP = 1.02
+"""By this factor per cycle the price that counts against what runs rises after that, so that replicas go in steps."""
 _SAME = 1e-9
 """Relative difference below which two prices are the same."""
 
@@ -17,9 +22,21 @@ def next_price(pool: PoolState, now_s: float) -> PriceMemory:
     before, per_hour = pool.priced, pool.spec.price_per_hour
     if before is None:
         return PriceMemory(per_hour=per_hour)
-    if abs(per_hour - before.per_hour) <= _SAME * max(per_hour, before.per_hour):
-        return before
-    return PriceMemory(per_hour=per_hour, before_per_hour=before.per_hour, changed_at_s=now_s)
+    if abs(per_hour - before.per_hour) > _SAME * max(per_hour, before.per_hour):
+        before = replace(
+            before,
+            per_hour=per_hour,
+            before_per_hour=before.per_hour,
+            changed_at_s=now_s,
+            counted_per_hour=before.counted,
+        )
+    if per_hour <= before.counted * (1 + _SAME):
+        return replace(before, counted_per_hour=None, risen_at_s=None)
+    risen_at_s = now_s if before.risen_at_s is None else min(now_s, before.risen_at_s)
+    counted = before.counted
+    if now_s - risen_at_s >= EXCUSED_S:
+        counted = min(per_hour, _RAMP * counted if counted > 0 else per_hour)
+    return replace(before, counted_per_hour=counted, risen_at_s=risen_at_s)
 
 
 def recent_changes(pools: Mapping[PoolName, PoolState], now_s: float) -> Mapping[PoolName, float]:

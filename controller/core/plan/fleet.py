@@ -513,7 +513,8 @@ def affordable(
         more = [*_kept_charges(assessment)]
         # Shares of instances add up, whole instances do not.
         then = costs_per_hour([*charges, *more], pools) if whole else {**costs, **costs_per_hour(more, pools)}
-        own = {**caps, assessment.key: assessment.spec.budget_per_hour}
+        cap = assessment.pipeline.budget_per_hour
+        own = {**caps, assessment.key: math.inf if cap is None else cap}
         limits = [
             *((cost, own[key]) for key, cost in then.items()),
             *((sum(then.get(key, 0.0) for key in budget.pipelines), budget.per_hour) for budget in budgets),

@@ -222,11 +222,13 @@ class Ledger:
         cost_shares: CostShares = NOT_SHARED,
         budgets: Sequence[GroupBudget] = (),
         not_acting: Collection[PipelineKey] = (),
+        excused: Mapping[Scope, float] = MappingProxyType({}),
     ) -> None:
         """`trials` has, for each pool that failed before, how many replicas may be added to it over all pipelines.
 
         `not_acting` are the pipelines whose workloads Sluice does not scale. `cost_shares` says how the cost of shared
         stages is split. The fleet pays for each replica once. `budgets` are the caps of groups of pipelines.
+        `excused` is by how much the replicas that there are may exceed the caps, see `controller.core.plan.caps`.
         """
         states = tuple(states)
         self.pools = pools
@@ -243,6 +245,7 @@ class Ledger:
         self._fleet_budget = fleet_budget_per_hour
         self.budgets = tuple(budgets)
         self._trials = trials
+        self._excused = excused
         self._of_pipeline: dict[PipelineKey, list[tuple[PipelineKey, PlacementKey]]] = {}
         self._paid: dict[PipelineKey, list[tuple[tuple[PipelineKey, PlacementKey], float]]] = {}
         self._payers: dict[tuple[PipelineKey, PlacementKey], tuple[PipelineKey, ...]] = {}
@@ -351,10 +354,40 @@ class Ledger:
 
     def above_cap(self, per_hour: float, scope: Scope = None) -> bool:
         """Whether `per_hour` is more than the cap of `scope` allows."""
+        return per_hour > self._cap(scope) + EPSILON
+
+    def exceeds(self, scope: Scope = None) -> bool:
+        """Whether the cost of `scope` is above its cap, and above what is excused of that."""
+        return self.cost_per_hour(scope) > self._cap(scope) + self._excused.get(scope, 0.0) + EPSILON
+
+    def excess_per_hour(self, scope: Scope = None) -> float:
+        """Return by how much the present spend of `scope` is above its cap, in USD per hour; negative where it is not.
+
+        That of the fleet is without what is unaccounted: nothing of it can be removed.
+        """
+        return self.observed_per_hour(scope) - self._cap(scope)
+
+    def rise_per_hour(self, scope: Scope, rises: Mapping[PoolName, float]) -> float:
+        """Return by how much (USD per hour) what `scope` has costs more where prices of instances rose by `rises`."""
+        return sum(
+            share * min(entry.observed, entry.existing + entry.terminating) / entry.per_instance * rises[name[1][1]]
+            for _, name, entry, share in self._of(scope)
+            if name[1][1] in rises
+        )
+
+    def shares_per_hour(self, pipeline: PipelineKey) -> float:
+        """Return the present spend of a pipeline if it paid for its own shares of instances only, in USD per hour."""
+        return sum(share * entry.observed_per_hour for _, _, entry, share in self._of(pipeline))
+
+    def excuses(self, scope: Scope) -> bool:
+        """Whether a part of what `scope` has is above its cap and excused."""
+        return self._excused.get(scope, 0.0) > 0
+
+    def _cap(self, scope: Scope) -> float:
         if isinstance(scope, GroupBudget):
-            return per_hour > scope.per_hour + EPSILON
+            return scope.per_hour
         budget = self._fleet_budget if scope is None else self._budgets[scope]
-        return budget is not None and per_hour > budget + EPSILON
+        return inf if budget is None else budget
 
     def group(self, limit: Limit) -> GroupBudget | None:
         """Return the budget of a group that `limit` names, None if it is another limit."""
@@ -405,12 +438,11 @@ class Ledger:
 
         Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
         """
-        above = {name for name in self._budgets if self.above_cap(self.cost_per_hour(name), name)}
-        for budget in self.budgets:
-            if self.above_cap(self.cost_per_hour(budget), budget):
-                above |= budget.pipelines & self._budgets.keys()
+        above = set(filter(self.exceeds, self._budgets))
+        for budget in filter(self.exceeds, self.budgets):
+            above |= budget.pipelines & self._budgets.keys()
         return Shortage(
-            fleet=self.above_cap(self.cost_per_hour()),
+            fleet=self.exceeds(),
             pipelines=frozenset(above),
             pools=frozenset(name for name in self._ceilings if self.overfull(name)),
         )
@@ -549,6 +581,7 @@ def ledger_of(
     trials: Mapping[PoolName, int] = NO_TRIALS,
     cost_shares: CostShares = NOT_SHARED,
     budgets: Sequence[GroupBudget] = (),
+    excused: Mapping[Scope, float] = MappingProxyType({}),
 ) -> Ledger:
     """Return the ledger of `assessments`, see `Ledger`."""
     return Ledger(
@@ -559,6 +592,7 @@ def ledger_of(
         cost_shares=cost_shares,
         budgets=budgets,
         not_acting=frozenset(each.key for each in assessments if not each.acting),
+        excused=excused,
     )
 
 

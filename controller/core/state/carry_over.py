@@ -78,17 +78,30 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceMemory:
-    """The price of the last cycle in USD per hour; it was `before_per_hour` until `changed_at_s`, None: always this."""
+    """The price of the last cycle in USD per hour; it was `before_per_hour` until `changed_at_s`, None: always this.
+
+    `counted_per_hour` is what counts against the caps for replicas that run, since the price rose at `risen_at_s`;
+    None: the price.
+    """
 
     per_hour: float
     before_per_hour: float | None = None
     changed_at_s: float | None = None
+    counted_per_hour: float | None = None
+    risen_at_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes, as `PoolMemory` does."""
-        for name, value in (("per_hour", self.per_hour), ("before_per_hour", self.before_per_hour)):
+        for name in ("per_hour", "before_per_hour", "counted_per_hour"):
+            value = getattr(self, name)
             require(value is None or 0 <= value < math.inf, name, value, "must be a finite number of at least 0")
         _require_time(self.changed_at_s, "changed_at_s")
+        _require_time(self.risen_at_s, "risen_at_s")
+
+    @property
+    def counted(self) -> float:
+        """Return the price that counts against the caps for replicas that run, in USD per hour."""
+        return self.per_hour if self.counted_per_hour is None else self.counted_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +248,7 @@ class PipelineMemory:
     `missed_since_s`: since when every known latency has exceeded the SLA, None where the last known one did not.
     `quiet_since_s`: since when nothing has arrived of a demand that is observed, None while something does.
     `begun_s`: when the demand was first observed, None before that, and where a release without this field saw it.
+    `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
@@ -257,6 +271,7 @@ class PipelineMemory:
     missed_since_s: float | None = None
     quiet_since_s: float | None = None
     begun_s: float | None = None
+    left_alone_since_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -279,6 +294,7 @@ class PipelineMemory:
         _require_time(self.missed_since_s, "missed_since_s")
         _require_time(self.quiet_since_s, "quiet_since_s")
         _require_time(self.begun_s, "begun_s")
+        _require_time(self.left_alone_since_s, "left_alone_since_s")
         _require_learned(self.learned)
         for name, batch in self.batches.items():
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")

@@ -99,7 +99,13 @@ class TestPrices:
         steady, _ = run(a_world(a_fleet(0.4)), 1)
         _, (decision,) = run(repriced(steady, 0.5), 1)
         price = next(pool.price for pool in decision.pools if pool.name == SPOT)
-        assert price == PriceMemory(per_hour=0.5, before_per_hour=0.4, changed_at_s=decision.now_s)
+        assert price == PriceMemory(
+            per_hour=0.5,
+            before_per_hour=0.4,
+            changed_at_s=decision.now_s,
+            counted_per_hour=0.4,
+            risen_at_s=decision.now_s,
+        )
 
     def test_nodes_cost_what_their_type_costs_in_their_zone(self) -> None:
         pool = a_pool("spot", price=0.9, nodes={"a": "g5.xlarge", "b": "g5.xlarge", "c": "g5.2xlarge", "d": ""})
