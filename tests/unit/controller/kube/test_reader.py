@@ -92,7 +92,13 @@ class World:
         workload = {"metadata": {"resourceVersion": "1"}, "spec": spec}
         changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
-            "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
+            "metadata": {
+                "name": "pod-0",
+                "namespace": "archive",
+                "labels": labels | {"pod-template-hash": "7d9f"},
+                "ownerReferences": [{"kind": "ReplicaSet", "name": "decode-audio-7d9f", "controller": True}],
+                "creationTimestamp": LONG_AGO,
+            },
             "spec": {"nodeName": "node-0"},
             "status": {
                 "phase": "Running",
