@@ -211,7 +211,9 @@ def _judged(
         ],
         unplaced=[replica for replica in waited if replica.name in names],
         unstarted=late(target.starting, placement.startup_s + deadline_s),
-        uncreated=late(_uncreated(state, key, target, now_s), deadline_s + _pause_s(state, key, target, now_s)),
+        uncreated=late(
+            _uncreated(state, key, target, now_s), deadline_s + _pause_s(state, key, target, deadline_s, now_s)
+        ),
         apart=apart,
     )
 
@@ -224,19 +226,19 @@ def _uncreated(state: PipelineState, key: PlacementKey, target: TargetState, now
     return (PendingReplica(name=which, since_s=_uncreated_since_s(state, key, now_s), reason=why),)
 
 
-def _pause_s(state: PipelineState, key: PlacementKey, target: TargetState, now_s: float) -> float:
+def _pause_s(state: PipelineState, key: PlacementKey, target: TargetState, deadline_s: float, now_s: float) -> float:
     """Return for how long the deadline of replicas that are not created is paused by what their creation waits for.
 
-    Each further replica that its controller creates, or ends in a roll-out, may take a start-up and a drain. The pause
-    ends when the youngest one took longer, or after as many as exist: replicas that never stay ready do not extend it.
+    For each replica that its controller creates, or ends in a roll-out, this may be a start-up and a drain, and
+    `deadline_s` for a node. The pause ends when the youngest one took longer, and after as many times as replicas
+    exist: replicas that never stay ready do not extend it.
     """
     if not target.creates_later:
         return 0.0
-    each_s = state.spec.placements()[key].startup_s + state.spec.scaling.drain_s
+    unready_s = [replica.since_s for replica in (*target.pending, *target.stranded, *target.starting)]
+    each_s = state.spec.placements()[key].startup_s + state.spec.scaling.drain_s + (deadline_s if unready_s else 0.0)
     since_s = _uncreated_since_s(state, key, now_s)
-    begun_s = [replica.since_s for replica in (*target.pending, *target.stranded, *target.starting)]
-    youngest_s = max([since_s, *begun_s])
-    return min(youngest_s - since_s + each_s, (1 + target.existing) * each_s)
+    return min(max([since_s, *unready_s]) - since_s + each_s, (1 + target.existing) * each_s)
 
 
 def _is_its_own(reason: str) -> bool:

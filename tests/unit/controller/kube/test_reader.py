@@ -421,7 +421,13 @@ class Pending(World):
     def view(self) -> View:
         waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": timestamp(NOW_S - 120)}
         labels = {"app": "decode-audio"}
-        metadata = {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO}
+        metadata = {
+            "name": "pod-0",
+            "namespace": "archive",
+            "labels": labels | {"pod-template-hash": "7d9f"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "decode-audio-7d9f", "controller": True}],
+            "creationTimestamp": LONG_AGO,
+        }
         pod = {"metadata": metadata, "status": {"phase": "Pending", "conditions": [waits]}}
         known = super().view()
         return View(workloads=known._workloads, pods=Pods([kept_pod(pod)]), nodes=known._nodes)
