@@ -14,6 +14,7 @@ from controller.core.state.spec import LabelSelector, Requirement
 from controller.kube.gateway import Json
 
 _METADATA = ("name", "creationTimestamp", "deletionTimestamp")
+_OWNER = ("kind", "name", "controller")
 _ANNOTATIONS = ("prometheus.io/", "controller.kubernetes.io/")
 _STATUS = ("phase", "podIP")
 _CONDITIONS = ("Ready", "PodScheduled")
@@ -76,6 +77,9 @@ def kept_pod(pod: Json) -> KeptPod:
     kept = {
         "metadata": {
             **_parts(metadata, _METADATA),
+            "ownerReferences": [
+                _parts(one, _OWNER) for one in metadata.get("ownerReferences") or () if one.get("controller")
+            ],
             "labels": _parts(metadata.get("labels") or {}, REVISION_LABELS),
             "annotations": {key: value for key, value in annotations.items() if key.startswith(_ANNOTATIONS)},
         },

@@ -96,6 +96,7 @@ from controller.kube.workloads import (
     metrics_endpoints,
     node_names,
     node_zones,
+    owned_pods,
     placed_pods,
     ready_nodes,
     reporting_pods,
@@ -557,7 +558,8 @@ class Reader:
             return _unreadable(target, error)
         if found is None:
             return self._threads.submit(self._requested, namespace, target, nodes, now_s)
-        return self._seen(namespace, *found, nodes, now_s)
+        scale, pods = found
+        return self._seen(namespace, scale, owned_pods(target, pods), nodes, now_s)
 
     def _group(self, namespace: str, target: Target, now_s: float) -> _Workload:
         """Return an Auto Scaling group as a workload; its replicas report under the IDs of their instances."""
@@ -581,7 +583,7 @@ class Reader:
             scale = self._gateway.read_scale(namespace, target)
             if not scale.selector:
                 return _absent(unselected_target(target))
-            pods = self._gateway.list_all(PODS, namespace, scale.selector).items
+            pods = owned_pods(target, self._gateway.list_all(PODS, namespace, scale.selector).items)
         except KubeError as error:
             return _unreadable(target, error)
         return self._seen(namespace, scale, pods, nodes, now_s)

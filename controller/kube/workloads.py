@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
+from controller.core.state.spec import Target
 from controller.kube.gateway import Json, Scale
 from controller.kube.matching import REVISION_LABELS, Workload
 from optimizer.model import PoolName
@@ -17,6 +18,8 @@ from profiler.samples import PodEndpoint
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
+FIRST_READY, START_SEEN = "sluice/firstReady", "sluice/startSeen"
+"""What the reader adds to the status of a pod: when it was ready first (epoch seconds), and whether this was seen."""
 _NOTICES = frozenset(
     {
         "karpenter.sh/disrupted",
@@ -33,6 +36,7 @@ _NOTICES = frozenset(
 """Keys of the taints that announce the removal of a node."""
 _PREEMPTION_WORDS = re.compile(r" (?:no new claims to deallocate, )?preemption: .*", re.DOTALL)
 """What a scheduler adds to its reasons: that evicting other pods would not help either."""
+_UNSEEN = "no scheduler has reported on the pod: check its spec.schedulerName, and that this scheduler runs"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
 _BACK_OFF_WORDS = re.compile(r"back-off (?:(\d+)m)?(\d+)s restarting")
 _LOOP_BACKOFF_S = 40.0
@@ -92,7 +96,7 @@ def target_state(
 
     A ready pod in `unready_since` is in a crash loop and counts as not ready. An unready pod with a node counts as
     starting if the node is up, else as stranded. While the nodes are unread, the pod counts as starting, because its
-    node may be up.
+    node may be up. One without a node is pending, whatever a scheduler says of it: the scheduler may be down or absent.
     """
     alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
     staying = sorted(
@@ -107,7 +111,7 @@ def target_state(
         existing=len(staying),
         ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
-        pending=_marked((_unscheduled(pod) for pod in waiting if _holds(pod, "PodScheduled", "False")), updated),
+        pending=_marked((_unscheduled(pod) for pod in waiting if _node(pod) is None), updated),
         stranded=_marked(
             (_stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up),
             updated,
@@ -141,6 +145,29 @@ def _revision(pod: Json) -> str | None:
 
 def _marked(replicas: Iterable[PendingReplica], updated: Collection[str]) -> tuple[PendingReplica, ...]:
     return tuple(replace(replica, updated=replica.name in updated) for replica in replicas)
+
+
+def owned_pods(target: Target, pods: Sequence[Json]) -> Sequence[Json]:
+    """Return those of `pods`, which match the selector of `target`, that its controller made or adopted.
+
+    The ReplicaSet of a Deployment is named `<deployment>-<pod-template-hash>`. The pods of other kinds may have another
+    workload in between, which is not read: they are left out only if they have no controller or another object of
+    the kind of `target`.
+    """
+    return [pod for pod in pods if _owns(target, pod)]
+
+
+def _owns(target: Target, pod: Json) -> bool:
+    metadata = pod["metadata"]
+    owner = next((one for one in metadata.get("ownerReferences") or () if one.get("controller")), None)
+    if owner is None:
+        return False
+    if (target.api_version, target.kind) == ("apps/v1", "Deployment"):
+        revision = (metadata.get("labels") or {}).get("pod-template-hash")
+        return bool(owner["kind"] == "ReplicaSet" and owner["name"] == f"{target.name}-{revision}")
+    if owner["kind"] != target.kind:
+        return (target.api_version, target.kind) != ("apps/v1", "StatefulSet")
+    return bool(owner["name"] == target.name)
 
 
 def reporting_pods(pods: Sequence[Json], ready_before_s: float) -> frozenset[str]:
@@ -313,25 +340,28 @@ def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
         leaving=_node(pod) in nodes.leaving,
         deletion_cost=int(cost) if re.fullmatch(r"[+-]?\d{1,10}", cost, re.ASCII) else 0,
         startup_s=_startup_s(pod),
+        start_seen=bool(pod["status"].get(START_SEEN)),
         node=_node(pod) or "",
     )
 
 
 def _startup_s(pod: Json) -> float | None:
-    """Return how long the pod took to become ready once it had a node; None after a restart of a container.
+    """Return how long the pod took to become ready for the first time once it had a node.
 
-    A pod that was unready for a while looks slower than it started, which the median over the pods leaves out.
+    None where a container was restarted before, or the time of its node is not known. Where the first time ready was
+    not seen, `Ready` counts, which may be of a later time.
     """
-    if any(container.get("restartCount") for container in _statuses(pod, "containerStatuses")):
+    first_s = (pod.get("status") or {}).get(FIRST_READY)
+    if (first_s is None and restarts(pod)) or not _holds(pod, "PodScheduled"):
         return None
-    if not _holds(pod, "PodScheduled"):
-        return None
-    return max(0.0, _since_s(pod, "Ready") - _since_s(pod, "PodScheduled"))
+    return max(0.0, (_since_s(pod, "Ready") if first_s is None else first_s) - _since_s(pod, "PodScheduled"))
 
 
 def _unscheduled(pod: Json) -> PendingReplica:
-    reasons = _PREEMPTION_WORDS.sub("", condition(pod, "PodScheduled").get("message", ""))
-    return _replica(pod, _since_s(pod, "PodScheduled"), reasons)
+    """Return a pod without a node, since its scheduler reported on it, else since its creation."""
+    if not (known := condition(pod, "PodScheduled")):
+        return _replica(pod, _since_s(pod, "PodScheduled"), _UNSEEN)
+    return _replica(pod, _since_s(pod, "PodScheduled"), _PREEMPTION_WORDS.sub("", known.get("message") or ""))
 
 
 def _stranded(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:

@@ -330,7 +330,7 @@ class Workloads:
 
 @lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments
 def _serving(name: str, leaving: bool, deletion_cost: int, startup_s: float | None) -> ServingReplica:
-    return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost, startup_s=startup_s)
+    return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost, startup_s=startup_s, start_seen=True)
 
 
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:

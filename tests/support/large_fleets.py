@@ -432,6 +432,15 @@ def _pod(name: str, namespace: str, app: str, pool: str, fleet: LargeFleet) -> J
             "name": name,
             "namespace": namespace,
             "labels": labels,
+            "ownerReferences": [
+                {
+                    "apiVersion": "apps/v1",
+                    "kind": "ReplicaSet",
+                    "name": f"{app}-{labels['pod-template-hash']}",
+                    "uid": f"{namespace}-{app}",
+                    "controller": True,
+                }
+            ],
             "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8002"},
         },
         "spec": {**template["spec"], "nodeName": f"{pool}-{node}", "tolerations": [{"operator": "Exists"}]},

@@ -35,8 +35,9 @@ def starting_replicas(
 
 def _measured_startup_s(assessment: Assessment, key: PlacementKey, target: TargetState) -> float | None:
     """Return how long replicas of a placement take from their node until they are ready, None if not measured yet."""
-    measured_s = target.startup_s
-    return assessment.learned.startups_s.get(key) if measured_s is None else measured_s
+    learned_s = assessment.learned.startups_s.get(key)
+    measured_s = target.startup_s(learned_s)
+    return learned_s if measured_s is None else measured_s
 
 
 def _ready_at_s(

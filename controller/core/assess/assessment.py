@@ -334,7 +334,11 @@ def _shared_with(use: SharedUse | None, key: PipelineKey) -> SharedInput | None:
 
 def _startup_s(state: PipelineState, stage: StageName, pool: PoolName) -> float | None:
     target = state.target(stage, pool)
-    return None if isinstance(target, TargetMissing) else target.startup_s
+    return (
+        None
+        if isinstance(target, TargetMissing)
+        else target.startup_s(state.memory.learned.startups_s.get((stage, pool)))
+    )
 
 
 def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingReading]:

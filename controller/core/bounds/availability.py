@@ -70,7 +70,7 @@ class Availability:
 
 def with_node(target: TargetState) -> int:
     """Return how many of the desired replicas exist and have a node that is up, at least those that are ready."""
-    without = len(target.waiting) + target.uncreated
+    without = len(target.waiting) + (0 if target.creates_later else target.uncreated)
     return max(min(target.ready, target.desired), target.desired - without)
 
 
@@ -272,7 +272,9 @@ def _judged(
         unplaced=[replica for replica in waited if replica.name in names],
         stranded=stranded,
         unstarted=unstarted if placement.target.heeds_costs else [*unstarted, *stranded],
-        uncreated=late(_uncreated(state, key, target, now_s), deadline_s),
+        uncreated=late(
+            _uncreated(state, key, target, now_s), deadline_s + _pause_s(state, key, target, deadline_s, now_s)
+        ),
         apart=apart,
         fits=pool.ready_instances > 0 if fits is None else fits > 0,
         waits=any(not (replica.constraint or replica.name in names) for replica in target.unscheduled),
@@ -286,6 +288,21 @@ def _uncreated(state: PipelineState, key: PlacementKey, target: TargetState, now
         return ()
     which, why = details.uncreated(target.uncreated, target.desired, target.refusal)
     return (PendingReplica(name=which, since_s=_uncreated_since_s(state, key, now_s), reason=why),)
+
+
+def _pause_s(state: PipelineState, key: PlacementKey, target: TargetState, deadline_s: float, now_s: float) -> float:
+    """Return for how long the deadline of replicas that are not created is paused by what their creation waits for.
+
+    For each replica that its controller creates, or ends in a roll-out, this may be a start-up and a drain, and
+    `deadline_s` for a node. The pause ends when the youngest one took longer, and after as many times as replicas
+    exist: replicas that never stay ready do not extend it.
+    """
+    if not target.creates_later:
+        return 0.0
+    unready_s = [replica.since_s for replica in (*target.pending, *target.stranded, *target.starting)]
+    each_s = state.spec.placements()[key].startup_s + state.spec.scaling.drain_s + (deadline_s if unready_s else 0.0)
+    since_s = _uncreated_since_s(state, key, now_s)
+    return min(max([since_s, *unready_s]) - since_s + each_s, (1 + target.existing) * each_s)
 
 
 def _reasons(message: str) -> Sequence[str]:

@@ -7,10 +7,13 @@ from enum import Enum
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.provider_errors import ProviderError
-from controller.core.state.spec import BudgetSpec, PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PlacementKey, PoolSpec
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
+
+STARTUP_LEAP = 10.0
+"""A start-up time is not learned from one replica if it is this many times the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +45,17 @@ class PendingReplica:
 class ServingReplica:
     """A ready pod. `leaving` says that its node is being removed; `deletion_cost` is the pod's deletion cost.
 
-    `startup_s` is the time from when it got its node until it was ready, None where that is not known. `node` is the
-    node that it runs on, "" where that is not known. `protected` says that an instance of an Auto Scaling group is
-    protected from scale-in.
+    `startup_s` is the time from when it got its node until it was ready first, None where that is not known.
+    `start_seen` says that the operator saw this pod from its creation; else `startup_s` may be of a later time at which
+    it became ready again. `node` is the node that it runs on, "" where that is not known. `protected` says that an
+    instance of an Auto Scaling group is protected from scale-in.
     """
 
     name: str
     leaving: bool = False
     deletion_cost: int = 0
     startup_s: float | None = None
+    start_seen: bool = False
     node: str = ""
     protected: bool = False
 
@@ -126,12 +131,17 @@ class TargetState:
 
     @property
     def uncreated(self) -> int:
-        """Return how many desired replicas do not exist, although nothing is seen that their creation waits for.
+        """Return how many desired replicas do not exist."""
+        return max(0, self.desired - self.existing)
+
+    @property
+    def creates_later(self) -> bool:
+        """Return whether something is seen that the creation of replicas may wait for.
 
         A StatefulSet creates a replica when the one before is ready, and a roll-out when one of before is gone.
         """
         busy = self.terminating or self.pending or self.stranded or self.starting or self.rolling
-        return 0 if busy and not self.refusal else max(0, self.desired - self.existing)
+        return bool(busy) and not self.refusal
 
     @property
     def unscheduled(self) -> tuple[PendingReplica, ...]:
@@ -159,11 +169,21 @@ class TargetState:
         )
         return frozenset(replica.name for replica in without[::-1][:beyond])
 
-    @property
-    def startup_s(self) -> float | None:
-        """Return the (lower) median start-up time of the ready replicas in seconds, None where none is known."""
-        known = sorted(replica.startup_s for replica in self.serving if replica.startup_s is not None)
-        return known[(len(known) - 1) // 2] if known else None
+    def startup_s(self, last_s: float | None) -> float | None:
+        """Return the (lower) median start-up time of the ready replicas in seconds, None where none is known.
+
+        Replicas whose start was seen count alone, where there are any. Times beyond `STARTUP_LEAP` times `last_s`, the
+        start-up time that was learned last, do not count: a replica may have lost its readiness before it was seen.
+
+        Beyond it, a time counts once two replicas have one whose start was seen. Without `last_s` (None), all starts
+        that were seen count, and others up to `STARTUP_LEAP` times the time assumed for an undeclared start-up.
+        """
+        limit_s = STARTUP_LEAP * max(1.0, UNDECLARED_STARTUP_S if last_s is None else last_s)
+        known = [(each.startup_s, each.start_seen) for each in self.serving if each.startup_s is not None]
+        leaps = last_s is None or sum(seen and time_s > limit_s for time_s, seen in known) >= 2
+        usual = [(time_s, seen) for time_s, seen in known if time_s <= limit_s or (seen and leaps)]
+        times_s = sorted(time_s for time_s, seen in usual if seen) or sorted(time_s for time_s, _ in usual)
+        return times_s[(len(times_s) - 1) // 2] if times_s else None
 
     @property
     def leaving(self) -> int:

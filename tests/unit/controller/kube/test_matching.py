@@ -3,10 +3,18 @@ from typing import Any
 
 import pytest
 
-from controller.core.state.spec import LabelSelector, Requirement
+from controller.core.state.spec import LabelSelector, Requirement, Target
 from controller.kube.gateway import Scale
 from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
-from controller.kube.workloads import NodeNames, crashed, ready_nodes, reporting_pods, restarts, target_state
+from controller.kube.workloads import (
+    NodeNames,
+    crashed,
+    owned_pods,
+    ready_nodes,
+    reporting_pods,
+    restarts,
+    target_state,
+)
 
 NODES = NodeNames(up=frozenset({"node-1"}), leaving=frozenset())
 SCALE = Scale(replicas=1, selector="app=asr", resource_version="17")
@@ -95,8 +103,17 @@ def test_what_is_kept_of_a_pod_says_whether_it_crashes(state: dict[str, Any]) ->
     assert len(kept["status"]["containerStatuses"]) == 1
 
 
+def test_the_owner_of_a_pod_is_kept_and_its_other_references_are_not() -> None:
+    pod = a_pod("a", app="asr")
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "asr", "uid": "1", "controller": True}
+    pod["metadata"]["ownerReferences"] = [{**owner, "name": "other", "controller": False}, owner]
+    (kept,) = Pods([kept_pod(pod)]).of("speech", LabelSelector(labels={"app": "asr"}))
+    assert owned_pods(Target(api_version="apps/v1", kind="StatefulSet", name="asr"), [kept]) == [kept]
+    assert owned_pods(Target(api_version="apps/v1", kind="StatefulSet", name="other"), [kept]) == []
+
+
 def test_a_pod_that_has_no_labels_and_no_status_yet_is_kept() -> None:
-    kept = kept_pod({"metadata": {"name": "new", "namespace": "speech"}})
+    kept = kept_pod({"metadata": {"name": "new", "namespace": "speech", "creationTimestamp": "2026-01-01T00:00:00Z"}})
     assert target_state(SCALE, Pods([kept]).of("speech", LabelSelector(labels={})), NODES).existing == 1
 
 

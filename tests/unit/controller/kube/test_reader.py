@@ -85,6 +85,7 @@ class World:
     restarts: int = 0
     changed_s: float | None = None
     replicas: int = 1
+    owner: str = "decode-audio-7d9f"
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
@@ -92,7 +93,13 @@ class World:
         workload = {"metadata": {"resourceVersion": "1"}, "spec": spec}
         changed = LONG_AGO if self.changed_s is None else timestamp(self.changed_s)
         pod = {
-            "metadata": {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO},
+            "metadata": {
+                "name": "pod-0",
+                "namespace": "archive",
+                "labels": labels | {"pod-template-hash": "7d9f"},
+                "ownerReferences": [{"kind": "ReplicaSet", "name": self.owner, "controller": True}],
+                "creationTimestamp": LONG_AGO,
+            },
             "spec": {"nodeName": "node-0"},
             "status": {
                 "phase": "Running",
@@ -415,7 +422,13 @@ class Pending(World):
     def view(self) -> View:
         waits = {"type": "PodScheduled", "status": "False", "lastTransitionTime": timestamp(NOW_S - 120)}
         labels = {"app": "decode-audio"}
-        metadata = {"name": "pod-0", "namespace": "archive", "labels": labels, "creationTimestamp": LONG_AGO}
+        metadata = {
+            "name": "pod-0",
+            "namespace": "archive",
+            "labels": labels | {"pod-template-hash": "7d9f"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": "decode-audio-7d9f", "controller": True}],
+            "creationTimestamp": LONG_AGO,
+        }
         pod = {"metadata": metadata, "status": {"phase": "Pending", "conditions": [waits]}}
         known = super().view()
         return View(workloads=known._workloads, pods=Pods([kept_pod(pod)]), nodes=known._nodes)
@@ -533,7 +546,8 @@ class Quota(NobodyElse):
         yield Listing(items=(event,), resource_version="1")
 
 
-def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -> None:
+@pytest.mark.parametrize("ready", [True, False], ids=["others are ready", "another one starts"])
+def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before(ready: bool) -> None:
     key = (StageName("decode-audio"), PoolName("c7i"))
     long = memory_document(PipelineMemory(uncreated_since_s={key: NOW_S - 400}))
     states: tuple[tuple[dict[str, Any], str], ...] = (({}, ""), ({"memory": long}, "over quota"))
@@ -547,7 +561,7 @@ def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -
                 a_store(*manifests("pools.yaml")),
                 a_store(),
             ),
-            cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, replicas=3)),
+            cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=ready, replicas=3)),
             interval_s=10.0,
             reporting_grace_s=60.0,
             clock=lambda: NOW_S,
@@ -558,7 +572,23 @@ def test_why_pods_are_not_created_is_read_for_those_that_were_missing_before() -
         assert (target.uncreated, target.refusal) == (2, words)
         assert server.asked == (["archive: reason=FailedCreate"] if words else [])
         failures = decide(snapshot, Policy()).pipelines[0].memory.failures
-        assert [each.cause for each in failures.values()] == ([FailureCause.NOT_CREATED] if words else [])
+        assert (FailureCause.NOT_CREATED in [each.cause for each in failures.values()]) is bool(words)
+
+
+def test_pods_of_another_owner_with_the_labels_of_the_target_are_not_counted() -> None:
+    reader = Reader(
+        cast("Gateway", Quota()),
+        Silent(),
+        Resources(a_store(a_pipeline("batch-transcription")), a_store(*manifests("pools.yaml")), a_store()),
+        cluster=cast("Cluster", World(nodes=[a_node("node-0")], ready=True, owner="decode-audio-canary-7d9f")),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    snapshot = reader.observe().snapshot
+    reader.close()
+    (target,) = (found for found in snapshot.pipelines[0].targets.values() if isinstance(found, TargetState))
+    assert (target.desired, target.existing, target.ready) == (1, 0, 0)
 
 
 def test_the_labels_of_a_stage_are_those_of_its_metrics() -> None:

@@ -2,8 +2,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.core.state.snapshot import PendingReplica, ServingReplica
+from controller.core.state.spec import Target
 from controller.kube.gateway import Scale
 from controller.kube.workloads import (
     NodeNames,
@@ -11,6 +14,7 @@ from controller.kube.workloads import (
     instance_types,
     is_leaving,
     metrics_endpoints,
+    owned_pods,
     placed_pods,
     ready_nodes,
     reporting_pods,
@@ -59,15 +63,115 @@ def test_a_finished_pod_is_not_there_any_more() -> None:
 
 
 def test_a_pod_without_a_node_is_pending_since_the_scheduler_said_so() -> None:
-    pods = [a_pod("b", phase="Pending", PodScheduled="False"), a_pod("a", PodScheduled="True")]
+    pods = [a_pod("b", phase="Pending", PodScheduled="False"), on("n", a_pod("a", PodScheduled="True"))]
     state = target_state(SCALE, pods, UP)
     assert state.pending == (PendingReplica(name="b", since_s=1767225600.0, reason="why"),)
     assert state.ready == 0
 
 
-def test_a_pod_without_any_status_yet_exists_and_is_not_ready() -> None:
-    state = target_state(SCALE, [{"metadata": {"name": "new"}}], UP)
-    assert (state.existing, state.ready, state.pending) == (1, 0, ())
+def test_a_pod_that_no_scheduler_looks_at_is_pending_since_its_creation() -> None:
+    """Its scheduler is absent or down, so that it has no condition at all."""
+    metadata = {"name": "new", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    for pod in ({"metadata": metadata}, {"metadata": metadata, "status": {"phase": "Pending", "conditions": None}}):
+        state = target_state(SCALE, [pod], UP)
+        assert (state.existing, state.ready, len(state.pending)) == (1, 0, 1)
+        assert (state.pending[0].name, state.pending[0].since_s) == ("new", 1767225600.0)
+        assert "schedulerName" in state.pending[0].reason
+
+
+def test_a_pod_with_scheduling_gates_is_pending() -> None:
+    pod = a_pod("gated", phase="Pending", PodScheduled="False")
+    pod["status"]["conditions"][0] |= {"reason": "SchedulingGated", "message": "Scheduling is blocked"}
+    assert [each.reason for each in target_state(SCALE, [pod], UP).pending] == ["Scheduling is blocked"]
+
+
+_STATUSES = st.none() | st.sampled_from(["True", "False", "Unknown"])
+_PODS = st.fixed_dictionaries(
+    {
+        "phase": st.sampled_from([None, "Pending", "Running", "Succeeded", "Failed", "Unknown"]),
+        "node": st.sampled_from([None, "n", "down"]),
+        "ready": _STATUSES,
+        "scheduled": _STATUSES,
+        "deleted": st.booleans(),
+        "status": st.booleans(),
+        "time": st.sampled_from([None, "2026-01-01T00:00:09Z"]),
+        "restarts": st.integers(0, 2),
+        "loops": st.booleans(),
+    }
+)
+
+
+@given(drawn=st.lists(_PODS, max_size=6), unread=st.booleans())
+def test_every_pod_that_exists_is_ready_pending_stranded_or_starting(drawn: list[dict[str, Any]], unread: bool) -> None:
+    pods = []
+    for i, each in enumerate(drawn):
+        pod: dict[str, Any] = {
+            "metadata": {"name": f"p{i}", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {} if each["node"] is None else {"nodeName": each["node"]},
+        }
+        if each["deleted"]:
+            pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        if each["status"]:
+            pod["status"] = {} if each["phase"] is None else {"phase": each["phase"]}
+            pod["status"]["conditions"] = [
+                {"type": kind, "status": status, "lastTransitionTime": each["time"]}
+                for kind, status in (("Ready", each["ready"]), ("PodScheduled", each["scheduled"]))
+                if status is not None
+            ]
+            pod["status"]["containerStatuses"] = [{"name": "asr", "restartCount": each["restarts"]}]
+        pods.append(pod)
+    loops = {f"p{i}": 1767225600.0 for i, each in enumerate(drawn) if each["loops"]}
+    state = target_state(SCALE, pods, replace(UP, unread=unread), loops)
+    names = [each.name for each in state.serving]
+    names += [each.name for each in (*state.pending, *state.stranded, *state.starting)]
+    assert len(names) == len(set(names)) == state.existing
+    assert state.ready == len(state.serving)
+    finished = sum(each["status"] and each["phase"] in ("Succeeded", "Failed") for each in drawn)
+    assert state.existing + state.terminating + finished == len(drawn)
+
+
+def owned(name: str, kind: str, owner: str, *, revision: str | None = None, controller: bool = True) -> dict[str, Any]:
+    pod = a_pod(name, Ready="True")
+    pod["metadata"]["ownerReferences"] = [{"kind": kind, "name": owner, "controller": controller}]
+    pod["metadata"]["labels"] = {} if revision is None else {"pod-template-hash": revision}
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "mine"),
+    [
+        ("apps/v1", "Deployment", ["own", "own before"]),
+        ("apps/v1", "StatefulSet", ["set"]),
+        ("argoproj.io/v1alpha1", "Rollout", ["own", "own before", "canary", "set", "other set", "job"]),
+        ("example.com/v1", "Job", ["own", "own before", "canary", "set", "other set"]),
+    ],
+)
+def test_pods_of_other_workloads_with_the_same_labels_are_not_of_the_target(
+    api_version: str, kind: str, mine: list[str]
+) -> None:
+    bare = a_pod("bare", Ready="True")
+    pods = [
+        owned("own", "ReplicaSet", "asr-7d9f", revision="7d9f"),
+        owned("own before", "ReplicaSet", "asr-66bc", revision="66bc"),
+        owned("canary", "ReplicaSet", "asr-canary-55aa", revision="55aa"),
+        owned("set", "StatefulSet", "asr"),
+        owned("other set", "StatefulSet", "asr-b"),
+        owned("job", "Job", "warm-up"),
+        owned("not controlled", "ReplicaSet", "asr-7d9f", revision="7d9f", controller=False),
+        bare,
+    ]
+    target = Target(api_version=api_version, kind=kind, name="asr")
+    assert [pod["metadata"]["name"] for pod in owned_pods(target, pods)] == mine
+
+
+def test_a_canary_beside_the_target_is_no_roll_out_of_it() -> None:
+    pods = [
+        owned("own", "ReplicaSet", "asr-7d9f", revision="7d9f"),
+        owned("canary", "ReplicaSet", "asr-canary-55aa", revision="55aa"),
+    ]
+    target = Target(api_version="apps/v1", kind="Deployment", name="asr")
+    state = target_state(SCALE, owned_pods(target, pods), UP)
+    assert (state.existing, state.rolling) == (1, False)
 
 
 def test_only_pods_that_have_served_for_a_while_are_expected_to_report() -> None:
@@ -131,7 +235,8 @@ def test_the_type_of_a_node_is_that_of_its_label_and_known_of_nodes_in_use_alone
 
 
 def test_pods_are_counted_by_node_where_nodes_are_paid_for() -> None:
-    pods = [a_pod("a", Ready="True"), a_pod("b", Ready="False"), a_pod("c", terminating=True), a_pod("d")]
+    pods = [a_pod("a", Ready="True"), a_pod("b", Ready="False"), a_pod("c", terminating=True)]
+    pods.append(a_pod("d", PodScheduled="False"))
     for pod in pods[:3]:
         pod["spec"] = {"nodeName": "n"}
     assert target_state(SCALE, pods, replace(UP, billed=True)).nodes == {"n": 3}, "the terminating one is on it, too"
@@ -229,13 +334,12 @@ def test_the_start_up_time_of_a_pod_is_from_its_node_until_it_is_ready(
 
 
 def test_the_start_up_time_of_a_workload_is_the_median_of_its_ready_pods() -> None:
-    """A pod that was unready for a while looks as if it had started slowly."""
     pods = [started("a", ready="12:00:40"), started("b", ready="17:00:00"), started("c", ready="12:00:50")]
-    assert target_state(SCALE, pods, UP).startup_s == 50.0
-    assert target_state(SCALE, pods[:2], UP).startup_s == 40.0, "the lower of two"
+    assert target_state(SCALE, pods, UP).startup_s(None) == 40.0, "the lower of two: one of hours is not believed"
+    assert target_state(SCALE, pods, UP).startup_s(2000.0) == 50.0
     starting = a_pod("d", PodScheduled="True", Ready="False")
-    assert target_state(SCALE, [*pods, starting], UP).startup_s == 50.0
-    assert target_state(SCALE, [starting], UP).startup_s is None
+    assert target_state(SCALE, [*pods, on("n", starting)], UP).startup_s(2000.0) == 50.0
+    assert target_state(SCALE, [on("n", starting)], UP).startup_s(None) is None
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from controller.core.state.snapshot import (
     PoolState,
     Snapshot,
     TargetMissing,
+    TargetState,
 )
 from controller.core.state.spec import Mode, PlacementKey
 from optimizer.model import PoolName
@@ -400,9 +401,32 @@ class TestPodsThatAreNotCreated:
         memory = PipelineMemory(uncreated_since_s={ENCODER: LATE_S})
         state = replace(a_state(replicas={VAD: 4, ENCODER: target}), memory=memory)
         (decision,) = decide(a_snapshot(state), Policy()).pipelines
-        assert decision.memory.uncreated_since_s == {}
+        assert decision.memory.uncreated_since_s == {ENCODER: LATE_S}
+        assert not decision.memory.failures
         refused = replace(state, targets={**state.targets, ENCODER: replace(target, refusal=QUOTA)})
         assert decide(a_snapshot(refused), Policy()).pipelines[0].memory.failures
+
+    @pytest.mark.parametrize(
+        ("target", "since_s", "fails"),
+        [
+            (a_target(8, ready=7, existing=7, terminating=1), LATE_S, False),
+            (a_target(8, ready=7, existing=7, terminating=1), NOW_S - 3600, True),
+            (replace(a_target(8, ready=7, existing=7), rolling=True), NOW_S - 3600, True),
+            (a_target(8, ready=2, existing=3, starting_since_s=[YOUNG_S]), NOW_S - 1200, False),
+            (a_target(8, ready=2, existing=3, starting_since_s=[YOUNG_S]), NOW_S - 7200, True),
+            (a_target(8, ready=2, existing=3, pending_since_s=[NOW_S - 1200]), NOW_S - 1200, True),
+        ],
+        ids=["ends", "never ends", "roll-out stands", "one after the other", "never stays ready", "has no node"],
+    )
+    def test_what_their_creation_waits_for_pauses_the_deadline_for_a_bounded_time(
+        self, target: TargetState, since_s: float, fails: bool, planner: Planner
+    ) -> None:
+        memory = PipelineMemory(uncreated_since_s={ENCODER: since_s})
+        (decision,) = decide(
+            a_snapshot(replace(a_state(replicas={VAD: 4, ENCODER: target}), memory=memory)), Policy()
+        ).pipelines
+        found = decision.memory.failures.get(ENCODER)
+        assert (found is not None and found.cause is FailureCause.NOT_CREATED) is fails
 
 
 class TestRollOuts:

@@ -192,7 +192,7 @@ class TestSaid:
 class TestStartup:
     """The start-up time of a stage that declares none is that of its pods."""
 
-    PODS = tuple(ServingReplica(name=str(n), startup_s=time_s) for n, time_s in enumerate((20.0, 900.0, 30.0, None)))
+    PODS = tuple(ServingReplica(name=str(n), startup_s=time_s) for n, time_s in enumerate((20.0, 500.0, 30.0, None)))
 
     def decided(self, placement: PlacementSpec, *, pods: bool = True, learned: Learned | None = None) -> Decision:
         target = replace(a_target(4), serving=self.PODS) if pods else a_target(4, ready=0)
