@@ -26,8 +26,7 @@ from profiler.samples import (
 from profiler.sources.base import PlacementId, ReadAnswer, is_wrong_query
 from profiler.sources.presets import Combine, Preset
 from profiler.sources.promql import fill, namespace_matcher
-from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql_syntax import UnsupportedQuery, longest_window_s, metric_names
 from profiler.sources.queries import refines
 
 _WINDOWS = 4
@@ -365,16 +364,16 @@ def _query_name(key: Hashable) -> str:
 
 
 def _names(query: str) -> tuple[str, ...]:
-    """Return the names of the metrics in a query; none if it uses PromQL that the operator does not evaluate itself."""
+    """Return the names of the metrics in a query; none if it cannot be read."""
     try:
-        return tuple(dict.fromkeys(metric_names(parse(query))))
+        return tuple(dict.fromkeys(metric_names(query)))
     except UnsupportedQuery:
         return ()
 
 
 def _window_s(query: str) -> float:
     try:
-        return longest_window_s(parse(query))
+        return longest_window_s(query)
     except UnsupportedQuery:
         return 0.0
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, Reading, SeriesLabels, sane
 from profiler.sources.combine import Pod
+from profiler.sources.promql_syntax import quoted
 
 _BY = re.compile(r"(?<=\bby)\s*\([^)]*\)", re.IGNORECASE)
 _LONGEST_MATCHER = 2000
@@ -48,11 +49,6 @@ def relabelled(template: str, labels: SeriesLabels) -> str:
     """Return `template` with the names of the labels of namespace and pod in its `by` clauses replaced by `labels`."""
     names = {DEFAULT_LABELS.namespace: labels.namespace, DEFAULT_LABELS.pod: labels.pod}
     return _BY.sub(lambda by: re.sub(r"\w+", lambda word: names.get(word[0], word[0]), by[0]), template)
-
-
-def quoted(value: str) -> str:
-    """Return `value` as a PromQL string."""
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def _matchers(labels: SeriesLabels) -> str:

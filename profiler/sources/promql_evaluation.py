@@ -24,8 +24,8 @@ from profiler.sources.promql_syntax import (
     Number,
     Selector,
     Subquery,
+    UnsupportedQuery,
 )
-from profiler.sources.promql_tokens import UnsupportedQuery
 
 Vector = dict[Labels, float]
 Value = float | Vector
