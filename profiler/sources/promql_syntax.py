@@ -162,12 +162,11 @@ def restricted_to(query: str, conditions: Sequence[tuple[str, str]]) -> str:
 def returns_series(query: str) -> bool:
     """Return whether `query` is one complete expression that selects series, and returns series."""
     try:
-        nodes = list(_nodes(_Read(query).tree))
+        tree = _Read(query).tree
     except UnsupportedQuery:
         return False
     # Of all functions of series, only scalar() returns something else than series.
-    calls = {node.func.name for node in nodes if isinstance(node, promql.Call)}
-    return "scalar" not in calls and any(isinstance(node, promql.VectorSelector) for node in nodes)
+    return not _calls(tree, "scalar") and _selects(tree)
 
 
 @lru_cache(maxsize=2048)
@@ -196,6 +195,23 @@ def longest_window_s(query: str) -> float:
     return longest_s(_Read(query).tree)
 
 
+@lru_cache(maxsize=16_384)
+def with_quantile_1(query: str) -> str | None:
+    """Return `query` with 1 for the quantile of every histogram_quantile().
+
+    It is None where that says nothing: there is none, the query cannot be read, or `or` puts other series beside it.
+    """
+    try:
+        read = _Read(query)
+    except UnsupportedQuery:
+        return None
+    unions = (node for node in _nodes(read.tree) if isinstance(node, BinaryExpr) and str(node.op) == "or")
+    if any(_selects(side) and not _calls(side, "histogram_quantile") for each in unions for side in _inside(each)):
+        return None
+    text, changed = _text(read.tree, ""), _text(read.tree, "", quantile="1")
+    return None if changed == text else read.restored(changed)
+
+
 def require_promql(query: str) -> None:
     """Check that `query` is PromQL.
 
@@ -220,9 +236,8 @@ class _Read:
         code = _STRING.sub(self._set_aside, query)
         _require_shallow(_BRACES.sub("", code))
         self.tree = _parsed(code)
-        for node in _nodes(self.tree):
-            if isinstance(node, promql.Call) and node.func.name == "info":
-                raise UnsupportedQuery("info(): reads series that no selector of the query names")
+        if _calls(self.tree, "info"):
+            raise UnsupportedQuery("info(): reads series that no selector of the query names")
 
     def _set_aside(self, match: re.Match[str]) -> str:
         if len(match[0]) == 1:
@@ -233,7 +248,11 @@ class _Read:
 
     def shown(self, node: promql.Expr) -> str:
         """Return a part of the tree as text."""
-        return _KEPT.sub(lambda kept: self.strings[int(kept[1])], _text(node, ""))
+        return self.restored(_text(node, ""))
+
+    def restored(self, text: str) -> str:
+        """Return `text` with the strings in their places."""
+        return _KEPT.sub(lambda kept: self.strings[int(kept[1])], text)
 
     def string(self, kept: str) -> str:
         """Return the value of the string for which `kept` stands."""
@@ -292,9 +311,22 @@ def _nodes(node: promql.Expr) -> Iterator[promql.Expr]:
         yield from _nodes(part)
 
 
-def _text(node: promql.Expr, condition: str) -> str:
-    """Return PromQL for `node`, with the text `condition` in every selector. The library prints changed trees wrong."""
-    parts = [] if isinstance(node, promql.MatrixSelector) else [_text(part, condition) for part in _inside(node)]
+def _calls(node: promql.Expr, function: str) -> bool:
+    return any(isinstance(part, promql.Call) and part.func.name == function for part in _nodes(node))
+
+
+def _selects(node: promql.Expr) -> bool:
+    return any(isinstance(part, promql.VectorSelector) for part in _nodes(node))
+
+
+def _text(node: promql.Expr, condition: str, quantile: str = "") -> str:
+    """Return PromQL for `node`, with the text `condition` in every selector. The library does not print changes.
+
+    With `quantile`, each histogram_quantile() gets that quantile.
+    """
+    parts = (
+        [] if isinstance(node, promql.MatrixSelector) else [_text(part, condition, quantile) for part in _inside(node)]
+    )
     match node:
         case promql.VectorSelector() | promql.MatrixSelector():
             plain = " ".join(node.prettify().split())
@@ -317,6 +349,8 @@ def _text(node: promql.Expr, condition: str) -> str:
             grouping = "" if node.modifier is None else f" {node.modifier} "
             return f"{node.op}{grouping}({', '.join(parts)})"
         case promql.Call():
+            if quantile and node.func.name == "histogram_quantile":
+                parts[0] = quantile
             return f"{node.func.name}({', '.join(parts)})"
     return node.prettify()
 

@@ -8,6 +8,7 @@ from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import (
     Absence,
     AbsenceReason,
+    AtLeast,
     DeviceFault,
     DeviceQuantity,
     PlacementSamples,
@@ -200,3 +201,42 @@ class TestDevices:
         }
         devices = own.answer(results, {}, {}).placements[PLACEMENT].devices
         assert devices[DeviceQuantity.UTILIZATION] == 0.5
+
+
+class TestUsersHistograms:
+    """PromQL's histogram_quantile() gives the last finite bound for each quantile in the bucket up to infinity."""
+
+    QUERY = "histogram_quantile(0.95, sum by (le) (rate(x_bucket[1m])))"
+    TOP = "histogram_quantile(1, sum by (le) (rate(x_bucket[1m])))"
+
+    def read(self, query: str, results: Mapping[str, str]) -> Any:
+        request = ReadRequest(
+            placements=(), scalars={"sla": query}, scalar_kinds={"sla": QueryKind.LATENCY}, deadline_s=1.0
+        )
+        plan = query_plan(request, PRESETS)
+        assert plan.user_queries() == results.keys()
+        one_series = {own: [{"metric": {}, "value": [1.0, value]}] for own, value in results.items()}
+        return plan.answer({}, one_series, {}).scalars["sla"]
+
+    def test_a_quantile_at_the_last_bound_is_at_least_that(self) -> None:
+        found = self.read(self.QUERY, {self.QUERY: "1", self.TOP: "1"})
+        assert (found, type(found)) == (1.0, AtLeast)
+
+    def test_a_quantile_within_a_bucket_is_a_number(self) -> None:
+        assert type(self.read(self.QUERY, {self.QUERY: "0.9", self.TOP: "1"})) is float
+
+    def test_nothing_is_waited_for_where_it_is_not_needed(self) -> None:
+        for query in ("max(x)", "histogram_quantile(1, x)", "max(x) or histogram_quantile(0.9, y)"):
+            assert type(self.read(query, {query: "1"})) is float
+
+    def test_no_traffic_is_not_above_a_bound(self) -> None:
+        query, top = (f"histogram_quantile({share}, x) > 0 or vector(0)" for share in ("0.9", "1"))
+        assert type(self.read(query, {query: "0", top: "0"})) is float
+
+    def test_the_users_own_percentile_of_a_stage_is_compared_as_well(self) -> None:
+        for quantity in (Quantity.LATENCY_P95, Quantity.LATENCY_P99):
+            plan = planned(replace(TARGET, overrides={quantity: self.QUERY}))
+            results = {key: [] for key in plan.pod_queries()}
+            for query in (self.QUERY, self.TOP):
+                results[query] = [{"metric": {}, "value": [1.0, "1"]}]
+            assert isinstance(plan.answer(results, {}, {}).placements[PLACEMENT].of(quantity), AtLeast)
