@@ -183,7 +183,9 @@ class QueryPlan:
             for query in (*planned.queries, *planned.optional)
         }
         by_pod: PodResults = {
-            query: result if isinstance(result, Absence) else PodSeries(result, labels.get(query, DEFAULT_LABELS))
+            query: result
+            if isinstance(result, Absence)
+            else PodSeries(result, labels.get(query, DEFAULT_LABELS), query)
             for query, result in pod_results.items()
         }
         alike: dict[int, list[tuple[Quantity, Callable[[PlacementPods | None], Reading]]]] = {}
@@ -416,7 +418,10 @@ def _combined(formula: Formula, placement: PlacementPods, *found: PodSeries | Ab
             below = once(divisors[0], copies, formula.over or "", expected)
             return combine_ratio(pods, above, below, positive=formula.positive)
         case Combine.QUANTILE:
-            return quantile_of(formula, placement.summed_buckets(pods, value))
+            reading = quantile_of(formula, placement.summed_buckets(pods, value))
+            if isinstance(reading, Absence) and reading.reason is AbsenceReason.MISSING and pods.fresh:
+                return replace(reading, detail=f"{reading.detail}: {queries.missing_histogram(formula.value)}")
+            return reading
         case _:
             values = once(value, copies, formula.value, expected)
             if formula.vanishes:  # the same scrape has the sample that shows the pod's freshness

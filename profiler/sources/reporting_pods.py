@@ -24,6 +24,7 @@ from profiler.sources.models import chosen_models
 from profiler.sources.presets import Preset
 from profiler.sources.promql import PodSeries, fill, of_models, pod_models, relabelled
 
+_OF_HISTOGRAM = re.compile(r"sum by \(([^)]*)\) \(rate\((\S+)_(bucket|sum|count)(\{\$pods\}\[\$window\])\)\)")
 _AGGREGATIONS = re.compile(r"\b(\w+)\s+by\s*\(", re.IGNORECASE)
 _SERVERS = "prometheus, prometheus_replica, receive_replica, replica"
 """Labels that tell the Prometheus servers of a pair apart: Prometheus Operator's, Thanos' and the usual ones."""
@@ -58,9 +59,29 @@ class PodQueries:
     checks: bool
 
     def fill(self, template: str) -> str:
-        """Return `template` for the pods, labels and window of these placements."""
+        """Return `template` for the pods, labels and window of these placements.
+
+        With `checks`, a rate of a classic histogram is asked for together with the native one that may be in its place.
+        Scrapes of pods give classic ones only.
+        """
+        histogram = _OF_HISTOGRAM.fullmatch(template) if self.checks else None
+        if histogram is not None and histogram[2] in self._histograms:
+            by = re.sub(r",?\s*\ble\b", "", histogram[1])
+            template = f"{template} or sum by ({by}) (rate({histogram[2]}{histogram[4]}))"
         own = template if self.labels == DEFAULT_LABELS else relabelled(template, self.labels)
         return fill(own, pods=self.matchers, window_s=self.window_s)
+
+    def missing_histogram(self, template: str) -> str:
+        """Return which series were looked for where `template` of a histogram has none."""
+        name = template.partition("(rate(")[2].partition("_bucket{")[0]
+        native = f", and no native histogram {name}" if self.checks else " (scrapes of pods give no native histograms)"
+        return f"no series {name}_bucket{native}"
+
+    @cached_property
+    def _histograms(self) -> frozenset[str]:
+        formulas = (*self.preset.formulas.values(), *self.preset.first.values())
+        found = (_OF_HISTOGRAM.fullmatch(formula.value) for formula in formulas)
+        return frozenset(match[2] for match in found if match is not None and match[3] != "count")
 
     @cached_property
     def ages(self) -> str:

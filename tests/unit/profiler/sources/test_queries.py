@@ -240,3 +240,82 @@ class TestUsersHistograms:
             for query in (self.QUERY, self.TOP):
                 results[query] = [{"metric": {}, "value": [1.0, "1"]}]
             assert isinstance(plan.answer(results, {}, {}).placements[PLACEMENT].of(quantity), AtLeast)
+
+
+# What Prometheus 3.15 answers where a target has native histograms only; numbers shortened.
+NATIVE = [
+    {
+        "metric": {"namespace": "speech", "pod": "old"},
+        "histogram": [
+            1795725327.143,
+            {"count": "4", "sum": "1", "buckets": [[0, "0.125", "0.25", "2"], [0, "0.25", "0.5", "2"]]},
+        ],
+    },
+    {
+        "metric": {"namespace": "speech", "pod": "young"},
+        "histogram": [
+            1795725327.143,
+            {"count": "12", "sum": "4", "buckets": [[0, "0.0625", "0.125", "8"], [3, "0.5", "1", "4"]]},
+        ],
+    },
+]
+BUCKETS = (
+    'sum by (namespace, pod, le) (rate(speech_stage_latency_seconds_bucket{namespace=~"speech"}[60000ms])) or '
+    'sum by (namespace, pod) (rate(speech_stage_latency_seconds{namespace=~"speech"}[60000ms]))'
+)
+
+
+class TestNativeHistograms:
+    def read(self, *native: Mapping[str, Any], pods: frozenset[str] = frozenset({"old", "young"})) -> Any:
+        target = replace(TARGET, pods=pods, endpoints={})
+        request = ReadRequest(placements=(target,), scalars={}, deadline_s=1.0)
+        plan = query_plan(request, PRESETS, checks=True)
+        queries = plan.pod_queries()
+        assert BUCKETS in queries
+        results: dict[str, Any] = {query: [] for query in queries}
+        for query in queries:
+            if query.startswith("time() - max"):
+                results[query] = series(dict.fromkeys(sorted(pods), "1"))
+            elif "latency_seconds" in query:
+                results[query] = list(native)
+        return plan.answer(results, {}, {}).placements[PLACEMENT]
+
+    def test_percentiles_and_means_are_read_of_what_prometheus_has(self) -> None:
+        found = self.read(*NATIVE)
+        assert found.of(Quantity.LATENCY_MEAN) == 5 / 16
+        assert found.of(Quantity.LATENCY_P95) == 0.5 + 0.5 * (0.95 * 16 - 12) / 4
+        assert found.of(Quantity.LATENCY_P95_FLOOR) == 0.5
+        assert found.of(Quantity.LATENCY_P95_CEILING) == 1.0
+
+    def test_what_is_in_the_last_bucket_is_at_least_its_lower_bound(self) -> None:
+        overflow = {"count": "4", "sum": "40", "buckets": [[0, "1", "2", "1"], [0, "2", "+Inf", "3"]]}
+        own = {"metric": NATIVE[0]["metric"], "histogram": [1.0, overflow]}
+        found = self.read(own, pods=frozenset({"old"})).of(Quantity.LATENCY_P95)
+        assert (found, type(found)) == (2.0, AtLeast)
+
+    def test_a_classic_histogram_beside_it_is_the_one_that_counts(self) -> None:
+        classic = [
+            {"metric": {"namespace": "speech", "pod": "old", "le": bound}, "value": [1.0, rate]}
+            for bound, rate in (("0.1", "0"), ("0.3", "4"), ("+Inf", "4"))
+        ]
+        found = self.read(*classic, NATIVE[0], pods=frozenset({"old"}))
+        assert found.of(Quantity.LATENCY_P95_CEILING) == 0.3
+
+    def test_classic_and_native_pods_are_read_together(self) -> None:
+        classic = [
+            {"metric": {"namespace": "speech", "pod": "old", "le": bound}, "value": [1.0, rate]}
+            for bound, rate in (("0.25", "0"), ("1", "4"), ("+Inf", "4"))
+        ]
+        assert self.read(*classic, NATIVE[1]).of(Quantity.LATENCY_P95_CEILING) == 1.0
+
+    def test_where_neither_exists_the_message_names_both(self) -> None:
+        absence = self.read().of(Quantity.LATENCY_P95)
+        assert isinstance(absence, Absence)
+        names = "no series speech_stage_latency_seconds_bucket, and no native histogram speech_stage_latency_seconds"
+        assert names in absence.detail
+
+    def test_what_is_no_histogram_is_not_a_number(self) -> None:
+        for odd in ([], [1.0], [1.0, "x"], [1.0, {"count": "x", "buckets": [1, [0, "1"]]}]):
+            found = self.read({"metric": NATIVE[0]["metric"], "histogram": odd}, pods=frozenset({"old"}))
+            assert isinstance(found.of(Quantity.LATENCY_P95), Absence)
+            assert isinstance(found.of(Quantity.LATENCY_MEAN), Absence)
