@@ -171,13 +171,13 @@ def returns_series(query: str) -> bool:
 
 @lru_cache(maxsize=2048)
 def metric_names(query: str) -> tuple[str, ...]:
-    """Return the names of the metrics that a query selects, in its order.
+    """Return the names of the metrics that a query selects, in its order, except names in quotation marks.
 
     Raises:
         UnsupportedQuery: the query is not PromQL.
     """
-    nodes = _nodes(_Read(query).tree)
-    return tuple(node.name for node in nodes if isinstance(node, promql.VectorSelector) and node.name is not None)
+    names = (node.name for node in _nodes(_Read(query).tree) if isinstance(node, promql.VectorSelector))
+    return tuple(name for name in names if name is not None and _NAME.fullmatch(name))
 
 
 @lru_cache(maxsize=2048)
@@ -409,7 +409,7 @@ class _Evaluable:
         raise UnsupportedQuery(f"{self._read.shown(node)}: cannot be evaluated without Prometheus ({known})")
 
     def _selector(self, node: promql.VectorSelector, window_s: float | None) -> Selector:
-        if node.name is None or node.offset or node.at or node.matchers.or_matchers:
+        if node.name is None or not _NAME.fullmatch(node.name) or node.offset or node.at or node.matchers.or_matchers:
             raise UnsupportedQuery(f"{self._read.shown(node)}: must have a name and no offset, @ or `or`")
         matchers = []
         for each in node.matchers.matchers:

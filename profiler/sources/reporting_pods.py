@@ -20,6 +20,7 @@ from profiler.samples import (
 )
 from profiler.sources.base import QueryKind
 from profiler.sources.combine import Buckets, Pod, Reporting, reporting, summed_buckets
+from profiler.sources.metric_names import renamed_series
 from profiler.sources.models import chosen_models
 from profiler.sources.presets import Preset
 from profiler.sources.promql import PodSeries, fill, of_models, pod_models, relabelled
@@ -34,6 +35,7 @@ _MAX_AGE_SCRAPES = 3
 """Scrape intervals after which a sample is stale: two scrapes may fail."""
 _LEAST_MAX_AGE_S = 15.0
 """Age at which samples are not stale yet if the window allows it: a busy server scrapes and answers late."""
+_SHOWN = 3
 _NONE, _EXPORTED = "none", "exported"
 _MAX_AGE_SHARE = 0.75
 """Greatest age of the newest sample, as a share of the window. A window of four scrape intervals is recommended, and
@@ -120,7 +122,8 @@ class PodQueries:
         name, labels = self.preset.freshness, self.labels
         return (
             f'label_replace(count({name}{{{labels.pod}=""}}), "found", "{_NONE}", "", "") or '
-            f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "")'
+            f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "") or '
+            f"(count by (__name__) ({renamed_series(name)}) unless on () count({name}))"
         )
 
     @cached_property
@@ -273,7 +276,18 @@ def unlabelled(queries: PodQueries, strangers: PodSeries | Absence) -> str:
             f"series of {name} have no label {labels.pod}: let the scrape job add it, or name the label that has "
             "the pod in metrics.labels or --pod-label"
         )
+    names = {series["metric"].get("__name__") for series in strangers.result if isinstance(series, dict)}
+    if renamed := sorted(str(each) for each in names if each):
+        return renamed_words(queries.preset.name, name, renamed)
     return ""
+
+
+def renamed_words(preset: str, name: str, found: Sequence[str]) -> str:
+    """Return that the metrics of `preset` have other names: there is no series `name`, but those `found`."""
+    return (
+        f"no series {name}, for which preset {preset} looks; there is {', '.join(found[:_SHOWN])}: if a collector "
+        "renames the metrics, let it keep the names, or set metrics.preset to one of your own with the new names"
+    )
 
 
 def once(values: PodSeries, copies: PodSeries | None, template: str, pods: Set[Pod]) -> Mapping[Pod, float]:

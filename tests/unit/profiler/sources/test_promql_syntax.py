@@ -138,6 +138,9 @@ def test_names_and_windows_are_known_of_all_of_promql() -> None:
     query = 'topk(scalar(a), {__name__=~".+"} offset 1h) / on (x) max_over_time((rate(b[5m]))[1h:]) or (-c > bool 1)'
     assert metric_names(query) == ("a", "b", "c")
     assert longest_window_s(query) == 3900
+    assert metric_names('{"a b"} + {"c"} + d') == ("d",)
+    with pytest.raises(UnsupportedQuery):
+        parse('{"c"}')
 
 
 def test_numbers_labels_and_functions_select_no_series() -> None:
