@@ -9,18 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from profiler.sources.promql_syntax import returns_series
-
 LABEL = "sluice_query"
 _PART = re.compile(rf'label_replace\((.*?), "{LABEL}", "([0-9]+)", "", ""\)(?: or |$)', re.DOTALL)
-
-
-def can_join(query: str) -> bool:
-    """Return whether `query` is one complete expression that returns series, so that it can be an operand.
-
-    A query that is not understood to its last token could reach beyond its operand, and change the number of another.
-    """
-    return returns_series(query)
 
 
 def joined(queries: Sequence[str]) -> str:

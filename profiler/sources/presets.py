@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from profiler.samples import THROUGHPUT, Answer, Quantity
-from profiler.sources.promql_syntax import UnsupportedQuery, require_promql
+from profiler.sources.promql_syntax import UnsupportedQuery, metric_names
 
 
 class Combine(Enum):
@@ -186,7 +186,7 @@ def _texts(directory: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _require_promql(where: str, template: str) -> None:
     query = template.replace("$pods", 'namespace="any"').replace("$window", "1m")
     try:
-        require_promql(query)
+        metric_names(query)
     except UnsupportedQuery as error:
         raise _invalid(where, template, f"must be PromQL: {error}") from error
 

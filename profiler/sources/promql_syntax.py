@@ -159,8 +159,11 @@ def restricted_to(query: str, conditions: Sequence[tuple[str, str]]) -> str:
 
 
 @lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own
-def returns_series(query: str) -> bool:
-    """Return whether `query` is one complete expression that selects series, and returns series."""
+def can_join(query: str) -> bool:
+    """Return whether `query` is one complete expression that returns series, so that it can be an operand.
+
+    A query that is not understood to its last token could reach beyond its operand, and change the number of another.
+    """
     try:
         tree = _Read(query).tree
     except UnsupportedQuery:
@@ -212,15 +215,6 @@ def with_quantile_1(query: str) -> str | None:
     return None if changed == text else read.restored(changed)
 
 
-def require_promql(query: str) -> None:
-    """Check that `query` is PromQL.
-
-    Raises:
-        UnsupportedQuery: it is not, or it is too long or too deep to be read.
-    """
-    _Read(query)
-
-
 def quoted(value: str) -> str:
     """Return `value` as a PromQL string."""
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
@@ -234,7 +228,7 @@ class _Read:
             raise UnsupportedQuery(f"{len(query)} characters: must be at most {_LONGEST}")
         self.strings: list[str] = []
         code = _STRING.sub(self._set_aside, query)
-        _require_shallow(_BRACES.sub("", code))
+        _require_shallow(_BRACES.sub(" ", code))
         self.tree = _parsed(code)
         if _calls(self.tree, "info"):
             raise UnsupportedQuery("info(): reads series that no selector of the query names")

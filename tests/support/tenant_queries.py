@@ -115,6 +115,7 @@ REFUSED = [
     "a[5m] secret",
     "a offset 1h1",
     "a offset 1e300",
+    'a{job="x"}offset 1e300',
     "a offset -NaN",
     "a offset 584542046y",
     "a[18446744073709551616]",

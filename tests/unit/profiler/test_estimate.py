@@ -449,11 +449,13 @@ class TestAboveTheLastBucket:
     def test_one_that_misses_it_in_any_case_is_its_bound(self) -> None:
         assert profile_of(stage(), latency=AtLeast(0.3)).latency_s == 0.3
 
-    @pytest.mark.parametrize(("percentile", "quantity"), [(95.0, "latency_p95"), (99.0, "latency_p99")])
-    def test_one_stage_or_placement_makes_the_composed_latency_unknown(self, percentile: float, quantity: str) -> None:
+    @pytest.mark.parametrize(("percentile", "quantity"), [(95.0, Quantity.LATENCY_P95), (99.0, Quantity.LATENCY_P99)])
+    def test_one_stage_or_placement_makes_the_composed_latency_unknown(
+        self, percentile: float, quantity: Quantity
+    ) -> None:
         sla = Sla(latency_s=0.25, percentile=percentile)
-        beyond = placement("gpu", **{quantity: AtLeast(0.1)})
-        slower = placement("cpu", **{quantity: 0.12})
+        beyond = placement("gpu", readings={**BUSY, quantity: AtLeast(0.1)})
+        slower = placement("cpu", readings={**BUSY, quantity: 0.12})
         for stages in ([stage("vad", slower, beyond)], [stage("vad"), stage("asr", beyond, after=["vad"])]):
             found = profile_of(*stages, sla=sla).latency_s
             assert isinstance(found, Absence)

@@ -236,7 +236,7 @@ class TestUsersHistograms:
     def test_the_users_own_percentile_of_a_stage_is_compared_as_well(self) -> None:
         for quantity in (Quantity.LATENCY_P95, Quantity.LATENCY_P99):
             plan = planned(replace(TARGET, overrides={quantity: self.QUERY}))
-            results = {key: [] for key in plan.pod_queries()}
+            results: dict[str, Any] = {key: [] for key in plan.pod_queries()}
             for query in (self.QUERY, self.TOP):
                 results[query] = [{"metric": {}, "value": [1.0, "1"]}]
             assert isinstance(plan.answer(results, {}, {}).placements[PLACEMENT].of(quantity), AtLeast)
