@@ -252,6 +252,15 @@ def test_a_latency_above_the_last_bucket_is_never_said_to_meet_the_sla(planner: 
         assert "500 ms" in found.message
 
 
+def test_a_stage_above_its_last_bucket_never_makes_the_composed_latency_meet_the_sla(planner: Planner) -> None:
+    samples = {VAD: seen(latency_p95=AtLeast(0.1)), ENCODER: seen(latency_p95=0.05)}
+    state = a_state(replicas={VAD: 1, ENCODER: 1}, samples=samples)
+    found = by_type(decision_of(state).pipelines[0])["SLAMet"]
+    assert (found.status, found.reason) == ("Unknown", "AboveBuckets")
+    assert "vad is at least 0.1 s" in found.message
+    assert "sla.latency is 0.5 s" in found.message
+
+
 def test_a_demand_that_only_the_stages_show_to_be_zero_names_what_shows_it(planner: Planner) -> None:
     """At night all series may vanish: replicas are removed, and nothing holds them for want of metrics."""
     planner.wants({VAD: 1, ENCODER: 1}, runs_well=True)
