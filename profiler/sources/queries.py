@@ -337,8 +337,12 @@ def _of_one_series(query: str, kind: QueryKind, *, is_override: bool = False) ->
     top = with_quantile_1(query) if kind in {QueryKind.LATENCY, QueryKind.OTHER} else None
 
     def conclude(_: PlacementPods | None, *results: Any) -> Reading:
-        reading, *tops = (scalar(each.result if isinstance(each, PodSeries) else each) for each in results)
-        return AtLeast(reading) if isinstance(reading, float) and 0 < reading in tops else reading
+        readings = [scalar(each.result if isinstance(each, PodSeries) else each) for each in results]
+        absent = next((each for each in readings if isinstance(each, Absence)), None)
+        reading, *tops = readings
+        if absent is not None or isinstance(reading, Absence):
+            return absent or reading
+        return AtLeast(reading) if 0 < reading in tops else reading
 
     queries = dict.fromkeys((query, *([] if top is None else [top])), kind)
     return PlannedReading(queries=queries, conclude=conclude, is_override=is_override)

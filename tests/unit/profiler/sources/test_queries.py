@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import (
     Absence,
@@ -19,7 +21,10 @@ from profiler.samples import (
 )
 from profiler.sources.base import QueryKind, ReadRequest
 from profiler.sources.device_queries import PlannedDevices
+from profiler.sources.history import TargetHistory
 from profiler.sources.presets import PresetFiles
+from profiler.sources.promql_evaluation import Evaluation
+from profiler.sources.promql_syntax import parse
 from profiler.sources.queries import QueryPlan, query_plan
 
 PLACEMENT = (PipelineKey("speech/captions"), StageName("asr"), PoolName("gpu"))
@@ -224,6 +229,25 @@ class TestUsersHistograms:
 
     def test_a_quantile_within_a_bucket_is_a_number(self) -> None:
         assert type(self.read(self.QUERY, {self.QUERY: "0.9", self.TOP: "1"})) is float
+
+    def test_without_the_second_answer_nothing_is_claimed(self) -> None:
+        assert isinstance(self.read(self.QUERY, {self.QUERY: "1", self.TOP: "NaN"}), Absence)
+
+    @pytest.mark.parametrize(("beyond", "kind"), [(50.0, AtLeast), (0.0, float)])
+    def test_scraped_histograms_are_judged_alike(self, beyond: float, kind: type[float]) -> None:
+        history = TargetHistory({"instance": "ingress"})
+        for index in range(3):
+            counts = {"0.5": 10.0 * index, "1": 95.0 * index, "2": 100.0 * index, "+Inf": (100.0 + beyond) * index}
+            history.record(20.0 * index, [("x_bucket", {"le": le}, count) for le, count in counts.items()], 300.0)
+        evaluation = Evaluation([history], at_s=40.0, lookback_s=300.0)
+        request = ReadRequest(
+            placements=(), scalars={"sla": self.QUERY}, scalar_kinds={"sla": QueryKind.LATENCY}, deadline_s=1.0
+        )
+        plan = query_plan(request, PRESETS)
+        results = {query: evaluation.result(parse(query)) for query in plan.user_queries()}
+        found = plan.answer({}, results, {}).scalars["sla"]
+        assert type(found) is kind
+        assert found == (2.0 if beyond else 1.0)
 
     def test_nothing_is_waited_for_where_it_is_not_needed(self) -> None:
         for query in ("max(x)", "histogram_quantile(1, x)", "max(x) or histogram_quantile(0.9, y)"):
