@@ -26,7 +26,7 @@ _LONGEST = 200_000
 _DEEPEST = 40
 _MOST_OPERATORS = 100
 """Most signs and operators per query. Each may be a level of the tree, and functions over the tree recurse into every
-level. Reading one at all bounds takes 0.1 s and less than 1 MB of the stack."""
+level. A query at all bounds is read in 0.03 s, within 1 MB of the stack."""
 _WILDCARDS = 2
 """Most wildcards per alternative of a regular expression. Each further one may multiply the time to match by the length
 of the text."""
