@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
 from profiler.law import fitted_law, with_measurement
-from profiler.samples import Absence, AbsenceReason, DeviceQuantity, PlacementSamples, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
     Learned,
@@ -67,8 +67,30 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
         latency_s, source = composed_latency_s(stages, readings, pipeline.sla.percentile), LatencySource.COMPOSED
     else:
         latency_s, source = pipeline.latency_s, LatencySource.MEASURED
+    if isinstance(latency_s, AtLeast) and latency_s <= pipeline.sla.latency_s:
+        latency_s = _above_buckets(pipeline, readings, latency_s, source)
     return PipelineProfile(
         stages=profiles, bottleneck=_bottleneck(profiles), latency_s=latency_s, latency_source=source
+    )
+
+
+def _above_buckets(
+    pipeline: PipelineInput,
+    readings: Mapping[StageName, Mapping[Quantity, Reading]],
+    least_s: float,
+    source: LatencySource,
+) -> Absence:
+    """Return the absence of a latency that is above the last bound of a histogram, which is not above the SLA."""
+    if source is LatencySource.MEASURED:
+        bounds = f"sla.query is at least {least_s:g} s"
+    else:
+        quantity = _percentile(pipeline.sla.percentile)
+        own = [(name, each[quantity]) for name, each in readings.items()]
+        bounds = ", ".join(f"{name} is at least {least:g} s" for name, least in own if isinstance(least, AtLeast))
+    return Absence(
+        reason=AbsenceReason.ABOVE_BUCKETS,
+        detail=f"the latency of {bounds}, the last finite bound of its histogram, and sla.latency is "
+        f"{pipeline.sla.latency_s:g} s: add bounds above it",
     )
 
 
@@ -78,11 +100,11 @@ def composed_latency_s(
     """Return the end-to-end latency in seconds: Σ mean + √Σ(percentile − mean)² along the slowest path.
 
     The 95th percentiles of the stages are used for every `percentile` up to 95, the 99th percentiles above it. The
-    result is absent where the percentile of a stage is. Where a stage has no mean, its percentile takes its place,
-    which makes the result higher. It may be too low where parallel branches join, because an item waits for the slower
-    branch. On independent stages its error is that of `optimizer.model.Composition.RSS`.
+    result is absent where the percentile of a stage is, and `AtLeast` where one is. Where a stage has no mean, its
+    percentile takes its place, which makes the result higher. It may be too low where parallel branches join, because
+    an item waits for the slower branch. On independent stages its error is that of `optimizer.model.Composition.RSS`.
     """
-    quantity = Quantity.LATENCY_P95 if percentile <= 95 else Quantity.LATENCY_P99
+    quantity = _percentile(percentile)
     until: dict[StageName, tuple[float, float]] = {}  # mean, and the sum of the squared distances to it
     for stage in stages:
         own_s, mean_s = readings[stage.name][quantity], readings[stage.name][Quantity.LATENCY_MEAN]
@@ -91,7 +113,13 @@ def composed_latency_s(
         centre_s = own_s if isinstance(mean_s, Absence) else min(mean_s, own_s)
         before = max((until[name] for name in stage.after), key=_composed, default=(0.0, 0.0))
         until[stage.name] = before[0] + centre_s, before[1] + (own_s - centre_s) ** 2
-    return max(map(_composed, until.values()))
+    longest_s = max(map(_composed, until.values()))
+    bounded = any(isinstance(readings[stage.name][quantity], AtLeast) for stage in stages)
+    return AtLeast(longest_s) if bounded else longest_s
+
+
+def _percentile(percentile: float) -> Quantity:
+    return Quantity.LATENCY_P95 if percentile <= 95 else Quantity.LATENCY_P99
 
 
 def _composed(parts: tuple[float, float]) -> float:
@@ -384,7 +412,8 @@ def _total(parts: Sequence[_Part]) -> float:
 
 
 def _worst(parts: Sequence[_Part]) -> float:
-    return max(value for value, _ in parts)
+    worst = max(value for value, _ in parts)
+    return AtLeast(worst) if any(isinstance(value, AtLeast) for value, _ in parts) else worst
 
 
 def _mean(parts: Sequence[_Part]) -> float:

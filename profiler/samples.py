@@ -33,6 +33,8 @@ class AbsenceReason(Enum):
     """No pod has been ready for long enough to have samples."""
     AMBIGUOUS = "Ambiguous"
     """A pod reports several models, and `metrics.model` selects none of them."""
+    ABOVE_BUCKETS = "AboveBuckets"
+    """A percentile is above the last finite bound of its histogram, and that bound is not above the SLA."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,11 @@ class Absence:
 
 
 Reading = float | Absence
+
+
+class AtLeast(float):
+    """A reading of which only a lower bound is known: the last finite bound, for a quantile in the bucket to +Inf."""
+
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
 TOO_NEW = Absence(reason=AbsenceReason.TOO_NEW, detail="no pod has been ready for long enough to have samples")

@@ -11,6 +11,7 @@ from typing import Any
 from controller.adoption.check import Check
 from controller.adoption.cluster_checks import placement_subject
 from controller.adoption.exports import Results, interval_s, scrapes_queries, series
+from controller.core.messages.details import demand_of_completions
 from controller.core.messages.phrases import count_of, duration, number, reading_words
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from profiler.samples import (
@@ -24,11 +25,12 @@ from profiler.samples import (
     Reading,
 )
 from profiler.sources.base import PlacementId, ReadAnswer, is_wrong_query
+from profiler.sources.metric_names import completion_counters, renamed_series
 from profiler.sources.presets import Combine, Preset
 from profiler.sources.promql import fill, namespace_matcher
-from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql_syntax import UnsupportedQuery, longest_window_s, metric_names
 from profiler.sources.queries import refines
+from profiler.sources.reporting_pods import renamed_words
 
 _WINDOWS = 4
 """Scrape intervals that a window should have: one scrape may fail, and a rate needs two."""
@@ -72,12 +74,12 @@ def further_queries(
     queries: set[str] = set()
     for query in scalars.values():
         for name in _names(query):
-            queries |= {_count(name), _age(name), *scrapes_queries(name)}
+            queries |= {_count(name), _age(name), _renamed(name), *scrapes_queries(name)}
             queries |= {_bounds(name)} if name.endswith("_bucket") else set()
     used = {(target.namespace, target.preset) for target in targets}
     for namespace, name in used:
         preset = presets[name]
-        queries |= {_labels(preset), _scrapers(preset, namespace)}
+        queries |= {_labels(preset), _scrapers(preset, namespace), _renamed(preset.freshness)}
         queries |= {*scrapes_queries(preset.freshness, namespace_matcher([namespace]))}
     for spec in specs:
         for stage in spec.stages:
@@ -116,6 +118,8 @@ def check_metrics(
 def _check_query(spec: PipelineSpec, key: Hashable, query: str, reading: Reading, results: Results) -> Iterator[Check]:
     """Yield the checks of a user's query: its answer, and the age and interval of the metrics in it."""
     name, subject = _query_name(key), str(spec.key)
+    if name == "demand.query" and (counters := completion_counters(query)):
+        yield Check(name="demand.query source", subject=subject, ok=False, message=demand_of_completions(counters))
     if isinstance(reading, Absence):
         unknown = reading.reason in {AbsenceReason.UNAVAILABLE, AbsenceReason.NO_TRAFFIC}
         ok = None if unknown and not is_wrong_query(reading, query) else False
@@ -149,6 +153,9 @@ def _absent_words(query: str, absence: Absence, results: Results) -> str:
         names = _names(query)
         unknown = [name for name in names if not list(series(results, _count(name)))]
         if unknown:
+            found = sorted({other for name in unknown for other in _names_of(results, name)})
+            if found:
+                return f"Prometheus has no metric {', '.join(unknown)}, but it has {', '.join(found)}: correct the name"
             return f"Prometheus has no metric {', '.join(unknown)}: correct the name, or scrape what exports it"
         if names:
             return f"{', '.join(names)} exists, but no series matches: correct the labels in the query"
@@ -249,7 +256,7 @@ def _check_placement(
     pods = {found.get("pod") for found in labels if found.get("namespace") == target.namespace}
     answered = not isinstance(results.get(_labels(preset)), Absence)
     if answered and not pods & target.pods and not stage.metric_overrides:
-        yield Check(name="labels", subject=subject, ok=False, message=_label_words(target, preset, labels))
+        yield Check(name="labels", subject=subject, ok=False, message=_label_words(target, preset, labels, results))
         return
     twice = sorted(
         found.get("pod", "")
@@ -292,7 +299,9 @@ def _reason_words(absence: Absence, preset: Preset, names: Sequence[str]) -> str
     return words
 
 
-def _label_words(target: PlacementTarget, preset: Preset, labels: Iterable[Mapping[str, str]]) -> str:
+def _label_words(target: PlacementTarget, preset: Preset, labels: Sequence[Mapping[str, str]], results: Results) -> str:
+    if not labels and (renamed := _names_of(results, preset.freshness)):
+        return renamed_words(preset.name, preset.freshness, renamed)
     if any(found.get("exported_pod") in target.pods for found in labels):
         return f"{preset.freshness} has its pod in exported_pod: set honorLabels: true in its scrape job"
     first = min(target.pods)
@@ -365,16 +374,16 @@ def _query_name(key: Hashable) -> str:
 
 
 def _names(query: str) -> tuple[str, ...]:
-    """Return the names of the metrics in a query; none if it uses PromQL that the operator does not evaluate itself."""
+    """Return the names of the metrics in a query; none if it cannot be read."""
     try:
-        return tuple(dict.fromkeys(metric_names(parse(query))))
+        return tuple(dict.fromkeys(metric_names(query)))
     except UnsupportedQuery:
         return ()
 
 
 def _window_s(query: str) -> float:
     try:
-        return longest_window_s(parse(query))
+        return longest_window_s(query)
     except UnsupportedQuery:
         return 0.0
 
@@ -384,6 +393,21 @@ def _histogram(preset: Preset, stage: StageSpec) -> str | None:
     if formula is None or formula.combine is not Combine.QUANTILE or Quantity.LATENCY_P95 in stage.metric_overrides:
         return None
     return _names(fill(formula.value, pods=namespace_matcher(["any"]), window_s=60.0))[0]
+
+
+def _renamed(name: str) -> str:
+    base = name.removesuffix("_bucket")
+    native = f"{_count_by_name(base)} or " if base != name else ""
+    return f"{native}count by (__name__) ({renamed_series(name)})"
+
+
+def _count_by_name(name: str) -> str:
+    return f'count by (__name__) ({{__name__="{name}"}})'
+
+
+def _names_of(results: Results, name: str) -> list[str]:
+    """Return the names that the metric `name` may have now."""
+    return sorted({labels["__name__"] for labels, _ in series(results, _renamed(name)) if "__name__" in labels})
 
 
 def _count(name: str) -> str:

@@ -29,6 +29,8 @@ def validate(files: tuple[Path, ...], presets_directory: Path | None) -> None:
     A FILE can be a folder, whose files *.yaml, *.yml and *.json are checked, or - for standard input. Prints one line
     per error: file:line: field: value: rule. Exit status: 0 valid, 1 invalid or nothing to check, 2 wrong usage.
     """
+    from controller.core.messages.details import demand_of_completions
+    from profiler.sources.metric_names import completion_counters
     from profiler.sources.presets import PresetFiles
 
     try:
@@ -50,6 +52,9 @@ def validate(files: tuple[Path, ...], presets_directory: Path | None) -> None:
     found = f"{count_of(count, 'resource')} valid" if count else f"no {', '.join(MODELS)} in these files"
     others = f"; {count_of(result.others, 'resource')} of other kinds not checked" if result.others else ""
     click.echo(found + others)
+    for pipeline in result.pipelines:
+        if counters := completion_counters(pipeline.spec.demand.query):
+            click.echo(f"warning: {pipeline.metadata.name}: {demand_of_completions(counters)}", err=True)
     if result.pipelines and not result.pools_known:
         click.echo("these files have no ComputePool: references to pools were not checked")
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Container, Mapping, Set
 from dataclasses import dataclass
 
-from profiler.samples import ABSURD, Absence, AbsenceReason, Reading, sane
+from profiler.samples import ABSURD, Absence, AbsenceReason, AtLeast, Reading, sane
 from profiler.sources.presets import Combine, Edge, Formula
 
 _SHOWN = 3
@@ -112,7 +112,7 @@ def quantile_of(formula: Formula, summed: Buckets | Absence) -> Reading:
 def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:
     """Return a quantile (0–1) of a histogram, interpolated within its bucket as by PromQL's histogram_quantile.
 
-    Interpolation is linear, and the first bucket starts at zero. A quantile above the last finite bound is reported as
+    Interpolation is linear, and the first bucket starts at zero. A quantile above the last finite bound is `AtLeast`
     that bound. `edge` selects a bound of the bucket instead of the interpolated value.
     """
     bounds = sorted(buckets)
@@ -131,7 +131,7 @@ def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSI
                 return lower_bound if edge is Edge.FLOOR else bound
             return lower_bound + (bound - lower_bound) * (rank - below) / (up_to - below)
         lower_bound, below = bound, up_to
-    return bounds[-2]
+    return AtLeast(bounds[-2])
 
 
 def whole_answer_percentile(

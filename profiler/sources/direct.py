@@ -20,8 +20,7 @@ from profiler.sources.base import ReadAnswer, ReadRequest
 from profiler.sources.history import TargetHistory
 from profiler.sources.presets import PresetFiles
 from profiler.sources.promql_evaluation import Evaluation
-from profiler.sources.promql_syntax import longest_window_s, metric_names, parse
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql_syntax import UnsupportedQuery, longest_window_s, metric_names, parse
 from profiler.sources.queries import QueryPlan, query_plan
 from profiler.sources.scraper import Identity, Scraper, ScrapeTarget
 
@@ -167,7 +166,7 @@ def _needs(queries: Iterable[str]) -> tuple[frozenset[str], float]:
 @lru_cache(maxsize=2048)
 def _need(query: str) -> tuple[frozenset[str], float]:
     try:
-        expression = parse(query)
+        parse(query)
     except UnsupportedQuery:
         return frozenset(), 0.0
-    return frozenset(metric_names(expression)), longest_window_s(expression)
+    return frozenset(metric_names(query)), longest_window_s(query)

@@ -9,26 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from profiler.sources.promql_syntax import selector_places
-from profiler.sources.promql_tokens import UnsupportedQuery
-
 LABEL = "sluice_query"
-_SCALAR = re.compile(r"\bscalar\s*\(", re.IGNORECASE)
 _PART = re.compile(rf'label_replace\((.*?), "{LABEL}", "([0-9]+)", "", ""\)(?: or |$)', re.DOTALL)
-
-
-@lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own
-def can_join(query: str) -> bool:
-    """Return whether `query` is one complete expression that returns series, so that it can be an operand.
-
-    A query that is not understood to its last token could reach beyond its operand, and change the number of another.
-    """
-    try:
-        places = selector_places(query)
-    except UnsupportedQuery:
-        return False
-    # Of all functions of series, only scalar() returns something else than series.
-    return bool(places) and not _SCALAR.search(query)
 
 
 def joined(queries: Sequence[str]) -> str:

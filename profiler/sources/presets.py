@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from profiler.samples import THROUGHPUT, Answer, Quantity
-from profiler.sources.promql_syntax import selector_places
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql_syntax import UnsupportedQuery, metric_names
 
 
 class Combine(Enum):
@@ -187,7 +186,7 @@ def _texts(directory: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _require_promql(where: str, template: str) -> None:
     query = template.replace("$pods", 'namespace="any"').replace("$window", "1m")
     try:
-        selector_places(query)
+        metric_names(query)
     except UnsupportedQuery as error:
         raise _invalid(where, template, f"must be PromQL: {error}") from error
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from profiler.samples import DEFAULT_LABELS, Origin, SeriesLabels
 from profiler.sources.access import Access
 from profiler.sources.base import ReadAnswer, ReadRequest
-from profiler.sources.joined_queries import can_join
 from profiler.sources.presets import PresetFiles
 from profiler.sources.prometheus_api import PrometheusApi
+from profiler.sources.promql_syntax import can_join
 from profiler.sources.queries import query_plan
 from profiler.sources.query_order import QueryOrder, unanswered
 

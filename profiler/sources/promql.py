@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 
 from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, Reading, SeriesLabels, sane
 from profiler.sources.combine import Pod
+from profiler.sources.promql_syntax import quoted
 
 _BY = re.compile(r"(?<=\bby)\s*\([^)]*\)", re.IGNORECASE)
+_PART = re.compile(r"\(rate\(\S+_(bucket|sum|count)\{")
 _LONGEST_MATCHER = 2000
 """Most characters of a matcher. Proxies may refuse URLs with longer ones."""
 
@@ -50,11 +52,6 @@ def relabelled(template: str, labels: SeriesLabels) -> str:
     return _BY.sub(lambda by: re.sub(r"\w+", lambda word: names.get(word[0], word[0]), by[0]), template)
 
 
-def quoted(value: str) -> str:
-    """Return `value` as a PromQL string."""
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
 def _matchers(labels: SeriesLabels) -> str:
     return "".join(f", {name}={quoted(value)}" for name, value in labels.match)
 
@@ -65,8 +62,11 @@ class PodSeries:
     They are grouped and read once, on first use: a query is over all pods of a fleet, and a placement needs its own.
     """
 
-    def __init__(self, result: Any, labels: SeriesLabels = DEFAULT_LABELS) -> None:
+    def __init__(self, result: Any, labels: SeriesLabels = DEFAULT_LABELS, query: str = "") -> None:
+        """`query` is that of the result, if native histograms may be in it."""
         self.result = result if labels == DEFAULT_LABELS else _with_default_names(result, labels)
+        if part := _PART.search(query):
+            self.result = without_native(self.result, part[1])
 
     @cached_property
     def _by_pod(self) -> Mapping[Pod, list[Any]]:
@@ -119,6 +119,52 @@ _Value = TypeVar("_Value")
 
 def _only(pods: Set[Pod], found: Mapping[Pod, _Value]) -> dict[Pod, _Value]:
     return {pod: found[pod] for pod in pods if pod in found}
+
+
+def without_native(result: Any, part: str) -> Any:
+    """Return the `result` of a query with its native histograms as series with numbers.
+
+    `part` is the series of a classic histogram in whose place they are: `sum`, `count`, or `bucket`. Buckets have the
+    bounds of all histograms of the result, so that they can be summed: a bucket that is not listed is empty. A native
+    histogram beside a classic one of the same pod does not count.
+    """
+    native = [each for each in result if isinstance(each, dict) and "histogram" in each]
+    if not native:
+        return result
+    plain = [each for each in result if isinstance(each, dict) and "value" in each]
+    if part != "bucket":
+        return plain + [{**each, "value": [at, known.get(part)]} for each, at, known in map(_native, native)]
+    classic = {_pod_of(each) for each in plain}
+    read = [(each, at, _cumulative(known)) for each, at, known in map(_native, native) if _pod_of(each) not in classic]
+    known_bounds = {_number(labels.get("le")) for _, labels, _ in _series(plain)}
+    bounds = sorted(bound for bound in known_bounds.union(*(own for *_, own in read)) if not math.isnan(bound))
+    for each, at, own in read:
+        below = 0.0
+        for bound in bounds:
+            below = own.get(bound, below)
+            plain.append({"metric": {**each["metric"], "le": repr(bound)}, "value": [at, repr(below)]})
+    return plain
+
+
+def _native(series: Any) -> tuple[Any, Any, Mapping[str, Any]]:
+    """Return a series with the time and the content of its native histogram, which is empty if it is none."""
+    match series:
+        case {"metric": dict(), "histogram": [at, dict() as content]}:
+            return series, at, content
+    return {**series, "metric": {}}, None, {}
+
+
+def _cumulative(histogram: Mapping[str, Any]) -> dict[float, float]:
+    """Return the cumulative rates of a native histogram, by both bounds of each of its buckets."""
+    found: dict[float, float] = {}
+    below = 0.0
+    for bucket in histogram.get("buckets", ()):
+        match bucket:
+            case [_, lower, upper, rate]:
+                found.setdefault(_number(lower), below)
+                below += _number(rate)
+                found[_number(upper)] = below
+    return found | {math.inf: _number(histogram.get("count"))}
 
 
 def of_models(result: Any, label: str, models: Mapping[Pod, str]) -> list[Any]:

@@ -24,8 +24,8 @@ from profiler.sources.promql_syntax import (
     Number,
     Selector,
     Subquery,
+    UnsupportedQuery,
 )
-from profiler.sources.promql_tokens import UnsupportedQuery
 
 Vector = dict[Labels, float]
 Value = float | Vector
@@ -259,7 +259,7 @@ def _quantiles(quantile: float, vector: Vector) -> Vector:
         groups.setdefault(rest, {})[upper] = value
     found: Vector = {}
     for labels, buckets in groups.items():
-        reading = histogram_quantile(quantile, buckets) if 0 < quantile < 1 else math.nan
+        reading = histogram_quantile(quantile, buckets) if 0 < quantile <= 1 else math.nan
         found[labels] = math.nan if isinstance(reading, Absence) else reading
     return found
 

@@ -1,66 +1,52 @@
-"""The parser of PromQL. Pure.
+"""Reads PromQL with `promql_parser`, the parser of GreptimeDB; restricts queries, and makes trees to evaluate. Pure.
 
-It reads nearly all of PromQL (not `info()`, comments and quoted names), strictly: a query that is not understood to its
-last token is an error. `selector_places` finds every selector of a query. `parse` returns a syntax tree, but only for
-the part of PromQL that the operator can evaluate without Prometheus: what the presets and ordinary queries for load and
-latency use, such as selectors by name, rates and means over a window, sums, quotients and quantiles. Not supported are,
-for example, `on`, `ignoring` and offsets.
+The parser recurses in native code, compiles regular expressions, and panics at some numbers. Therefore strings are set
+aside before a query is parsed, nesting and numbers are bounded, and comments are refused. `parse` returns a tree only
+for the part of PromQL that the operator can evaluate without Prometheus: what the presets and ordinary queries for load
+and latency use, such as selectors by name, rates and means over a window, sums, quotients and quantiles. Not supported
+are, for example, `on`, `ignoring` and offsets.
 """
 
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from profiler.sources.promql_tokens import Cursor, Kind, UnsupportedQuery, seconds, unquoted
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
+import promql_parser as promql
+from promql_parser import AggregateExpr, BinaryExpr, NumberLiteral, StringLiteral, SubqueryExpr, UnaryExpr
 
 OVER_TIME = frozenset({"rate", "increase", "deriv", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time"})
 """The functions of the samples in a window that can be evaluated."""
 OF_VALUES = frozenset({"clamp_min", "clamp_max", "histogram_quantile", "timestamp", "time"})
 AGGREGATIONS = frozenset({"sum", "avg", "max", "min", "count"})
+_OPERATIONS = frozenset(["+", "-", "*", "/", "^", "==", "!=", "<", "<=", ">", ">=", "or"])
 
-_ALL_AGGREGATIONS = _words(
-    "sum avg count min max group stddev stdvar topk bottomk count_values quantile limitk limit_ratio"
-)
-# All functions of PromQL except info(), which reads series that no selector of the query names.
-_ALL_FUNCTIONS = _words(
-    """abs absent absent_over_time avg_over_time ceil changes clamp clamp_max clamp_min count_over_time days_in_month
-    day_of_month day_of_week day_of_year delta deriv double_exponential_smoothing exp first_over_time floor
-    histogram_avg histogram_count histogram_fraction histogram_quantile histogram_stddev histogram_stdvar histogram_sum
-    holt_winters hour idelta increase irate label_join label_replace last_over_time ln log10 log2 mad_over_time
-    max_over_time min_over_time minute month pi predict_linear present_over_time quantile_over_time rate resets round
-    scalar sgn sort sort_by_label sort_by_label_desc sort_desc sqrt stddev_over_time stdvar_over_time sum_over_time time
-    timestamp ts_of_first_over_time ts_of_last_over_time ts_of_max_over_time ts_of_min_over_time vector year acos acosh
-    asin asinh atan atanh cos cosh deg rad sin sinh tan tanh"""
-)
-_COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
-_PRECEDENCE = (
-    frozenset({"or"}),
-    frozenset({"and", "unless"}),
-    _COMPARISONS,
-    frozenset({"+", "-"}),
-    frozenset({"*", "/", "%", "atan2"}),
-)
-_NOT_EVALUATED = frozenset({"and", "unless", "%", "atan2"})
-_GROUPINGS = frozenset({"by", "without"})
-_MODIFIERS = frozenset({"bool", "on", "ignoring", "group_left", "group_right"})
-_KEYWORDS = _MODIFIERS | {"without", "and", "unless", "atan2", "offset"}
-_RESERVED = _KEYWORDS | {"by", "or", "start", "end", "default", "if", "ifnot", "with"}
-"""Words that a query may use as names of metrics, although some back ends read them as keywords."""
-_NUMBERS = frozenset({"inf", "nan"})
+_LONGEST = 200_000
+"""Most characters of a query: 4,096 of the user's, and the names of the pods in it."""
 _DEEPEST = 40
 _MOST_OPERATORS = 100
-"""Most operators per query. Each may be a level of the tree, and functions over the tree recurse into every level."""
+"""Most signs and operators per query. Each may be a level of the tree, and functions over the tree recurse into every
+level. A query at all bounds is read in 0.03 s, within 1 MB of the stack."""
 _WILDCARDS = 2
 """Most wildcards per alternative of a regular expression. Each further one may multiply the time to match by the length
 of the text."""
 _ALTERNATIVE = re.compile(r"(?:\\[^A-Za-z0-9\n]|[^\\.*+?()\[\]{}^$|\n]|(?P<wild>\.[*+]?))*")
+# Stricter than PromQL, so that all back ends agree where a string ends. The last alternative is an error.
+_STRING = re.compile(r""""(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*'|`[^`\\]*`|["'`#§]""")
+_KEPT = re.compile(r'"?§([0-9]+)"?')
+_OPERATOR = re.compile(r"[-+*/%^]|[<>=!]+|\b(?:or|and|unless|atan2)\b", re.IGNORECASE)
+_BRACES = re.compile(r"\{[^{}]*\}")
+# In its durations, the parser panics or wraps around.
+_LARGE = re.compile(
+    r"(?:\boffset|\[|:)\s*[-+]?\s*(?:[0-9.]{10}|[0-9.]+e|0x|inf|nan|[0-9.]{4,}[wy]|[0-9.]{6,}d)", re.IGNORECASE
+)
+# A back end that takes the modifier for a metric would read the sign as an operator.
+_AMBIGUOUS = re.compile(r"(?:\bbool|\)) [-+](?! )")
+_NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
+
+
+class UnsupportedQuery(ValueError):
+    """A query, or a part of it, is not supported. The message names the part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,19 +119,6 @@ class Binary:
 Expression = Number | Selector | Subquery | Call | Aggregate | Binary
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectorPlace:
-    """Where a condition can be added to a selector: at the index `at` of the query.
-
-    `braces` says whether the selector has braces. If so, `at` is behind the opening brace, otherwise behind the name of
-    the metric. `conditions` says whether there are conditions in the braces.
-    """
-
-    at: int
-    braces: bool
-    conditions: bool
-
-
 @lru_cache(maxsize=2048)
 def parse(query: str) -> Expression:
     """Return the syntax tree of `query`.
@@ -153,279 +126,307 @@ def parse(query: str) -> Expression:
     Raises:
         UnsupportedQuery: the query is not PromQL, or uses a part of PromQL that cannot be evaluated here.
     """
-    parser = _Parser(query)
-    expression = parser.whole()
-    if parser.not_evaluated is not None:
-        raise parser.not_evaluated
+    read = _Read(query)
+    expression = _Evaluable(read).of(read.tree)
     if _is_range(expression):
         raise UnsupportedQuery(f"{query!r}: must give numbers, not the samples of a window")
     return expression
 
 
-def selector_places(query: str) -> tuple[SelectorPlace, ...]:
-    """Return the places of all selectors of `query`, from left to right.
+def restricted_to(query: str, conditions: Sequence[tuple[str, str]]) -> str:
+    """Return `query` with the `conditions` in every selector: that each label has exactly its value.
 
     Raises:
-        UnsupportedQuery: a token of the query is unknown, not expected at its place, or can be read in two ways.
+        UnsupportedQuery: the query is not PromQL, reads series that no selector of it names, can be read in two ways,
+            or does not keep its meaning when it is printed.
     """
-    parser = _Parser(query)
-    parser.whole()
-    if parser.ambiguous is not None:
-        raise parser.ambiguous
-    return tuple(parser.places)
+    read = _Read(query)
+    named = [(label, f"§{len(read.strings) + number}") for number, (label, _) in enumerate(conditions)]
+    condition = ", ".join(f'{label}="{value}"' for label, value in named)
+    text = _text(read.tree, condition)
+    if _AMBIGUOUS.search(text):
+        raise UnsupportedQuery("a sign after a modifier of an operator: put the operand in parentheses")
+    again = _parsed(_requoted(text))
+    for node in _nodes(again):
+        if isinstance(node, promql.VectorSelector):
+            own = {(each.name, each.value) for each in node.matchers.matchers if each.op == promql.MatchOp.Equal}
+            if node.matchers.or_matchers or not own.issuperset(named):
+                raise UnsupportedQuery("`or` in braces: is not supported")
+    if _without(again, named) != _without(read.tree, ()):
+        raise UnsupportedQuery("does not keep its meaning when it is printed")
+    strings = (*read.strings, *(quoted(value) for _, value in conditions))
+    return _KEPT.sub(lambda kept: strings[int(kept[1])], text)
 
 
-def metric_names(expression: Expression) -> Iterator[str]:
-    """Yield the names of the metrics that an expression selects, in its order."""
-    if isinstance(expression, Selector):
-        yield expression.name
-    for part in _inside(expression):
-        yield from metric_names(part)
+@lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own
+def can_join(query: str) -> bool:
+    """Return whether `query` is one complete expression that returns series, so that it can be an operand.
 
-
-def longest_window_s(expression: Expression) -> float:
-    """Return how far back an expression looks, in seconds; 0 if it uses the newest samples only."""
-    own_s = expression.window_s or 0.0 if isinstance(expression, Selector | Subquery) else 0.0
-    return own_s + max((longest_window_s(part) for part in _inside(expression)), default=0.0)
-
-
-def _inside(expression: Expression) -> tuple[Expression, ...]:
-    match expression:
-        case Subquery() | Aggregate():
-            return (expression.inside,)
-        case Call():
-            return expression.arguments
-        case Binary():
-            return expression.left, expression.right
-        case _:
-            return ()
-
-
-class _Parser:
-    """Recursive descent over the tokens of a query; `depth` counts parentheses and signs, and is bounded.
-
-    `not_evaluated` is the error of the first part that cannot be evaluated, `ambiguous` that of the first token that
-    other back ends may read in another way. The tree of a query with `not_evaluated` has no meaning.
+    A query that is not understood to its last token could reach beyond its operand, and change the number of another.
     """
+    try:
+        tree = _Read(query).tree
+    except UnsupportedQuery:
+        return False
+    # Of all functions of series, only scalar() returns something else than series.
+    return not _calls(tree, "scalar") and _selects(tree)
+
+
+@lru_cache(maxsize=2048)
+def metric_names(query: str) -> tuple[str, ...]:
+    """Return the names of the metrics that a query selects, in its order, except names in quotation marks.
+
+    Raises:
+        UnsupportedQuery: the query is not PromQL.
+    """
+    names = (node.name for node in _nodes(_Read(query).tree) if isinstance(node, promql.VectorSelector))
+    return tuple(name for name in names if name is not None and _NAME.fullmatch(name))
+
+
+@lru_cache(maxsize=2048)
+def longest_window_s(query: str) -> float:
+    """Return how far back a query looks without its offsets, in seconds; 0 if it uses the newest samples only.
+
+    Raises:
+        UnsupportedQuery: the query is not PromQL.
+    """
+
+    def longest_s(node: promql.Expr) -> float:
+        own = node.range if isinstance(node, promql.MatrixSelector | SubqueryExpr) else None
+        return (own.total_seconds() if own else 0.0) + max((longest_s(part) for part in _inside(node)), default=0.0)
+
+    return longest_s(_Read(query).tree)
+
+
+@lru_cache(maxsize=16_384)
+def with_quantile_1(query: str) -> str | None:
+    """Return `query` with 1 for the quantile of every histogram_quantile().
+
+    It is None where that says nothing: there is none, the query cannot be read, or `or` puts other series beside it.
+    """
+    try:
+        read = _Read(query)
+    except UnsupportedQuery:
+        return None
+    unions = (node for node in _nodes(read.tree) if isinstance(node, BinaryExpr) and str(node.op) == "or")
+    if any(_selects(side) and not _calls(side, "histogram_quantile") for each in unions for side in _inside(each)):
+        return None
+    text, changed = _text(read.tree, ""), _text(read.tree, "", quantile="1")
+    return None if changed == text else read.restored(changed)
+
+
+def quoted(value: str) -> str:
+    """Return `value` as a PromQL string."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+class _Read:
+    """A query with its `tree`. Strings are in `strings`; in the tree, §n stands for the one with the number n."""
 
     def __init__(self, query: str) -> None:
-        self._cursor = Cursor(query)
-        self.places: list[SelectorPlace] = []
-        self.not_evaluated: UnsupportedQuery | None = None
-        self.ambiguous: UnsupportedQuery | None = None
-        self._subqueries = 0
-        self._operators = 0
+        if len(query) > _LONGEST:
+            raise UnsupportedQuery(f"{len(query)} characters: must be at most {_LONGEST}")
+        self.strings: list[str] = []
+        code = _STRING.sub(self._set_aside, query)
+        _require_shallow(_BRACES.sub(" ", code))
+        self.tree = _parsed(code)
+        if _calls(self.tree, "info"):
+            raise UnsupportedQuery("info(): reads series that no selector of the query names")
 
-    def whole(self) -> Expression:
-        expression = self._binary(0, 0)
-        if self._cursor.next.kind is not Kind.END:
-            raise self._cursor.refusal()
-        return expression
+    def _set_aside(self, match: re.Match[str]) -> str:
+        if len(match[0]) == 1:
+            at = match.start()
+            raise UnsupportedQuery(f"{match.string[at : at + 20]!r} at {at}: is not understood")
+        self.strings.append(match[0])
+        return f'"§{len(self.strings) - 1}"'
 
-    def _note_not_evaluated(self, error: UnsupportedQuery | str | None = None) -> None:
-        """Note that the query cannot be evaluated: because of `error`, or of the token at the cursor."""
-        if self.not_evaluated is None:
-            error = self._cursor.refusal() if error is None else error
-            self.not_evaluated = error if isinstance(error, UnsupportedQuery) else UnsupportedQuery(error)
+    def shown(self, node: promql.Expr) -> str:
+        """Return a part of the tree as text."""
+        return self.restored(_text(node, ""))
 
-    def _note_ambiguous(self, error: UnsupportedQuery) -> None:
-        if self.ambiguous is None:
-            self.ambiguous = error
+    def restored(self, text: str) -> str:
+        """Return `text` with the strings in their places."""
+        return _KEPT.sub(lambda kept: self.strings[int(kept[1])], text)
 
-    def _binary(self, level: int, depth: int) -> Expression:
-        if depth > _DEEPEST:
-            raise UnsupportedQuery(f"parentheses: more than {_DEEPEST} levels deep")
-        if level == len(_PRECEDENCE):
-            return self._unary(depth)
-        left = self._binary(level + 1, depth)
-        while (operator := self._cursor.word) in _PRECEDENCE[level]:
-            if operator in _NOT_EVALUATED:
-                self._note_not_evaluated()
-            self._cursor.take()
-            as_bool = self._modifiers(operator)
-            right = self._binary(level + 1, depth)
-            if _is_range(left) or _is_range(right):
-                self._note_not_evaluated(f"{operator!r}: cannot be applied to the samples of a window")
-            left = self._joined(operator, left, right, as_bool=as_bool)
-        return left
-
-    def _modifiers(self, operator: str) -> bool:
-        """Take the modifiers of a binary operator; return whether `bool` is among them."""
-        cursor = self._cursor
-        as_bool = modified = False
-        while cursor.word in _MODIFIERS:
-            # A metric may have one of these names. Before a parenthesis or another operand it is a modifier.
-            if cursor.word != "bool" or operator not in _COMPARISONS:
-                self._note_not_evaluated()
-            modifier, modified = cursor.take().text.lower(), True
-            as_bool |= modifier == "bool"
-            if modifier != "bool" and cursor.next.text == "(":
-                cursor.labels()
-            elif modifier in {"on", "ignoring"}:
-                raise cursor.refusal()
-        if modified and cursor.next.text in {"+", "-"}:
-            self._note_ambiguous(cursor.refusal())
-        return as_bool
-
-    def _unary(self, depth: int) -> Expression:
-        if depth > _DEEPEST:
-            raise UnsupportedQuery(f"signs: more than {_DEEPEST} in a row")
-        if self._cursor.take_if("-"):
-            return self._joined("*", Number(value=-1.0), self._unary(depth + 1))
-        if self._cursor.take_if("+"):
-            return self._unary(depth + 1)
-        before = self._subqueries
-        operand = self._operand(depth)
-        base = self._with_suffixes(operand, nested=self._subqueries > before)
-        if self._cursor.take_if("^"):
-            self._modifiers("^")
-            return self._joined("^", base, self._unary(depth + 1))
-        return base
-
-    def _joined(self, operator: str, left: Expression, right: Expression, *, as_bool: bool = False) -> Binary:
-        self._operators += 1
-        if self._operators > _MOST_OPERATORS:
-            self._note_not_evaluated(f"operators: more than {_MOST_OPERATORS}")
-        return Binary(operator=operator, left=left, right=right, as_bool=as_bool)
-
-    def _operand(self, depth: int) -> Expression:
-        cursor = self._cursor
-        token, word, refusal = cursor.next, cursor.word, cursor.refusal()
-        if cursor.take_if("("):
-            inside = self._binary(0, depth + 1)
-            cursor.expect(")")
-            return inside
-        if token.kind is Kind.NUMBER:
-            cursor.take()
-            return Number(value=float(token.text))
-        if token.kind is Kind.STRING:
-            self._note_not_evaluated()
-            cursor.take()
-            return Number(value=math.nan)
-        if token.text == "{":
-            self._note_not_evaluated()
-            return self._selector("")
-        cursor.expect_kind(Kind.NAME)
-        if cursor.next.text == "{":
-            return self._selector(token.text)
-        if word in _ALL_AGGREGATIONS and cursor.word in {"(", *_GROUPINGS}:
-            return self._aggregate(word, depth)
-        if cursor.next.text == "(":
-            return self._call(word, depth)
-        if word in _RESERVED:
-            self._note_ambiguous(refusal)
-        if word in _KEYWORDS:
-            self._note_not_evaluated(refusal)
-        if word not in _NUMBERS:
-            self.places.append(SelectorPlace(at=token.at + len(token.text), braces=False, conditions=False))
-        return Selector(name=token.text, matchers=())
-
-    def _aggregate(self, operation: str, depth: int) -> Expression:
-        if operation not in AGGREGATIONS:
-            self._note_not_evaluated(f"{operation}(): must be one of {', '.join(sorted(AGGREGATIONS))}")
-        by = self._grouping()
-        if not (arguments := self._arguments(depth)):
-            raise UnsupportedQuery(f"{operation}(): takes other arguments")
-        if by is None:
-            by = self._grouping()
-        if len(arguments) != 1:
-            self._note_not_evaluated(f"{operation}(): takes other arguments")
-            return Number(value=math.nan)
-        if _is_range(arguments[0]):
-            self._note_not_evaluated(f"{operation}: cannot be applied to the samples of a window")
-        return Aggregate(operation=operation, by=by or (), inside=arguments[0])
-
-    def _grouping(self) -> tuple[str, ...] | None:
-        if self._cursor.word not in _GROUPINGS:
-            return None
-        if self._cursor.word == "without":
-            self._note_not_evaluated()
-        self._cursor.take()
-        return self._cursor.labels()
-
-    def _call(self, function: str, depth: int) -> Expression:
-        if function not in _ALL_FUNCTIONS:
-            raise UnsupportedQuery(f"{function}(): is not a supported function")
-        if function not in OVER_TIME | OF_VALUES:
-            self._note_not_evaluated(f"{function}(): must be one of {', '.join(sorted(OVER_TIME | OF_VALUES))}")
-        arguments = self._arguments(depth)
-        expected = {"time": 0, "timestamp": 1, "clamp_min": 2, "clamp_max": 2, "histogram_quantile": 2}.get(function, 1)
-        ranges = [_is_range(argument) for argument in arguments]
-        if len(arguments) != expected or any(is_range is not (function in OVER_TIME) for is_range in ranges):
-            self._note_not_evaluated(f"{function}(): takes other arguments")
-        return Call(function=function, arguments=arguments)
-
-    def _arguments(self, depth: int) -> tuple[Expression, ...]:
-        self._cursor.expect("(")
-        if self._cursor.take_if(")"):
-            return ()
-        arguments = [self._binary(0, depth + 1)]
-        while self._cursor.take_if(","):
-            arguments.append(self._binary(0, depth + 1))
-        self._cursor.expect(")")
-        return tuple(arguments)
-
-    def _selector(self, name: str) -> Selector:
-        """Take the braces of the selector of the metric `name`, with the conditions, and return the selector."""
-        at = self._cursor.next.at + 1
-        conditions = self._cursor.matchers()
-        self.places.append(SelectorPlace(at=at, braces=True, conditions=bool(conditions)))
-        matchers = []
+    def string(self, kept: str) -> str:
+        """Return the value of the string for which `kept` stands."""
+        text = self.strings[int(kept[1:])]
         try:
-            for label, operator, string in conditions:
-                value = unquoted(string.text)
-                if operator in {"=~", "!~"}:
-                    require_simple(value)
-                matchers.append(Matcher(label=label, operator=operator, value=value))
-        except UnsupportedQuery as error:
-            self._note_not_evaluated(error)
-        return Selector(name=name, matchers=tuple(matchers))
+            literal = promql.parse(text)
+        except ValueError:
+            raise UnsupportedQuery(f"{text}: has an escape that is not understood") from None
+        assert isinstance(literal, StringLiteral)
+        return literal.val
 
-    def _with_suffixes(self, inside: Expression, *, nested: bool) -> Expression:
-        """Take the windows, offsets and times behind `inside`, and return it with them; `nested`: it has a subquery."""
-        cursor = self._cursor
-        while True:
-            if cursor.next.text == "[":
-                inside = self._with_window(inside, nested=nested)
-                nested |= isinstance(inside, Subquery)
-                continue
-            if cursor.word not in {"offset", "@"}:
-                return inside
-            self._note_not_evaluated()
-            if cursor.take_if("offset"):
-                cursor.take_if("-")
-                cursor.expect_kind(Kind.DURATION)
-            else:
-                cursor.expect("@")
-                if cursor.take_if("start") or cursor.take_if("end"):
-                    cursor.expect("(")
-                    cursor.expect(")")
-                else:
-                    cursor.expect_kind(Kind.NUMBER)
 
-    def _with_window(self, inside: Expression, *, nested: bool) -> Expression:
-        cursor = self._cursor
-        at = cursor.next.at
-        cursor.expect("[")
-        window_s = seconds(cursor.expect_kind(Kind.DURATION).text)
-        if window_s <= 0:
-            self._note_not_evaluated("the window: must be above 0")
-        if cursor.take_if(":"):
-            if cursor.next.kind is not Kind.DURATION:
-                self._note_not_evaluated()
-            step_s = seconds(cursor.take().text) if cursor.next.kind is Kind.DURATION else window_s
-            if not 0 < window_s / 10_000 <= step_s:
-                self._note_not_evaluated("the step of a subquery: must be at least a ten-thousandth of its window")
-            if nested:  # the numbers of steps would multiply
-                self._note_not_evaluated(f"'[' at {at}: is a subquery of a subquery")
-            self._subqueries += 1
-            inside = Subquery(inside=inside, window_s=window_s, step_s=step_s)
-        elif isinstance(inside, Selector) and inside.window_s is None:
-            inside = Selector(name=inside.name, matchers=inside.matchers, window_s=window_s)
-        else:
-            self._note_not_evaluated("a window: must follow a selector")
-        cursor.expect("]")
-        return inside
+def _require_shallow(code: str) -> None:
+    """Check that the parser can read `code`, a query without strings and braces, and does not panic."""
+    deep = deepest = 0
+    for bracket in re.findall(r"[(\[\])]", code):
+        deep += 1 if bracket in "([" else -1
+        deepest = max(deepest, deep)
+    if deepest > _DEEPEST:
+        raise UnsupportedQuery(f"parentheses: more than {_DEEPEST} levels deep")
+    if len(_OPERATOR.findall(code)) > _MOST_OPERATORS:
+        raise UnsupportedQuery(f"operators and signs: more than {_MOST_OPERATORS}")
+    if large := _LARGE.search(code):
+        raise UnsupportedQuery(f"{large[0]!r}: is no duration, or is too long")
+
+
+def _parsed(code: str) -> promql.Expr:
+    try:
+        return promql.parse(code)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UnsupportedQuery(f"{error}") from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # derives from BaseException, and has no name to import
+            raise
+        raise UnsupportedQuery("cannot be read") from None
+
+
+def _inside(node: promql.Expr) -> tuple[promql.Expr, ...]:
+    match node:
+        case promql.ParenExpr() | UnaryExpr() | SubqueryExpr():
+            return (node.expr,)
+        case promql.MatrixSelector():
+            return (node.vector_selector,)
+        case BinaryExpr():
+            return node.lhs, node.rhs
+        case AggregateExpr():
+            return (node.expr,) if node.param is None else (node.param, node.expr)
+        case promql.Call():
+            return tuple(node.args)
+    return ()
+
+
+def _nodes(node: promql.Expr) -> Iterator[promql.Expr]:
+    yield node
+    for part in _inside(node):
+        yield from _nodes(part)
+
+
+def _calls(node: promql.Expr, function: str) -> bool:
+    return any(isinstance(part, promql.Call) and part.func.name == function for part in _nodes(node))
+
+
+def _selects(node: promql.Expr) -> bool:
+    return any(isinstance(part, promql.VectorSelector) for part in _nodes(node))
+
+
+def _text(node: promql.Expr, condition: str, quantile: str = "") -> str:
+    """Return PromQL for `node`, with the text `condition` in every selector. The library does not print changes.
+
+    With `quantile`, each histogram_quantile() gets that quantile.
+    """
+    parts = (
+        [] if isinstance(node, promql.MatrixSelector) else [_text(part, condition, quantile) for part in _inside(node)]
+    )
+    match node:
+        case promql.VectorSelector() | promql.MatrixSelector():
+            plain = " ".join(node.prettify().split())
+            name = _NAME.match(plain)
+            at = name.end() if name else 0
+            rest = plain[at:]
+            if not condition:
+                return plain
+            return f"{plain[:at]}{{{condition}, {rest[1:]}" if rest[:1] == "{" else f"{plain[:at]}{{{condition}}}{rest}"
+        case promql.ParenExpr():
+            return f"({parts[0]})"
+        case UnaryExpr():
+            return f"-{parts[0]}"
+        case SubqueryExpr():
+            return f"{parts[0]}[{node.prettify().rpartition('[')[2]}"
+        case BinaryExpr():
+            modifier = "" if node.modifier is None else str(node.modifier)
+            return " ".join(filter(None, (parts[0], str(node.op), modifier, parts[1])))
+        case AggregateExpr():
+            grouping = "" if node.modifier is None else f" {node.modifier} "
+            return f"{node.op}{grouping}({', '.join(parts)})"
+        case promql.Call():
+            if quantile and node.func.name == "histogram_quantile":
+                parts[0] = quantile
+            return f"{node.func.name}({', '.join(parts)})"
+    return node.prettify()
+
+
+def _requoted(text: str) -> str:
+    """Return `text` with quotation marks around what stands for a string: the library omits some."""
+    return _KEPT.sub(r'"§\1"', text)
+
+
+def _without(node: promql.Expr, named: Sequence[tuple[str, str]]) -> str:
+    """Return the library's text of `node` without the conditions `named`, blanks and empty braces."""
+    text = "".join(node.prettify().split())
+    for label, value in named:
+        text = re.sub(rf',?\b{label}="{value}"', "", text)
+    return text.replace("{,", "{").replace("{}", "")
+
+
+class _Evaluable:
+    """Makes the tree to evaluate from that of the library."""
+
+    def __init__(self, read: _Read) -> None:
+        self._read = read
+
+    def of(self, node: promql.Expr) -> Expression:
+        """Return the tree for `node`.
+
+        Raises:
+            UnsupportedQuery: a part of it cannot be evaluated.
+        """
+        match node:
+            case promql.ParenExpr():
+                return self.of(node.expr)
+            case NumberLiteral():
+                return Number(value=node.val)
+            case UnaryExpr():
+                return Binary(operator="*", left=Number(value=-1.0), right=self.of(node.expr))
+            case promql.VectorSelector():
+                return self._selector(node, None)
+            case promql.MatrixSelector():
+                return self._selector(node.vector_selector, node.range.total_seconds())
+            case SubqueryExpr():
+                return self._subquery(node)
+            case promql.Call(func=function, args=arguments) if function.name in OVER_TIME | OF_VALUES:
+                return Call(function=function.name, arguments=tuple(self.of(each) for each in arguments))
+            case AggregateExpr() if str(node.op) in AGGREGATIONS:
+                grouping = node.modifier
+                if grouping is None or grouping.type == promql.AggModifierType.By:
+                    by = () if grouping is None else tuple(grouping.labels)
+                    return Aggregate(operation=str(node.op), by=by, inside=self.of(node.expr))
+            case BinaryExpr() if str(node.op) in _OPERATIONS:
+                modifier = "" if node.modifier is None else str(node.modifier)
+                if modifier in {"", "bool"}:
+                    left, right = self.of(node.lhs), self.of(node.rhs)
+                    return Binary(operator=str(node.op), left=left, right=right, as_bool=modifier == "bool")
+        known = f"functions: {', '.join(sorted(OVER_TIME | OF_VALUES | AGGREGATIONS))}; no `on`, `ignoring`, `without`"
+        raise UnsupportedQuery(f"{self._read.shown(node)}: cannot be evaluated without Prometheus ({known})")
+
+    def _selector(self, node: promql.VectorSelector, window_s: float | None) -> Selector:
+        if node.name is None or not _NAME.fullmatch(node.name) or node.offset or node.at or node.matchers.or_matchers:
+            raise UnsupportedQuery(f"{self._read.shown(node)}: must have a name and no offset, @ or `or`")
+        matchers = []
+        for each in node.matchers.matchers:
+            operator, value = _operator(each), self._read.string(each.value)
+            if operator in {"=~", "!~"}:
+                require_simple(value)
+            matchers.append(Matcher(label=each.name, operator=operator, value=value))
+        return Selector(name=node.name, matchers=tuple(matchers), window_s=window_s)
+
+    def _subquery(self, node: SubqueryExpr) -> Subquery:
+        shown = self._read.shown(node)
+        if any(isinstance(part, SubqueryExpr) for part in _nodes(node.expr)):  # the numbers of steps would multiply
+            raise UnsupportedQuery(f"{shown}: is a subquery of a subquery")
+        window_s = node.range.total_seconds() if node.range else 0.0
+        step_s = node.step.total_seconds() if node.step else 0.0
+        if node.offset or node.at or not 0 < window_s / 10_000 <= step_s:
+            raise UnsupportedQuery(f"{shown}: must have a step of a ten-thousandth of its window or more, no offset")
+        return Subquery(inside=self.of(node.expr), window_s=window_s, step_s=step_s)
+
+
+def _operator(matcher: promql.Matcher) -> str:
+    pairs = ((promql.MatchOp.Equal, "="), (promql.MatchOp.NotEqual, "!="), (promql.MatchOp.Re, "=~"))
+    return next((text for operator, text in pairs if matcher.op == operator), "!~")
 
 
 def _is_range(expression: Expression) -> bool:

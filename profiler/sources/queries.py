@@ -20,6 +20,7 @@ from profiler.samples import (
     Absence,
     AbsenceReason,
     Answer,
+    AtLeast,
     Origin,
     PlacementSamples,
     PlacementTarget,
@@ -39,6 +40,7 @@ from profiler.sources.combine import (
 from profiler.sources.device_queries import PlannedDevices, planned_devices
 from profiler.sources.presets import Combine, Divisor, Edge, Formula, LoadedPresets, Preset
 from profiler.sources.promql import PodSeries, fill, namespace_matcher, pod_matcher, scalar
+from profiler.sources.promql_syntax import with_quantile_1
 from profiler.sources.reporting_pods import PlacementPods, PodQueries, PodResults, once
 
 _EDGES = frozenset({Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING})
@@ -181,7 +183,9 @@ class QueryPlan:
             for query in (*planned.queries, *planned.optional)
         }
         by_pod: PodResults = {
-            query: result if isinstance(result, Absence) else PodSeries(result, labels.get(query, DEFAULT_LABELS))
+            query: result
+            if isinstance(result, Absence)
+            else PodSeries(result, labels.get(query, DEFAULT_LABELS), query)
             for query, result in pod_results.items()
         }
         alike: dict[int, list[tuple[Quantity, Callable[[PlacementPods | None], Reading]]]] = {}
@@ -279,10 +283,7 @@ def query_plan(
     return QueryPlan(
         placements={(target.pipeline, target.stage, target.pool): planned(target) for target in request.placements},
         scalars={
-            key: PlannedReading(
-                queries={query: request.scalar_kinds.get(key, QueryKind.DEMAND)},
-                conclude=lambda _, found: scalar(found),
-            )
+            key: _of_one_series(query, request.scalar_kinds.get(key, QueryKind.DEMAND))
             for key, query in request.scalars.items()
         },
     )
@@ -319,16 +320,32 @@ def _overriding(target: PlacementTarget, labels: SeriesLabels) -> dict[Quantity,
     found: dict[Quantity, PlannedReading] = {}
     for quantity, template in target.overrides.items():
         query = fill(template, pods=pods, window_s=target.window_s)
-        found[quantity] = PlannedReading(
-            queries={query: _KINDS.get(quantity, QueryKind.OTHER)},
-            conclude=lambda _, series: scalar(series.result),
-            is_override=True,
-        )
+        found[quantity] = _of_one_series(query, _KINDS.get(quantity, QueryKind.OTHER), is_override=True)
     if Quantity.LATENCY_P95 in found:
         reason = "the override of latencyP95 gives no histogram bucket"
         for edge in _EDGES - found.keys():
             found[edge] = _without_query(AbsenceReason.UNSUPPORTED, reason)
     return found
+
+
+def _of_one_series(query: str, kind: QueryKind, *, is_override: bool = False) -> PlannedReading:
+    """Return the reading of a user's query that returns one number.
+
+    PromQL's histogram_quantile() does not tell a quantile at the last finite bound from one above it. The same query
+    for the quantile 1 does: it returns the same number only if items are above that bound, and the quantile too.
+    """
+    top = with_quantile_1(query) if kind in {QueryKind.LATENCY, QueryKind.OTHER} else None
+
+    def conclude(_: PlacementPods | None, *results: Any) -> Reading:
+        readings = [scalar(each.result if isinstance(each, PodSeries) else each) for each in results]
+        absent = next((each for each in readings if isinstance(each, Absence)), None)
+        reading, *tops = readings
+        if absent is not None or isinstance(reading, Absence):
+            return absent or reading
+        return AtLeast(reading) if 0 < reading in tops else reading
+
+    queries = dict.fromkeys((query, *([] if top is None else [top])), kind)
+    return PlannedReading(queries=queries, conclude=conclude, is_override=is_override)
 
 
 def refines(preset: Preset, quantity: Quantity, answer: Answer) -> bool:
@@ -405,7 +422,10 @@ def _combined(formula: Formula, placement: PlacementPods, *found: PodSeries | Ab
             below = once(divisors[0], copies, formula.over or "", expected)
             return combine_ratio(pods, above, below, positive=formula.positive)
         case Combine.QUANTILE:
-            return quantile_of(formula, placement.summed_buckets(pods, value))
+            reading = quantile_of(formula, placement.summed_buckets(pods, value))
+            if isinstance(reading, Absence) and reading.reason is AbsenceReason.MISSING and pods.fresh:
+                return replace(reading, detail=f"{reading.detail}: {queries.missing_histogram(formula.value)}")
+            return reading
         case _:
             values = once(value, copies, formula.value, expected)
             if formula.vanishes:  # the same scrape has the sample that shows the pod's freshness

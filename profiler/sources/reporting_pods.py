@@ -20,10 +20,12 @@ from profiler.samples import (
 )
 from profiler.sources.base import QueryKind
 from profiler.sources.combine import Buckets, Pod, Reporting, reporting, summed_buckets
+from profiler.sources.metric_names import renamed_series
 from profiler.sources.models import chosen_models
 from profiler.sources.presets import Preset
 from profiler.sources.promql import PodSeries, fill, of_models, pod_models, relabelled
 
+_OF_HISTOGRAM = re.compile(r"sum by \(([^)]*)\) \(rate\((\S+)_(bucket|sum|count)(\{\$pods\}\[\$window\])\)\)")
 _AGGREGATIONS = re.compile(r"\b(\w+)\s+by\s*\(", re.IGNORECASE)
 _SERVERS = "prometheus, prometheus_replica, receive_replica, replica"
 """Labels that tell the Prometheus servers of a pair apart: Prometheus Operator's, Thanos' and the usual ones."""
@@ -33,6 +35,7 @@ _MAX_AGE_SCRAPES = 3
 """Scrape intervals after which a sample is stale: two scrapes may fail."""
 _LEAST_MAX_AGE_S = 15.0
 """Age at which samples are not stale yet if the window allows it: a busy server scrapes and answers late."""
+_SHOWN = 3
 _NONE, _EXPORTED = "none", "exported"
 _MAX_AGE_SHARE = 0.75
 """Greatest age of the newest sample, as a share of the window. A window of four scrape intervals is recommended, and
@@ -58,9 +61,29 @@ class PodQueries:
     checks: bool
 
     def fill(self, template: str) -> str:
-        """Return `template` for the pods, labels and window of these placements."""
+        """Return `template` for the pods, labels and window of these placements.
+
+        With `checks`, a rate of a classic histogram is asked for together with the native one that may be in its place.
+        Scrapes of pods give classic ones only.
+        """
+        histogram = _OF_HISTOGRAM.fullmatch(template) if self.checks else None
+        if histogram is not None and histogram[2] in self._histograms:
+            by = re.sub(r",?\s*\ble\b", "", histogram[1])
+            template = f"{template} or sum by ({by}) (rate({histogram[2]}{histogram[4]}))"
         own = template if self.labels == DEFAULT_LABELS else relabelled(template, self.labels)
         return fill(own, pods=self.matchers, window_s=self.window_s)
+
+    def missing_histogram(self, template: str) -> str:
+        """Return which series were looked for where `template` of a histogram has none."""
+        name = template.partition("(rate(")[2].partition("_bucket{")[0]
+        native = f", and no native histogram {name}" if self.checks else " (scrapes of pods give no native histograms)"
+        return f"no series {name}_bucket{native}"
+
+    @cached_property
+    def _histograms(self) -> frozenset[str]:
+        formulas = (*self.preset.formulas.values(), *self.preset.first.values())
+        found = (_OF_HISTOGRAM.fullmatch(formula.value) for formula in formulas)
+        return frozenset(match[2] for match in found if match is not None and match[3] != "count")
 
     @cached_property
     def ages(self) -> str:
@@ -99,7 +122,8 @@ class PodQueries:
         name, labels = self.preset.freshness, self.labels
         return (
             f'label_replace(count({name}{{{labels.pod}=""}}), "found", "{_NONE}", "", "") or '
-            f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "")'
+            f'label_replace(count({name}{{exported_pod!=""}}), "found", "{_EXPORTED}", "", "") or '
+            f"(count by (__name__) ({renamed_series(name)}) unless on () count({name}))"
         )
 
     @cached_property
@@ -252,7 +276,18 @@ def unlabelled(queries: PodQueries, strangers: PodSeries | Absence) -> str:
             f"series of {name} have no label {labels.pod}: let the scrape job add it, or name the label that has "
             "the pod in metrics.labels or --pod-label"
         )
+    names = {series["metric"].get("__name__") for series in strangers.result if isinstance(series, dict)}
+    if renamed := sorted(str(each) for each in names if each):
+        return renamed_words(queries.preset.name, name, renamed)
     return ""
+
+
+def renamed_words(preset: str, name: str, found: Sequence[str]) -> str:
+    """Return that the metrics of `preset` have other names: there is no series `name`, but those `found`."""
+    return (
+        f"no series {name}, for which preset {preset} looks; there is {', '.join(found[:_SHOWN])}: if a collector "
+        "renames the metrics, let it keep the names, or set metrics.preset to one of your own with the new names"
+    )
 
 
 def once(values: PodSeries, copies: PodSeries | None, template: str, pods: Set[Pod]) -> Mapping[Pod, float]:

@@ -11,25 +11,28 @@ from functools import lru_cache
 from optimizer.model import PipelineKey
 from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, PlacementTarget, Quantity, Reading, SeriesLabels
 from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
-from profiler.sources.promql import fill, pod_matcher, quoted
-from profiler.sources.promql_syntax import selector_places
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql import fill, pod_matcher
+from profiler.sources.promql_syntax import UnsupportedQuery, restricted_to
 
 
-@lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own
 def restricted(query: str, namespace: str, labels: SeriesLabels = DEFAULT_LABELS) -> str:
     """Return `query` with the condition `namespace="<namespace>"` in every selector, and those of `labels.match`.
 
     Raises:
-        UnsupportedQuery: the query is not understood to its last token.
+        UnsupportedQuery: see `restricted_to`.
     """
-    condition = ", ".join(f"{name}={quoted(value)}" for name, value in ((labels.namespace, namespace), *labels.match))
-    pieces, begin = [], 0
-    for place in selector_places(query):
-        addition = (f"{condition}, " if place.conditions else condition) if place.braces else f"{{{condition}}}"
-        pieces += [query[begin : place.at], addition]
-        begin = place.at
-    return "".join([*pieces, query[begin:]])
+    restriction = _restriction(query, namespace, labels)
+    if isinstance(restriction, UnsupportedQuery):
+        raise UnsupportedQuery(*restriction.args)
+    return restriction
+
+
+@lru_cache(maxsize=16_384)  # two queries of each of 5,000 pipelines, and stages' own; what is refused costs as much
+def _restriction(query: str, namespace: str, labels: SeriesLabels) -> str | UnsupportedQuery:
+    try:
+        return restricted_to(query, ((labels.namespace, namespace), *labels.match))
+    except UnsupportedQuery as error:
+        return UnsupportedQuery(*error.args)
 
 
 class RestrictedSource:

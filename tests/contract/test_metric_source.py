@@ -355,6 +355,16 @@ class TestHowPodsAreScraped:
         assert "metrics.labels" in unlabelled
         assert "--pod-label" in unlabelled
 
+    def test_metrics_under_other_names_are_told_with_both_names(self, source: MetricSource, back_end: BackEnd) -> None:
+        other = {"metric": {"__name__": "otel_speech_stage_items"}, "value": [time.time(), "4"]}
+        document = {"status": "success", "data": {"resultType": "vector", "result": [other]}}
+        body = Answer(body=json.dumps(document).encode())
+        back_end.answer = lambda _: vector({})
+        back_end.scrapes = lambda query: body if "label_replace(count" in query else once_scraped(query)
+        unlabelled = read(source).placements[KEY].scrapes.unlabelled
+        assert "no series speech_stage_" in unlabelled
+        assert "there is otel_speech_stage_items" in unlabelled
+
     def test_series_that_vanish_without_load_are_zero_for_pods_that_are_scraped_and_for_no_others(
         self, back_end: BackEnd, tmp_path: Path
     ) -> None:

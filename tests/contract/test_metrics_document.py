@@ -71,7 +71,7 @@ def test_the_exporter_in_python_gives_the_preset_all_that_it_needs() -> None:
     )
     plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), LoadedPresets(usable=PRESETS))
     queries = {query: parse(query) for query in plan.pod_queries()}
-    names = frozenset[str]().union(*(metric_names(expression) for expression in queries.values()))
+    names = frozenset[str]().union(*map(metric_names, queries))
     history = TargetHistory({"namespace": "speech", "pod": "asr-0"})
     for index, text in enumerate(json.loads(done.stdout)):
         history.record(index * APART_S, samples(text, names), keep_s=300.0)

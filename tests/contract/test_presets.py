@@ -72,7 +72,7 @@ def exported(
     )
     plan = query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0), LoadedPresets(usable=PRESETS))
     queries = {query: parse(query) for query in plan.pod_queries()}
-    names = frozenset[str]().union(*(metric_names(expression) for expression in queries.values()))
+    names = frozenset[str]().union(*map(metric_names, queries))
     histories = [history(server, f"asr-{index}", names, waits_s) for index, server in enumerate(servers)]
     evaluation = Evaluation(histories, at_s=float(LAST_S), lookback_s=300.0)
     results = {query: evaluation.result(expression) for query, expression in queries.items()}

@@ -13,7 +13,7 @@ from corpus import ROOT
 from profiler.samples import Answer, Quantity
 from profiler.sources.presets import Combine, Edge, Formula, Preset, load_presets
 from profiler.sources.promql import fill
-from profiler.sources.promql_syntax import metric_names, parse
+from profiler.sources.promql_syntax import metric_names
 
 DOCUMENT = ROOT / "docs" / "metrics.md"
 _MARKED = re.compile(r"(<!-- metrics of (?P<kind>\w+) -->\n)(?P<table>(?:.*\n)*?)(<!-- end -->)")
@@ -108,9 +108,7 @@ def _row(preset: Preset, quantity: Quantity) -> str:
 
 def _names(formula: Formula) -> Iterator[str]:
     expressions = [formula.value, *([] if formula.over is None else [formula.over])]
-    found = (
-        name for each in expressions for name in metric_names(parse(fill(each, pods='namespace="n"', window_s=60.0)))
-    )
+    found = (name for each in expressions for name in metric_names(fill(each, pods='namespace="n"', window_s=60.0)))
     return iter(dict.fromkeys(found))
 
 

@@ -1,6 +1,6 @@
 """Texts for the details of holds and failures: the object that they are about, and the cause."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from controller.core.messages.phrases import count_of, duration, number, timestamp
 from controller.core.state.carry_over import Conflict
@@ -82,6 +82,14 @@ def window_too_short(
 def invalid_demand(value: float) -> str:
     """Return the text about a demand that cannot be used because of its value."""
     return f"demand.query returned {value!r}: must be from 0 to {ABSURD:g}"
+
+
+def demand_of_completions(names: Sequence[str]) -> str:
+    """Return that `demand.query` is made of counters of completed items only, and what to measure instead."""
+    return (
+        f"demand.query: {', '.join(names)}: counts completed items. These are never more than the capacity, so "
+        "nothing would scale up. Measure the offered load at the ingress, with what is refused"
+    )
 
 
 def no_room_for_step(sla: Sla, latency_s: float) -> str:

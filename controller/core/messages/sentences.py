@@ -33,7 +33,7 @@ from optimizer.model import LATENCY_FACTORS, Basis, StageName
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
-from profiler.samples import SILENT_S, Absence, MetricsTier, Scrapes
+from profiler.samples import SILENT_S, Absence, AtLeast, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
 _NAMED = 5
@@ -356,7 +356,8 @@ def observed_latency(decision: PipelineDecision) -> str:
     if isinstance(latency_s, Absence):
         return "-"
     label = " (composed)" if decision.profile.latency_source is LatencySource.COMPOSED else ""
-    return f"{duration(latency_s)}{label}"
+    least = "at least " if isinstance(latency_s, AtLeast) else ""
+    return f"{least}{duration(latency_s)}{label}"
 
 
 def latency_of_sla(decision: PipelineDecision) -> str:

@@ -74,7 +74,7 @@ def samples() -> Mapping[tuple[str, str, tuple[tuple[str, str], ...]], list[floa
     """A value each second by metric, pod and further labels; the second pod's counters begin again halfway."""
     rng = np.random.default_rng(11)
     found: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[float]] = {}
-    names = sorted({name for query in queries() for name in metric_names(parse(query))})
+    names = sorted({name for query in queries() for name in metric_names(query)})
     for name, pod in itertools.product(names, PODS):
         for model in models(name):
             if name.endswith("_bucket"):

@@ -7,7 +7,7 @@ import pytest
 
 from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
-from profiler.samples import Absence, AbsenceReason, DeviceQuantity, PlacementSamples, Quantity, Reading
+from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
     Learned,
@@ -434,6 +434,38 @@ class TestEndToEndLatency:
         assert isinstance(found.latency_s, Absence)
         assert found.latency_s.reason is AbsenceReason.STALE
         assert "encoder" in found.latency_s.detail
+
+
+class TestAboveTheLastBucket:
+    def test_a_measured_latency_that_may_miss_the_sla_is_unknown_with_the_bound_and_the_sla(self) -> None:
+        for least_s in (0.1, 0.25):
+            found = profile_of(stage(), latency=AtLeast(least_s))
+            assert isinstance(found.latency_s, Absence)
+            assert found.latency_s.reason is AbsenceReason.ABOVE_BUCKETS
+            assert f"sla.query is at least {least_s:g} s" in found.latency_s.detail
+            assert "sla.latency is 0.25 s" in found.latency_s.detail
+            assert found.latency_source is LatencySource.MEASURED, "the stages do not replace it"
+
+    def test_one_that_misses_it_in_any_case_is_its_bound(self) -> None:
+        assert profile_of(stage(), latency=AtLeast(0.3)).latency_s == 0.3
+
+    @pytest.mark.parametrize(("percentile", "quantity"), [(95.0, Quantity.LATENCY_P95), (99.0, Quantity.LATENCY_P99)])
+    def test_one_stage_or_placement_makes_the_composed_latency_unknown(
+        self, percentile: float, quantity: Quantity
+    ) -> None:
+        sla = Sla(latency_s=0.25, percentile=percentile)
+        beyond = placement("gpu", readings={**BUSY, quantity: AtLeast(0.1)})
+        slower = placement("cpu", readings={**BUSY, quantity: 0.12})
+        for stages in ([stage("vad", slower, beyond)], [stage("vad"), stage("asr", beyond, after=["vad"])]):
+            found = profile_of(*stages, sla=sla).latency_s
+            assert isinstance(found, Absence)
+            assert found.reason is AbsenceReason.ABOVE_BUCKETS
+            assert f"{stages[-1].name} is at least 0.1" in found.detail
+
+    def test_bounds_that_miss_the_sla_together_are_a_miss(self) -> None:
+        beyond = placement(latency_p95=AtLeast(0.2), latency_mean=0.2)
+        found = profile_of(stage("vad", beyond), stage("asr", beyond, after=["vad"]))
+        assert found.latency_s == pytest.approx(0.4)
 
 
 class TestSharedStages:

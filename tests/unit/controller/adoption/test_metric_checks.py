@@ -113,6 +113,34 @@ def test_a_query_for_a_metric_that_does_not_exist_names_it() -> None:
     assert found.message.startswith("Prometheus has no metric gateway_active_streams: correct the name")
 
 
+@pytest.mark.parametrize("other", ["gateway_streams_active_ratio", "otel_gateway_active_streams"])
+def test_a_metric_that_has_another_name_now_is_suggested(other: str) -> None:
+    missing = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
+    answers = {"count(gateway_active_streams)": [], "active[:_.]streams)": vector(({"__name__": other}, 3))}
+    found = checked(demand=missing, answers={"count by (__name__)": answers.popitem()[1], **answers})["demand.query"]
+    assert found.message == f"Prometheus has no metric gateway_active_streams, but it has {other}: correct the name"
+
+
+def test_a_preset_whose_metrics_are_renamed_says_what_it_looked_for_and_what_there_is() -> None:
+    answers = {
+        "count by (namespace, pod, exported_pod)": [],
+        "count by (__name__)": vector(({"__name__": "vllm_num_requests_running"}, 3)),
+    }
+    text = PIPELINE.replace("    - name: vad", "    - name: vad\n      metrics: {preset: vllm}")
+    found = checked(the_pipeline(text), answers=answers)["labels"]
+    assert found.ok is False
+    assert "no series vllm:num_requests_running, for which preset vllm looks" in found.message
+    assert "there is vllm_num_requests_running" in found.message
+
+
+def test_a_demand_of_completed_items_is_told() -> None:
+    text = PIPELINE.replace("sum(gateway_active_streams)", "'sum(rate(vllm:request_success_total[1m]))'")
+    found = checked(the_pipeline(text))["demand.query source"]
+    assert found.ok is False
+    assert "vllm:request_success_total" in found.message
+    assert "at the ingress" in found.message
+
+
 def test_a_query_whose_labels_match_nothing_says_so() -> None:
     missing = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
     assert "correct the labels in the query" in checked(demand=missing)["demand.query"].message

@@ -17,6 +17,19 @@ def test_valid_files_are_counted() -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "4 resources valid\n", "")
 
 
+def test_a_demand_of_completed_items_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "completions.yaml"
+    text = CONTRACT[1].read_text()
+    query = next(line for line in text.splitlines() if line.strip().startswith("query:"))
+    own = f"{query.partition('query:')[0]}query: sum(rate(vllm:request_success_total[1m]))"
+    path.write_text(text.replace(query, own, 1))
+    result = run(CONTRACT[0], path)
+    assert result.exit_code == 0
+    assert "resources valid" in result.stdout
+    assert result.stderr.startswith("warning: ")
+    assert "demand.query: vllm:request_success_total: counts completed items" in result.stderr
+
+
 def test_pools_that_were_not_checked_are_mentioned() -> None:
     result = run(CONTRACT[1])
     assert result.exit_code == 0

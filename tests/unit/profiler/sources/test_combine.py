@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from profiler.samples import MISSING, Absence, AbsenceReason, Reading
+from profiler.samples import MISSING, Absence, AbsenceReason, AtLeast, Reading
 from profiler.sources.combine import (
     combine_ratio,
     combine_values,
@@ -178,7 +178,9 @@ class TestQuantiles:
         assert histogram_quantile(0.5, {0.1: 10.0, INF: 10.0}) == pytest.approx(0.05)
 
     def test_beyond_the_last_bound_it_is_that_bound(self) -> None:
-        assert histogram_quantile(0.95, {0.1: 1.0, 0.2: 2.0, INF: 100.0}) == 0.2
+        found = histogram_quantile(0.95, {0.1: 1.0, 0.2: 2.0, INF: 100.0})
+        assert (found, type(found)) == (0.2, AtLeast)
+        assert not isinstance(histogram_quantile(0.95, {0.1: 1.0, 0.2: 95.0, INF: 100.0}), AtLeast)
 
     def test_empty_buckets_are_no_traffic(self) -> None:
         assert reason(histogram_quantile(0.95, {0.1: 0.0, INF: 0.0})) is AbsenceReason.NO_TRAFFIC

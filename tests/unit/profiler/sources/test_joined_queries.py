@@ -2,7 +2,8 @@
 
 import pytest
 
-from profiler.sources.joined_queries import LABEL, can_join, joined, query_of, separated
+from profiler.sources.joined_queries import LABEL, joined, query_of, separated
+from profiler.sources.promql_syntax import can_join
 
 QUERIES = ('sum(streams{pipeline="a"})', "x or y", 'sum(rate(requests[1m])) / "no"')
 

@@ -8,8 +8,7 @@ import pytest
 from profiler.sources.exposition import MOST_SERIES
 from profiler.sources.history import MOST_SAMPLES, TargetHistory
 from profiler.sources.promql_evaluation import Evaluation, increase
-from profiler.sources.promql_syntax import parse
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql_syntax import UnsupportedQuery, parse
 
 NOW_S = 1000.0
 

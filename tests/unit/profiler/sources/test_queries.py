@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import (
     Absence,
     AbsenceReason,
+    AtLeast,
     DeviceFault,
     DeviceQuantity,
     PlacementSamples,
@@ -18,7 +21,10 @@ from profiler.samples import (
 )
 from profiler.sources.base import QueryKind, ReadRequest
 from profiler.sources.device_queries import PlannedDevices
+from profiler.sources.history import TargetHistory
 from profiler.sources.presets import PresetFiles
+from profiler.sources.promql_evaluation import Evaluation
+from profiler.sources.promql_syntax import parse
 from profiler.sources.queries import QueryPlan, query_plan
 
 PLACEMENT = (PipelineKey("speech/captions"), StageName("asr"), PoolName("gpu"))
@@ -200,3 +206,140 @@ class TestDevices:
         }
         devices = own.answer(results, {}, {}).placements[PLACEMENT].devices
         assert devices[DeviceQuantity.UTILIZATION] == 0.5
+
+
+class TestUsersHistograms:
+    """PromQL's histogram_quantile() gives the last finite bound for each quantile in the bucket up to infinity."""
+
+    QUERY = "histogram_quantile(0.95, sum by (le) (rate(x_bucket[1m])))"
+    TOP = "histogram_quantile(1, sum by (le) (rate(x_bucket[1m])))"
+
+    def read(self, query: str, results: Mapping[str, str]) -> Any:
+        request = ReadRequest(
+            placements=(), scalars={"sla": query}, scalar_kinds={"sla": QueryKind.LATENCY}, deadline_s=1.0
+        )
+        plan = query_plan(request, PRESETS)
+        assert plan.user_queries() == results.keys()
+        one_series = {own: [{"metric": {}, "value": [1.0, value]}] for own, value in results.items()}
+        return plan.answer({}, one_series, {}).scalars["sla"]
+
+    def test_a_quantile_at_the_last_bound_is_at_least_that(self) -> None:
+        found = self.read(self.QUERY, {self.QUERY: "1", self.TOP: "1"})
+        assert (found, type(found)) == (1.0, AtLeast)
+
+    def test_a_quantile_within_a_bucket_is_a_number(self) -> None:
+        assert type(self.read(self.QUERY, {self.QUERY: "0.9", self.TOP: "1"})) is float
+
+    def test_without_the_second_answer_nothing_is_claimed(self) -> None:
+        assert isinstance(self.read(self.QUERY, {self.QUERY: "1", self.TOP: "NaN"}), Absence)
+
+    @pytest.mark.parametrize(("beyond", "kind"), [(50.0, AtLeast), (0.0, float)])
+    def test_scraped_histograms_are_judged_alike(self, beyond: float, kind: type[float]) -> None:
+        history = TargetHistory({"instance": "ingress"})
+        for index in range(3):
+            counts = {"0.5": 10.0 * index, "1": 95.0 * index, "2": 100.0 * index, "+Inf": (100.0 + beyond) * index}
+            history.record(20.0 * index, [("x_bucket", {"le": le}, count) for le, count in counts.items()], 300.0)
+        evaluation = Evaluation([history], at_s=40.0, lookback_s=300.0)
+        request = ReadRequest(
+            placements=(), scalars={"sla": self.QUERY}, scalar_kinds={"sla": QueryKind.LATENCY}, deadline_s=1.0
+        )
+        plan = query_plan(request, PRESETS)
+        results = {query: evaluation.result(parse(query)) for query in plan.user_queries()}
+        found = plan.answer({}, results, {}).scalars["sla"]
+        assert type(found) is kind
+        assert found == (2.0 if beyond else 1.0)
+
+    def test_nothing_is_waited_for_where_it_is_not_needed(self) -> None:
+        for query in ("max(x)", "histogram_quantile(1, x)", "max(x) or histogram_quantile(0.9, y)"):
+            assert type(self.read(query, {query: "1"})) is float
+
+    def test_no_traffic_is_not_above_a_bound(self) -> None:
+        query, top = (f"histogram_quantile({share}, x) > 0 or vector(0)" for share in ("0.9", "1"))
+        assert type(self.read(query, {query: "0", top: "0"})) is float
+
+    def test_the_users_own_percentile_of_a_stage_is_compared_as_well(self) -> None:
+        for quantity in (Quantity.LATENCY_P95, Quantity.LATENCY_P99):
+            plan = planned(replace(TARGET, overrides={quantity: self.QUERY}))
+            results: dict[str, Any] = {key: [] for key in plan.pod_queries()}
+            for query in (self.QUERY, self.TOP):
+                results[query] = [{"metric": {}, "value": [1.0, "1"]}]
+            assert isinstance(plan.answer(results, {}, {}).placements[PLACEMENT].of(quantity), AtLeast)
+
+
+# What Prometheus 3.15 answers where a target has native histograms only; numbers shortened.
+NATIVE = [
+    {
+        "metric": {"namespace": "speech", "pod": "old"},
+        "histogram": [
+            1795725327.143,
+            {"count": "4", "sum": "1", "buckets": [[0, "0.125", "0.25", "2"], [0, "0.25", "0.5", "2"]]},
+        ],
+    },
+    {
+        "metric": {"namespace": "speech", "pod": "young"},
+        "histogram": [
+            1795725327.143,
+            {"count": "12", "sum": "4", "buckets": [[0, "0.0625", "0.125", "8"], [3, "0.5", "1", "4"]]},
+        ],
+    },
+]
+BUCKETS = (
+    'sum by (namespace, pod, le) (rate(speech_stage_latency_seconds_bucket{namespace=~"speech"}[60000ms])) or '
+    'sum by (namespace, pod) (rate(speech_stage_latency_seconds{namespace=~"speech"}[60000ms]))'
+)
+
+
+class TestNativeHistograms:
+    def read(self, *native: Mapping[str, Any], pods: frozenset[str] = frozenset({"old", "young"})) -> Any:
+        target = replace(TARGET, pods=pods, endpoints={})
+        request = ReadRequest(placements=(target,), scalars={}, deadline_s=1.0)
+        plan = query_plan(request, PRESETS, checks=True)
+        queries = plan.pod_queries()
+        assert BUCKETS in queries
+        results: dict[str, Any] = {query: [] for query in queries}
+        for query in queries:
+            if query.startswith("time() - max"):
+                results[query] = series(dict.fromkeys(sorted(pods), "1"))
+            elif "latency_seconds" in query:
+                results[query] = list(native)
+        return plan.answer(results, {}, {}).placements[PLACEMENT]
+
+    def test_percentiles_and_means_are_read_of_what_prometheus_has(self) -> None:
+        found = self.read(*NATIVE)
+        assert found.of(Quantity.LATENCY_MEAN) == 5 / 16
+        assert found.of(Quantity.LATENCY_P95) == 0.5 + 0.5 * (0.95 * 16 - 12) / 4
+        assert found.of(Quantity.LATENCY_P95_FLOOR) == 0.5
+        assert found.of(Quantity.LATENCY_P95_CEILING) == 1.0
+
+    def test_what_is_in_the_last_bucket_is_at_least_its_lower_bound(self) -> None:
+        overflow = {"count": "4", "sum": "40", "buckets": [[0, "1", "2", "1"], [0, "2", "+Inf", "3"]]}
+        own = {"metric": NATIVE[0]["metric"], "histogram": [1.0, overflow]}
+        found = self.read(own, pods=frozenset({"old"})).of(Quantity.LATENCY_P95)
+        assert (found, type(found)) == (2.0, AtLeast)
+
+    def test_a_classic_histogram_beside_it_is_the_one_that_counts(self) -> None:
+        classic = [
+            {"metric": {"namespace": "speech", "pod": "old", "le": bound}, "value": [1.0, rate]}
+            for bound, rate in (("0.1", "0"), ("0.3", "4"), ("+Inf", "4"))
+        ]
+        found = self.read(*classic, NATIVE[0], pods=frozenset({"old"}))
+        assert found.of(Quantity.LATENCY_P95_CEILING) == 0.3
+
+    def test_classic_and_native_pods_are_read_together(self) -> None:
+        classic = [
+            {"metric": {"namespace": "speech", "pod": "old", "le": bound}, "value": [1.0, rate]}
+            for bound, rate in (("0.25", "0"), ("1", "4"), ("+Inf", "4"))
+        ]
+        assert self.read(*classic, NATIVE[1]).of(Quantity.LATENCY_P95_CEILING) == 1.0
+
+    def test_where_neither_exists_the_message_names_both(self) -> None:
+        absence = self.read().of(Quantity.LATENCY_P95)
+        assert isinstance(absence, Absence)
+        names = "no series speech_stage_latency_seconds_bucket, and no native histogram speech_stage_latency_seconds"
+        assert names in absence.detail
+
+    def test_what_is_no_histogram_is_not_a_number(self) -> None:
+        for odd in ([], [1.0], [1.0, "x"], [1.0, {"count": "x", "buckets": [1, [0, "1"]]}]):
+            found = self.read({"metric": NATIVE[0]["metric"], "histogram": odd}, pods=frozenset({"old"}))
+            assert isinstance(found.of(Quantity.LATENCY_P95), Absence)
+            assert isinstance(found.of(Quantity.LATENCY_MEAN), Absence)

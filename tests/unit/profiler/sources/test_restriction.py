@@ -9,7 +9,7 @@ from tenant_queries import REFUSED, RESTRICTED
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, PlacementTarget, Quantity, SeriesLabels
 from profiler.sources.base import ReadAnswer, ReadRequest
-from profiler.sources.promql_tokens import UnsupportedQuery
+from profiler.sources.promql_syntax import UnsupportedQuery
 from profiler.sources.restriction import RestrictedSource, restricted
 
 N = 'namespace="speech"'
@@ -90,10 +90,14 @@ def test_a_source_is_queried_within_the_namespace_of_each_pipeline_only() -> Non
 
 
 def test_the_users_own_query_of_a_quantity_is_restricted_as_well() -> None:
-    overrides = {Quantity.QUEUE_DEPTH: "max(q{$pods}[$window])", Quantity.SESSIONS: "q", Quantity.UTILIZATION: "a b"}
+    overrides = {
+        Quantity.QUEUE_DEPTH: "max(deriv(q{$pods}[$window]))",
+        Quantity.SESSIONS: "q",
+        Quantity.UTILIZATION: "a b",
+    }
     asked, answer = read({}, overrides)
     assert asked.placements[0].overrides == {
-        Quantity.QUEUE_DEPTH: f'max(q{{{N}, namespace=~"speech", pod=~"a"}}[60000ms])',
+        Quantity.QUEUE_DEPTH: f'max(deriv(q{{{N}, namespace=~"speech",pod=~"a"}}[1m]))',
         Quantity.SESSIONS: f"q{{{N}}}",
     }
     samples = answer.placements[KEY]

@@ -30,7 +30,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, ServingReplica, TargetMissing, TargetState
 from controller.core.state.spec import Mode
 from optimizer.model import Basis, StageName
-from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, Origin, Scrapes
+from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceFault, DeviceQuantity, Origin, Scrapes
 from profiler.stages import Correction, Learned
 
 
@@ -242,6 +242,23 @@ def test_while_the_demand_is_lost_it_is_told_since_when_and_what_is_planned_for(
 def test_a_latency_that_is_unknown_is_said_to_be_so_with_the_reason(planner: Planner) -> None:
     found = by_type(decision_of(replace(a_state(), latency_s=MISSING)).pipelines[0])["SLAMet"]
     assert found.message.startswith("p95 unknown (SLA 500 ms): ")
+
+
+def test_a_latency_above_the_last_bucket_is_never_said_to_meet_the_sla(planner: Planner) -> None:
+    for least_s, status, words in ((0.1, "Unknown", "at least 0.1 s"), (0.9, "False", "p95 at least 900 ms of 500 ms")):
+        found = by_type(decision_of(replace(a_state(), latency_s=AtLeast(least_s))).pipelines[0])["SLAMet"]
+        assert found.status == status
+        assert words in found.message
+        assert "500 ms" in found.message
+
+
+def test_a_stage_above_its_last_bucket_never_makes_the_composed_latency_meet_the_sla(planner: Planner) -> None:
+    samples = {VAD: seen(latency_p95=AtLeast(0.1)), ENCODER: seen(latency_p95=0.05)}
+    state = a_state(replicas={VAD: 1, ENCODER: 1}, samples=samples)
+    found = by_type(decision_of(state).pipelines[0])["SLAMet"]
+    assert (found.status, found.reason) == ("Unknown", "AboveBuckets")
+    assert "vad is at least 0.1 s" in found.message
+    assert "sla.latency is 0.5 s" in found.message
 
 
 def test_a_demand_that_only_the_stages_show_to_be_zero_names_what_shows_it(planner: Planner) -> None:
