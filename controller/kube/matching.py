@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from controller.adoption.amounts import requests_of
 from controller.core.state.spec import LabelSelector, Requirement
+from controller.kube.constraints import kept_constraints
 from controller.kube.gateway import Json
 
 _METADATA = ("name", "creationTimestamp", "deletionTimestamp")
@@ -83,7 +84,7 @@ def kept_pod(pod: Json) -> KeptPod:
             "labels": _parts(metadata.get("labels") or {}, REVISION_LABELS),
             "annotations": {key: value for key, value in annotations.items() if key.startswith(_ANNOTATIONS)},
         },
-        "spec": _parts(pod.get("spec") or {}, ("nodeName",)),
+        "spec": _kept_spec(pod.get("spec") or {}),
         "status": {
             **_parts(status, _STATUS),
             "conditions": [
@@ -100,6 +101,14 @@ def kept_pod(pod: Json) -> KeptPod:
         labels=_shared(metadata.get("labels") or {}),
         text=json.dumps(kept, separators=(",", ":")).encode(),
     )
+
+
+def _kept_spec(spec: Json) -> Json:
+    """Return the node of a pod, and of one that has none what limits its nodes."""
+    if spec.get("nodeName"):
+        return _parts(spec, ("nodeName",))
+    constraints = kept_constraints(spec)
+    return {"constraints": constraints} if constraints else {}
 
 
 def kept_node(node: Json) -> Json:

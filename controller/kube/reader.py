@@ -93,6 +93,7 @@ from controller.kube.workloads import (
     PoolNodes,
     instance_types,
     is_leaving,
+    limited_pods,
     metrics_endpoints,
     node_names,
     node_zones,
@@ -315,13 +316,16 @@ class _Workload:
     endpoints: Mapping[str, PodEndpoint] = field(default_factory=dict)
     placed: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
+    limited: Mapping[str, Json] = field(default_factory=dict)
 
     def on(self, pool: PoolNodes | None) -> "_Workload":
         """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
         if pool is None or isinstance(self.state, TargetMissing):
             return self
         match = PoolMatch(outside=pool.outside(self.placed), fits=pool.holds(self.requests))
-        return replace(self, state=replace(self.state, match=match))
+        words = pool.constraints(self.limited)
+        pending = tuple(replace(each, constraint=words.get(each.name, "")) for each in self.state.pending)
+        return replace(self, state=replace(self.state, match=match, pending=pending))
 
 
 class Reader:
@@ -598,6 +602,7 @@ class Reader:
             long_ready=reporting_pods(pods, now_s - self._grace_s - SILENT_S),
             endpoints=metrics_endpoints(pods),
             placed=placed_pods(pods),
+            limited=limited_pods(pods),
             requests=scale.requests if isinstance(scale, Workload) else {},
         )
 

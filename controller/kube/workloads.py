@@ -4,13 +4,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 
 from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.core.state.spec import Target
+from controller.kube.constraints import constraint, kept_constraints
 from controller.kube.gateway import Json, Scale
 from controller.kube.matching import REVISION_LABELS, Workload
 from optimizer.model import PoolName
@@ -211,12 +212,15 @@ def ready_nodes(nodes: Collection[Json], selector: Mapping[str, str]) -> tuple[J
 class PoolNodes:
     """The nodes of one pool: the names of all, and the distinct allocatable resources of the ready ones.
 
-    `others` are the names of the nodes that are not of the pool.
+    `others` are the names of the nodes that are not of the pool. `selector` is that of the pool, and `common` are the
+    labels that all of its nodes have alike.
     """
 
     names: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
     allocatable: tuple[Amounts, ...] = ()
+    selector: Mapping[str, str] = field(default_factory=dict)
+    common: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, nodes: Collection[Json], selector: Mapping[str, str]) -> "PoolNodes":
@@ -230,7 +234,13 @@ class PoolNodes:
             names=names,
             others=frozenset(node["metadata"]["name"] for node in nodes) - names,
             allocatable=tuple(amounts(dict(size)) for size in sorted(sizes) if size),
+            selector=selector,
+            common=_common([node["metadata"].get("labels") or {} for node in own]),
         )
+
+    def constraints(self, limited: Mapping[str, Json]) -> Mapping[str, str]:
+        """Return what keeps pods from nodes of the pool, by the pod; `limited` has what limits the nodes of each."""
+        return {pod: words for pod, kept in limited.items() if (words := constraint(kept, self.selector, self.common))}
 
     def outside(self, placed: Mapping[str, str]) -> Mapping[str, str]:
         """Return the pods of `placed` (pod to node) that are on known nodes which are not of the pool."""
@@ -251,6 +261,22 @@ class PoolNodes:
         return min(
             math.floor(size.get(resource, 0.0) / value + 1e-9) for size in sizes for resource, value in wanted.items()
         )
+
+
+def _common(labels: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    if not labels:
+        return {}
+    return dict(set(labels[0].items()).intersection(*(each.items() for each in labels[1:])))
+
+
+def limited_pods(pods: Sequence[Json]) -> dict[str, Json]:
+    """Return what limits the nodes of each pod that has none, by the pod's name; see `kept_constraints`."""
+    found: dict[str, Json] = {}
+    for pod in pods:
+        spec = pod.get("spec") or {}
+        if _node(pod) is None and (kept := spec.get("constraints") or kept_constraints(spec)):
+            found[pod["metadata"]["name"]] = kept
+    return found
 
 
 def placed_pods(pods: Sequence[Json]) -> dict[str, str]:

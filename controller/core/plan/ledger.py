@@ -238,11 +238,11 @@ class Ledger:
             for key, entry in entries(state, pools, acting=state.spec.key not in not_acting).items()
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
-        self._ceilings = {name for name, pool in pools.items() if pool.firm}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
-        self._budgets = {state.spec.key: state.spec.budget_per_hour for state in states}
+        self._caps: dict[PipelineKey | None, float] = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._whole = self._whole_instances(states)
-        self._fleet_budget = fleet_budget_per_hour
+        if fleet_budget_per_hour is not None:
+            self._caps[None] = fleet_budget_per_hour
         self.budgets = tuple(budgets)
         self._trials = trials
         self._excused = excused
@@ -252,7 +252,7 @@ class Ledger:
         for name in self._entries:
             self._of_pipeline.setdefault(name[0], []).append(name)
             shares = cost_shares.get((name[0], name[1][0]), {name[0]: 1.0})
-            self._payers[name] = tuple(key for key in shares if key in self._budgets)
+            self._payers[name] = tuple(key for key in shares if key in self._caps)
             for payer, share in shares.items():
                 self._paid.setdefault(payer, []).append((name, share))
         self._claimed: dict[PoolName, list[tuple[int, int]]] = {
@@ -384,10 +384,7 @@ class Ledger:
         return self._excused.get(scope, 0.0) > 0
 
     def _cap(self, scope: Scope) -> float:
-        if isinstance(scope, GroupBudget):
-            return scope.per_hour
-        budget = self._fleet_budget if scope is None else self._budgets[scope]
-        return inf if budget is None else budget
+        return scope.per_hour if isinstance(scope, GroupBudget) else self._caps.get(scope, inf)
 
     def group(self, limit: Limit) -> GroupBudget | None:
         """Return the budget of a group that `limit` names, None if it is another limit."""
@@ -431,20 +428,20 @@ class Ledger:
         False for a pool without a firm ceiling: its limit may be its ready nodes, and terminating replicas on a lost
         node occupy none of these.
         """
-        return pool in self._ceilings and self.after.occupied.instances(pool) > self._limits[pool]
+        return self.pools[pool].firm and self.after.occupied.instances(pool) > self._limits[pool]
 
     def shortage(self) -> Shortage:
         """Return the caps that the desired replicas exceed, and the pools that have too few instances for them.
 
         Nodes of a pool without a ceiling that are not ready for a moment are no shortage.
         """
-        above = set(filter(self.exceeds, self._budgets))
+        above = {key for key in self._caps if key is not None and self.exceeds(key)}
         for budget in filter(self.exceeds, self.budgets):
-            above |= budget.pipelines & self._budgets.keys()
+            above |= budget.pipelines & self._caps.keys()
         return Shortage(
             fleet=self.exceeds(),
             pipelines=frozenset(above),
-            pools=frozenset(name for name in self._ceilings if self.overfull(name)),
+            pools=frozenset(name for name, pool in self.pools.items() if pool.firm and self.overfull(name)),
         )
 
     def price_per_hour(self, pipeline: PipelineKey, key: PlacementKey) -> float:
@@ -466,7 +463,7 @@ class Ledger:
         A replica that `runs` may stay on nodes that are not ready for a moment, and gives way to no claim.
         """
         if runs:
-            stays = key[1] not in self._ceilings
+            stays = not self.pools[key[1]].firm
             return self._limit(pipeline, key, self.cost_per_hour, lambda: not stays and self.overfull(key[1]))
         return self._limit(
             pipeline,
@@ -483,7 +480,7 @@ class Ledger:
         self.after[name] += 1
         try:
             for scope in self.caps_of(*name):
-                if (scope is not None or self._fleet_budget is not None) and self.above_cap(paid(scope), scope):
+                if (scope is not None or None in self._caps) and self.above_cap(paid(scope), scope):
                     group = scope.name if isinstance(scope, GroupBudget) else scope or FLEET
                     return Limit(kind=LimitKind.BUDGET, name=None if scope == pipeline else group)
             return Limit(kind=LimitKind.POOL, name=key[1]) if full() else None
