@@ -112,6 +112,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         "1 while spend above the budget is excused because replicas drain, else 0",
         _PIPELINE,
     ),
+    (
+        "pool_orphaned_replicas",
+        "Replicas that Sluice scaled on a pool and that no pipeline has any more",
+        ["pool"],
+    ),
     ("fleet_spend_usd_per_hour", "Cost of all replicas, those that no cycle can change included, USD per hour", []),
     ("fleet_budget_usd_per_hour", "Budget of all pipelines together in USD per hour; no series without one", []),
     ("budget_limit_usd_per_hour", "What a ComputeBudget allows now in USD per hour", ["budget"]),
@@ -586,6 +591,7 @@ class _Gauges:
         self.set("pool_leaving_instances", labels, state.leaving_instances)
         if state.node_pool is not None:
             self.set("pool_arriving_nodes", labels, len(state.node_pool.claims))
+        self.set("pool_orphaned_replicas", labels, sum(own.replicas for own in state.orphans))
         self.set("pool_limit", labels, decision.limit)
         self.set("pool_price_usd_per_hour", labels, state.spec.price_per_hour)
         self._add_price(state, labels, now_s)

@@ -428,12 +428,13 @@ class Pool:
 class GroupBudget:
     """A budget for several pipelines: those of `pipelines` in the problem cost at most `per_hour` USD together.
 
-    A pipeline may be in several groups.
+    A pipeline may be in several groups. `held_per_hour` (USD) of the budget is spent on what no pipeline has.
     """
 
     name: str
     per_hour: float
     pipelines: frozenset[PipelineKey]
+    held_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
         _require_at_least_0(f"budget {self.name}.per_hour", self.per_hour)

@@ -323,6 +323,7 @@ def pool_decision(
         shadow_price_per_hour=prices.get(name),
         memory=memory,
         price=next_price(pool, snapshot.now_s),
+        claimed=rollout.claimed[name],
     )
 
 

@@ -44,6 +44,7 @@ from controller.core.state.snapshot import (
     BudgetState,
     LaunchFailure,
     NodePoolState,
+    Orphan,
     PipelineState,
     PoolMatch,
     PoolState,
@@ -82,12 +83,13 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
 from controller.kube.metrics_reader import MetricsReader, metrics_target
+from controller.kube.orphans import Orphans
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
-from controller.kube.unaccounted import UnaccountedReplicas
+from controller.kube.unaccounted import Counted, UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
     PoolNodes,
@@ -351,6 +353,8 @@ class Reader:
         self._clock = clock
         self._carried = CarriedState(interval_s)
         self._unaccounted = UnaccountedReplicas()
+        self._orphans = Orphans()
+        self._orphans_restored = False
         self._crash_loops = CrashLoops()
         self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
@@ -378,6 +382,10 @@ class Reader:
         now_s = self._clock()
         self._carried.load()
         pools, invalid_pools = self._resources.pools()
+        if not self._orphans_restored:
+            for spec, resource in pools:
+                self._orphans.restore(spec.name, resource.status())
+            self._orphans_restored = True
         valid, broken = self._resources.pipelines()
         budgets, invalid_budgets = self._resources.budgets()
         by_name = {spec.name: spec for spec, _ in pools}
@@ -403,6 +411,7 @@ class Reader:
         billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
         workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
+        orphans = self._orphaned([*specs, *invalid], view, names, now_s)
         of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
         workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
         workloads = self._with_refusals(specs, resources, workloads, now_s)
@@ -412,7 +421,11 @@ class Reader:
         workloads, failures = self._with_expected_nodes(workloads, elastic, made_by_groups(by_name.values()))
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
-        unaccounted = self._unaccounted.count(specs, invalid, {key: found.state for key, found in workloads.items()})
+        seen = {key: found.state for key, found in workloads.items()}
+        self._orphans.remember(specs, seen)
+        unaccounted = self._unaccounted.count(
+            specs, invalid, seen, (orphan for own in orphans.values() for orphan in own)
+        )
         devices = {spec.name: spec.device for spec, _ in pools}
         answer = self._metrics.read(specs, self._metrics_targets(specs, workloads), devices)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
@@ -428,11 +441,12 @@ class Reader:
                         resource,
                         nodes,
                         unread,
-                        unaccounted.get(spec.name, {}),
+                        unaccounted.get(spec.name, Counted()),
                         shared.get(spec.name, {}),
                         failures,
                         groups_of(spec, specs),
                     ),
+                    orphans=orphans.get(spec.name, ()),
                     nodes=instance_types(nodes, spec.node_selector, occupied) if spec.name in billed else {},
                     node_zones=node_zones(nodes, spec.node_selector, occupied)
                     if spec.name in billed and spec.price is not None
@@ -549,6 +563,14 @@ class Reader:
                     if key[0] == stage:
                         found[spec.key, key] = _lent(lent, owner_key)
         return found
+
+    def _orphaned(
+        self, specs: Sequence[PipelineSpec], view: View, nodes: NodeNames, now_s: float
+    ) -> Mapping[PoolName, tuple[Orphan, ...]]:
+        """Return the workloads that Sluice scaled and that none of `specs` has any more, by their pool."""
+        jobs = {name: self._found(view, *name, nodes, now_s) for name in self._orphans.to_read(specs)}
+        read = {name: job.result() if isinstance(job, Future) else job for name, job in jobs.items()}
+        return self._orphans.settle({name: found.state for name, found in read.items()})
 
     def _found(
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float
@@ -720,7 +742,7 @@ class Reader:
         resource: KeptResource,
         nodes: Sequence[Json],
         unread: str,
-        unaccounted: Mapping[int, int],
+        unaccounted: Counted,
         shared: Mapping[PoolName, tuple[str, ...]],
         failures: _FailedLaunches,
         groups: Collection[str],
@@ -746,7 +768,8 @@ class Reader:
             zones=zone_count,
             memory=self._carried.pool_memory(resource),
             unread=unread,
-            unaccounted=unaccounted,
+            unaccounted=unaccounted.placed,
+            claimed=unaccounted.claimed,
             node_pool=node_pool,
             shared_nodes=shared,
             quota=self._quota(spec, resource, nodes, groups),

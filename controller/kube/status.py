@@ -24,7 +24,7 @@ from controller.core.state.spec import Declared, PlacementKey, PoolSpec
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
-from controller.resources.pool import MAX_NODE_PRICES
+from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
 from optimizer.model import PoolName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
@@ -128,10 +128,11 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
     """Return the status of a pool as JSON; `old` is the stored status, from which transition times are kept."""
     memory = decision.memory
     node_pool = state.node_pool
+    found = pool_conditions(state, memory, now_s, decision.claimed)
     status: Json = without_nulls(
         {
             "observedGeneration": state.spec.generation,
-            "conditions": _conditions(pool_conditions(state, memory, now_s), old, state.spec.generation, now_s),
+            "conditions": _conditions(found, old, state.spec.generation, now_s),
             "inUse": number(decision.in_use),
             "free": number(max(0.0, decision.limit - decision.in_use)),
             "planned": decision.planned,
@@ -155,6 +156,19 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "backoffSeconds": None if memory.backoff_s is None else _plain(Decimal(repr(memory.backoff_s))),
             "nodeLaunchSeconds": number(memory.launch_s),
             "reason": memory.reason or None,
+            "orphans": [
+                {
+                    "namespace": own.namespace,
+                    "apiVersion": own.target.api_version,
+                    "kind": own.target.kind,
+                    "name": own.target.name,
+                    "pipeline": own.pipeline,
+                    "replicas": own.replicas,
+                    "perInstance": own.per_instance,
+                }
+                for own in state.orphans[:MAX_ORPHANS]
+            ]
+            or None,
         }
     )
     return status

@@ -1,13 +1,22 @@
 """Counts replicas that a cycle cannot see, from the last state seen: they still cost money and occupy instances."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from controller.core.state.snapshot import TargetMissing, TargetState
+from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementKey
 from optimizer.model import PipelineKey, PoolName
 
 Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
+
+
+@dataclass(slots=True)
+class Counted:
+    """Replicas on one pool, by the number of such replicas that fit an instance: with a node, and only desired."""
+
+    placed: Counter[int] = field(default_factory=Counter)
+    claimed: Counter[int] = field(default_factory=Counter)
 
 
 class UnaccountedReplicas:
@@ -19,7 +28,7 @@ class UnaccountedReplicas:
 
     def __init__(self) -> None:
         self._valid: Mapping[str, PipelineSpec] = {}
-        self._occupied: Mapping[tuple[str, PlacementKey], int] = {}
+        self._seen: Mapping[tuple[str, PlacementKey], TargetState] = {}
 
     def last_valid(self, uids: Collection[str]) -> tuple[PipelineSpec, ...]:
         """Return the last valid spec of each pipeline in `uids`, as far as one is known."""
@@ -35,27 +44,39 @@ class UnaccountedReplicas:
         return tuple(before.values())
 
     def count(
-        self, specs: Sequence[PipelineSpec], invalid: Sequence[PipelineSpec], targets: Targets
-    ) -> Mapping[PoolName, Mapping[int, int]]:
-        """Return the unaccounted replicas of each pool, by the number of such replicas that fit an instance.
+        self,
+        specs: Sequence[PipelineSpec],
+        invalid: Sequence[PipelineSpec],
+        targets: Targets,
+        orphans: Iterable[Orphan] = (),
+    ) -> Mapping[PoolName, Counted]:
+        """Return the unaccounted replicas of each pool, `orphans` included.
 
         `specs` are those of the pipelines in the Snapshot, `invalid` those of the others. `targets` has the workloads
         of all these pipelines. Those that can be read are remembered for cycles in which they cannot.
         """
-        unaccounted: dict[PoolName, Counter[int]] = {}
-        occupied: dict[tuple[str, PlacementKey], int] = {}
+        unaccounted: dict[PoolName, Counted] = {}
+        seen: dict[tuple[str, PlacementKey], TargetState] = {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for own, placement in spec.placements().items():
                 key, target = (spec.uid, own), targets[spec.key, own]
                 if target.owner is not None:  # counted there
                     continue
                 if not isinstance(target, TargetMissing):
-                    occupied[key] = target.occupied
-                elif target.unreadable and key in self._occupied:
-                    occupied[key] = self._occupied[key]
+                    seen[key] = target
+                elif target.unreadable and key in self._seen:
+                    seen[key] = self._seen[key]
                 else:
                     continue
                 if isinstance(target, TargetMissing) or not in_snapshot:
-                    unaccounted.setdefault(placement.pool, Counter())[placement.prior.per_instance] += occupied[key]
-        self._occupied = occupied
-        return unaccounted
+                    there, state = unaccounted.setdefault(placement.pool, Counted()), seen[key]
+                    there.placed[placement.prior.per_instance] += state.placed
+                    there.claimed[placement.prior.per_instance] += max(0, state.observed - state.placed)
+        for orphan in orphans:
+            there = unaccounted.setdefault(orphan.pool, Counted())
+            there.placed[orphan.per_instance] += orphan.placed
+            there.claimed[orphan.per_instance] += orphan.claimed
+        self._seen = seen
+        return {
+            pool: Counted(placed=+counted.placed, claimed=+counted.claimed) for pool, counted in unaccounted.items()
+        }

@@ -361,6 +361,28 @@ class PriceStatus(Part):
     """Why this is not the present price."""
 
 
+MAX_ORPHANS = 100
+
+
+class OrphanStatus(Part):
+    """A workload that Sluice scaled and that no pipeline has any more."""
+
+    namespace: Text
+    """Its namespace."""
+    api_version: Text
+    """Its API version."""
+    kind: Text
+    """Its kind."""
+    name: Text
+    """Its name."""
+    pipeline: Text
+    """The pipeline that had it, as NAMESPACE/NAME."""
+    replicas: int
+    """The replicas that Sluice set last."""
+    per_instance: int
+    """How many of them fill an instance."""
+
+
 class QuotaStatus(Part):
     """The quota of the AWS account that bounds the pool."""
 
@@ -391,11 +413,15 @@ class PoolStatus(Part):
 
     observed_generation: int | None = None
     """The generation of the spec that this status is based on."""
-    conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=8)] = Field(default_factory=list)
+    orphans: Annotated[list[OrphanStatus], Field(max_length=MAX_ORPHANS)] = Field(default_factory=list)
+    """Workloads that Sluice scaled and that no pipeline has any more. They count until someone sets their replicas."""
+    conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=10)] = Field(default_factory=list)
     """Conditions of the pool: Available says whether replicas can be scheduled on it, CapacityKnown whether the limits
     of its NodePool or Auto Scaling group are known, NodesExclusive whether its nodes are in no other pool, PriceCurrent
-    whether the price of price.aws is that of AWS, QuotaSuffices whether the quota allows an instance, and
-    ProviderPermits whether the provider lets its autoscaler launch nodes."""
+    whether the price of price.aws is that of AWS, QuotaSuffices whether the quota allows an instance,
+    ProviderPermits whether the provider lets its autoscaler launch nodes, ReplicasOwned whether a pipeline has every
+    workload that Sluice scaled there, and GrowthOpen whether no replicas are asked for there that Sluice does not
+    scale."""
     in_use: Number | None = None
     """Instances in use by replicas; a replica that shares an instance counts as a fraction."""
     free: Number | None = None

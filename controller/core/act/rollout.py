@@ -87,10 +87,12 @@ class PipelineRollout:
 class Rollout:
     """The changes of every pipeline in this cycle, and the instances of each pool: in use now, and needed after it.
 
-    `budget_spend_per_hour` is the spend of each ComputeBudget before the changes, by name.
+    `budget_spend_per_hour` is the spend of each ComputeBudget before the changes, by name. `claimed` has the replicas
+    that are desired on each pool, that have no node, and that Sluice does not scale.
     """
 
     pipelines: Mapping[PipelineKey, PipelineRollout]
+    claimed: Mapping[PoolName, int]
     in_use: Mapping[PoolName, float]
     instances: Mapping[PoolName, int]
     budget_spend_per_hour: Mapping[str, float]
@@ -158,6 +160,7 @@ def roll_out(
         )
     return Rollout(
         pipelines=pipelines,
+        claimed={name: ledger.claimed(name) for name in snapshot.pools},
         in_use={name: ledger.in_use(name) + pool.unaccounted_in_use for name, pool in snapshot.pools.items()},
         instances={name: ledger.instances(name) for name in snapshot.pools},
         budget_spend_per_hour=spent,

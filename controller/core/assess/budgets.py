@@ -21,6 +21,12 @@ def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
             pipelines=frozenset(
                 pipeline.spec.key for pipeline in snapshot.pipelines if pipeline.spec.namespace in state.namespaces
             ),
+            held_per_hour=sum(
+                orphan.placed * pool.spec.replica_price_per_hour(orphan.per_instance)
+                for pool in snapshot.pools.values()
+                for orphan in pool.orphans
+                if orphan.namespace in state.namespaces
+            ),
         )
         for state in snapshot.budgets
     )

@@ -64,19 +64,40 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
     )
 
 
-def pool_conditions(state: PoolState, memory: PoolMemory, now_s: float) -> tuple[ConditionValue, ...]:
+def pool_conditions(state: PoolState, memory: PoolMemory, now_s: float, claimed: int = 0) -> tuple[ConditionValue, ...]:
     """Return all conditions of a pool with the failures `memory`.
 
-    Those of a NodePool, of a look-up of the price and of a quota are left out where the pool has none.
+    `claimed` replicas are desired there that have no node and that Sluice does not scale. The conditions of a NodePool,
+    of a look-up of the price and of a quota are left out where the pool has none.
     """
     return (
         _available(memory, state.unread, now_s),
         *(() if state.node_pool is None else (_capacity_known(state, state.node_pool),)),
         _nodes_exclusive(state),
+        _replicas_owned(state),
+        _growth_open(claimed),
         *(() if state.spec.price is None else (_price_current(state.spec.price),)),
         *(() if state.spec.quota is None else (_quota_suffices(state, state.spec.quota),)),
         *(() if state.node_pool is None else (_provider_permits(state.node_pool, now_s),)),
     )
+
+
+def _replicas_owned(state: PoolState) -> ConditionValue:
+    if not state.orphans:
+        return _condition(ConditionType.REPLICAS_OWNED, "True", ConditionReason.ALL_OWNED.value)
+    words = [details.orphan(own.namespace, own.target, own.replicas, own.pipeline) for own in state.orphans]
+    message = f"{'; '.join(words)}; they count until someone sets their replicas"
+    return _condition(ConditionType.REPLICAS_OWNED, "False", ConditionReason.UNOWNED.value, message)
+
+
+def _growth_open(claimed: int) -> ConditionValue:
+    if not claimed:
+        return _condition(ConditionType.GROWTH_OPEN, "True", ConditionReason.NOTHING_CLAIMED.value)
+    message = (
+        f"{count_of(claimed, 'replica')} without a node in workloads that Sluice does not scale; "
+        "no replica is added in the room that they need, and none is removed for them"
+    )
+    return _condition(ConditionType.GROWTH_OPEN, "False", ConditionReason.CLAIMED.value, message)
 
 
 def _price_current(quote: PriceQuote) -> ConditionValue:

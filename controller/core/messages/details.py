@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from controller.core.messages.phrases import count_of, duration, number, timestamp
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
-from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin
+from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin, Target
 from optimizer.model import PipelineKey, PoolName, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
@@ -148,6 +148,11 @@ def wrong_per_instance(per_instance: int, fits: int) -> str:
     if fits > per_instance:
         return f"perInstance is {per_instance}, but a node runs {fits} on average; {fits} counts"
     return f"perInstance is {per_instance}, but the allocatable resources of a node hold {fits}"
+
+
+def orphan(namespace: str, target: Target, replicas: int, pipeline: PipelineKey) -> str:
+    """Return the text about a workload that Sluice scaled for `pipeline`, which does not have it any more."""
+    return f"{target.kind} {namespace}/{target.name} has {count_of(replicas, 'replica')}, set for {pipeline}"
 
 
 def contradicted(queried: float, arriving: float, since_s: float | None) -> str:

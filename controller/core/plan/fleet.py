@@ -318,17 +318,18 @@ def planned_together(
 def _without_spares(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> Problem:
     """Return `problem` without minimums of `replicas.min` where others lack what they take.
 
-    A minimum beyond the need of its pipeline ranks below the demand of others of the same and of higher priority. One
-    of higher priority keeps the replicas that it has. Where the plan leaves room, the minimum is raised as a floor.
+    A minimum beyond the need of its pipeline ranks below the demand of others of the same and of higher priority, and
+    below its own. One of higher priority keeps the replicas that it has. Where the plan leaves room, the minimum is
+    raised as a floor.
     """
     short = [own for own in problem.pipelines if not plan.of(own.key).feasible]
-    if not short or len(problem.pipelines) == 1:
+    if not short:
         return problem
     spares = {each.key: {bound.key for bound in each.bounds.spares()} for each in group}
 
     def rivals(pipeline: Pipeline, pool: PoolName) -> list[Pipeline]:
         return [
-            own for own in short if own.key != pipeline.key and _shares(problem, plan.of(own.key), own, pipeline, pool)
+            own for own in short if own.key == pipeline.key or _shares(problem, plan.of(own.key), own, pipeline, pool)
         ]
 
     def need(pipeline: Pipeline) -> Pipeline:
@@ -418,7 +419,10 @@ def _problem(
     }
     paid = _paid_per_hour(others, assessments, pools) if budgets else {}
     groups = tuple(
-        replace(each, per_hour=max(0.0, each.per_hour - sum(paid.get(key, 0.0) for key in each.pipelines)))
+        replace(
+            each,
+            per_hour=max(0.0, each.per_hour - each.held_per_hour - sum(paid.get(key, 0.0) for key in each.pipelines)),
+        )
         for each in budgets
         if not each.pipelines.isdisjoint(keys)
     )

@@ -417,6 +417,10 @@ class Ledger:
             return self.overfull(pool)
         return self.after.totals.occupancy(pool, self._claimed[pool]).instances > self._limits[pool]
 
+    def claimed(self, pool: PoolName) -> int:
+        """Return the replicas that are desired on `pool`, that have no node, and that Sluice does not scale."""
+        return sum(count for _, count in self._claimed[pool])
+
     def claimed_per_hour(self, scope: Scope) -> float:
         """Return the cost of the replicas that `scope` would pay for, and that have no node, in USD per hour."""
         paid = sum(share * entry.claimed * entry.price_per_hour for _, _, entry, share in self._of(scope))
@@ -553,6 +557,8 @@ class Ledger:
         return _Whole(pipelines=paying, pools=billed, running_per_hour=running)
 
     def _unaccounted_of(self, scope: Scope) -> float:
+        if isinstance(scope, GroupBudget):
+            return scope.held_per_hour
         return self._unaccounted_per_hour if scope is None else 0.0
 
     def _of(self, scope: Scope) -> Iterator[tuple[PipelineKey, tuple[PipelineKey, PlacementKey], Entry, float]]:
@@ -785,7 +791,9 @@ class Holdings:
         return tuple(
             replace(
                 budget,
-                per_hour=self._unclaimed(budget.per_hour - paid.per_hour(self._totals, self._billed), budget.name),
+                per_hour=self._unclaimed(
+                    budget.per_hour - budget.held_per_hour - paid.per_hour(self._totals, self._billed), budget.name
+                ),
             )
             for budget, paid in self._groups
             if not budget.pipelines.isdisjoint(pipelines)
@@ -802,7 +810,7 @@ class Holdings:
     def _unspent_per_hour(self, budget_per_hour: float | None, pipelines: Collection[PipelineKey]) -> float:
         """Return the least unspent amount, negative where more is held than a budget allows."""
         caps = [
-            budget.per_hour - paid.per_hour(self._totals, self._billed)
+            budget.per_hour - budget.held_per_hour - paid.per_hour(self._totals, self._billed)
             for budget, paid in self._groups
             if not budget.pipelines.isdisjoint(pipelines)
         ]

@@ -311,7 +311,8 @@ class PipelineDecision:
 class PoolDecision:
     """The decision for one pool: instances in use, planned and usable (`limit`), and its failures (`memory`).
 
-    `price` has the price of an instance, and the one before its last change.
+    `price` has the price of an instance, and the one before its last change. `claimed` is how many replicas are desired
+    there that have no node and that Sluice does not scale.
     """
 
     name: PoolName
@@ -322,6 +323,7 @@ class PoolDecision:
     shadow_price_per_hour: float | None
     memory: PoolMemory
     price: PriceMemory | None = None
+    claimed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,13 @@
 """The snapshot: all values that a cycle uses, read at one moment by `controller.kube.reader` or a simulation."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.provider_errors import ProviderError
-from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PlacementKey, PoolSpec, Target
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
@@ -285,6 +285,27 @@ class PipelineState:
         return 0 if isinstance(target, TargetMissing) else target.ready
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A workload that Sluice scaled to `replicas` for `pipeline`, and that no pipeline has any more.
+
+    `placed` of its replicas have a node, `claimed` are desired beyond these.
+    """
+
+    namespace: str
+    target: Target
+    pipeline: PipelineKey
+    pool: PoolName
+    per_instance: int
+    replicas: int
+    placed: int = 0
+    claimed: int = 0
+
+    def now(self, state: TargetState) -> "Orphan":
+        """Return the workload as it is in `state`."""
+        return replace(self, placed=state.placed, claimed=state.observed - min(state.observed, state.placed))
+
+
 class NodePoolProblem(Enum):
     """Why a NodePool or an Auto Scaling group is no bound. The values are condition reasons."""
 
@@ -340,7 +361,8 @@ class PoolState:
     are cordoned, or the provider reclaims them. `unaccounted` counts replicas that occupy instances and cost money but
     that no cycle can change: their workload cannot be read, their pipeline is invalid, or none owns them any more. Its
     keys are the numbers of replicas per instance. `claimed` counts those that are desired there beyond them and have no
-    node: nothing grows into the room that they may need, and nothing is removed for them.
+    node: nothing grows into the room that they may need, and nothing is removed for them. `orphans` are the workloads
+    among these that no pipeline has any more.
 
     `node_pool` is the NodePool that the spec names, None without one. `shared_nodes` names the nodes that other pools
     match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines,
@@ -357,6 +379,7 @@ class PoolState:
     unread: str = ""
     unaccounted: Mapping[int, int] = field(default_factory=dict)
     claimed: Mapping[int, int] = field(default_factory=dict)
+    orphans: tuple[Orphan, ...] = ()
     node_pool: NodePoolState | None = None
     shared_nodes: Mapping[PoolName, tuple[str, ...]] = field(default_factory=dict)
     node_zones: Mapping[str, str] = field(default_factory=dict)

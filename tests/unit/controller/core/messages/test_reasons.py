@@ -46,10 +46,11 @@ from controller.core.state.decision import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.provider_errors import ErrorClass, ProviderError
-from controller.core.state.snapshot import NodePoolProblem, NodePoolState
+from controller.core.state.snapshot import NodePoolProblem, NodePoolState, Orphan
+from controller.core.state.spec import Target
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
-from optimizer.model import LATENCY_FACTORS, PoolName, StageName
+from optimizer.model import LATENCY_FACTORS, PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
@@ -57,6 +58,8 @@ OF_POOLS = {
     ConditionType.AVAILABLE,
     ConditionType.CAPACITY_KNOWN,
     ConditionType.NODES_EXCLUSIVE,
+    ConditionType.REPLICAS_OWNED,
+    ConditionType.GROWTH_OPEN,
     ConditionType.PRICE_CURRENT,
     ConditionType.QUOTA_SUFFICES,
     ConditionType.PROVIDER_PERMITS,
@@ -122,6 +125,15 @@ def of_pools() -> Iterator[ConditionValue]:
     yield from pool_conditions(a_pool("gpu"), failed, NOW_S - 1)
     yield from pool_conditions(a_pool("gpu"), failed, NOW_S + 1)
     yield from pool_conditions(a_pool("gpu", shared_nodes={PoolName("cpu"): ("n-1",)}), PoolMemory(), NOW_S)
+    orphan = Orphan(
+        namespace="speech",
+        target=Target(api_version="apps/v1", kind="Deployment", name="asr"),
+        pipeline=PipelineKey("speech/old"),
+        pool=PoolName("gpu"),
+        per_instance=1,
+        replicas=2,
+    )
+    yield from pool_conditions(replace(a_pool("gpu"), orphans=(orphan,)), PoolMemory(), NOW_S, claimed=3)
     known = [NodePoolState(problem=problem, detail="why") for problem in NodePoolProblem]
     for node_pool in (NodePoolState(instances=4), NodePoolState(instances=1, unseen=True), *known):
         yield from pool_conditions(a_pool("gpu", instances=None, node_pool=node_pool), PoolMemory(), NOW_S)

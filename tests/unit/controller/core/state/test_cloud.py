@@ -166,7 +166,7 @@ class TestPriceCondition:
 
     def test_a_pool_with_a_declared_price_has_no_such_condition(self) -> None:
         kinds = {each.type for each in pool_conditions(a_pool("gpu"), PoolMemory(), 0.0)}
-        assert kinds == {"Available", "NodesExclusive"}
+        assert kinds == {"Available", "NodesExclusive", "ReplicasOwned", "GrowthOpen"}
 
 
 class TestQuotas:
