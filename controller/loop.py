@@ -18,6 +18,7 @@ from controller.health import Health
 from controller.kube.actuator import Actuator, Write
 from controller.kube.gateway import KubeError
 from controller.kube.leadership import Leadership
+from controller.kube.readable import taken
 from controller.kube.reader import Observation, Reader
 from controller.kube.reporter import Reporter
 from controller.process_memory import garbage_collected_afterwards
@@ -130,6 +131,7 @@ class ControlLoop:
         self._prepare()
         with self._timed("read"):
             observation = self._reader.observe()
+        self._telemetry.left_out(taken())
         with self._timed("decide"):
             contained = decide_contained(observation.snapshot, self._policy)
         for key, error in contained.failed.items():

@@ -294,6 +294,12 @@ class Telemetry:
             ["kind"],
             registry=self._registry,
         )
+        self._unreadable = Counter(
+            "sluice_unreadable_objects",
+            "Objects of the cluster that could not be read and were left out, by kind",
+            ["kind"],
+            registry=self._registry,
+        )
         self._writes = Counter(
             "sluice_scale_writes", "Replica changes by outcome", ["outcome"], registry=self._registry
         )
@@ -349,6 +355,11 @@ class Telemetry:
         self._unanswered.clear()
         for kind, share in unanswered.items():
             self._unanswered.labels(kind.value).set(share)
+
+    def left_out(self, unreadable: Mapping[str, int]) -> None:
+        """Count the objects of each kind that could not be read in this cycle."""
+        for kind, count in unreadable.items():
+            self._unreadable.labels(kind).inc(count)
 
     def failed(self, duration_s: float) -> None:
         """Record a failed cycle, which took `duration_s`; the gauges of the last decision stay."""

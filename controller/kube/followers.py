@@ -12,8 +12,10 @@ from controller.kube.gateway import Json
 
 METRIC = "sluice_stage_replicas_recommended"
 """The metric with the recommended replicas, one series for each placement."""
-_QUERY = re.compile(rf"\s*(?:max\s*\(\s*)?{METRIC}\s*\{{(?P<matchers>[^{{}}]*)\}}\s*\)?\s*")
-_MATCHER = re.compile(r"""\s*([a-z_]+)\s*=\s*(["'])([^"'\\]*)\2\s*""")
+_MOST_CHARACTERS = 500
+"""A longer text of another's object is not read: a query that follows Sluice has a fraction of that."""
+_QUERY = re.compile(rf"(?:max ?\( ?)?{METRIC} ?\{{(?P<matchers>[^{{}}]*)\}}(?: ?\))?")
+_MATCHER = re.compile(r"""([a-z_]+) ?= ?(["'])([^"'\\]*)\2""")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +67,17 @@ def _of_metric(metric: Json) -> Followed | None:
 
 def _of_query(query: str) -> Followed | None:
     """Return what `query` selects: the metric with equality matchers, alone or as its maximum."""
-    found = _QUERY.fullmatch(query)
-    matchers = [_MATCHER.fullmatch(part) for part in found["matchers"].split(",") if part.strip()] if found else []
+    if len(query) > _MOST_CHARACTERS:
+        return None
+    found = _QUERY.fullmatch(" ".join(query.split()))
+    parts = [part.strip() for part in found["matchers"].split(",")] if found else []
+    matchers = [_MATCHER.fullmatch(part) for part in parts if part]
     return _followed({matcher[1]: matcher[3] for matcher in matchers if matcher}) if all(matchers) else None
 
 
 def _followed(names: Json) -> Followed | None:
     pipeline, stage = names.get("pipeline"), names.get("stage")
-    return Followed(pipeline=pipeline, stage=stage, pool=names.get("pool")) if pipeline and stage else None
+    return Followed(pipeline=str(pipeline), stage=str(stage), pool=names.get("pool")) if pipeline and stage else None
 
 
 def _is_one(value: object) -> bool:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 
 from controller.adoption.amounts import Amounts, amounts
@@ -19,12 +20,15 @@ from controller.core.state.provider_errors import ProviderError, classify
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
 from controller.core.state.spec import Target
 from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound
+from controller.kube.readable import left_out, readable
 from controller.kube.workloads import condition, seconds
 
 _LOG = logging.getLogger(__name__)
 _LABEL = "karpenter.sh/nodepool"
 _EXPECTS = ("Nominated", "TriggeredScaleUp")
 _NO_CAPACITY = "InsufficientCapacityError"
+_MOST_PAGES = 4
+"""Of the Events of one kind in one namespace, only the first pages are read: their number is whatever others write."""
 _CLUSTER_EVENTS = "default"
 """The namespace of Events about objects that are in no namespace."""
 _NO_SCALE_UP = ("FailedToScaleUpGroup", "ScaleUpFailed")
@@ -93,13 +97,13 @@ class Karpenter:
         if found is None:
             problem = self._read.problem or NodePoolProblem.NOT_FOUND
             return NodePoolState(problem=problem, detail=self._read.detail or f"there is no NodePool {node_pool}")
-        state = node_pool_state(
-            found,
-            selector,
-            [claim for claim in self._read.claims if _made_by(claim, node_pool)],
-            nodes,
-            tuple(failures.values()),
-        )
+        try:
+            claims = [claim for claim in self._read.claims if _made_by(claim, node_pool)]
+            state = node_pool_state(found, selector, claims, nodes, tuple(failures.values()))
+        except Exception as error:  # noqa: BLE001 -- whatever is in these objects concerns this pool alone
+            left_out("NodePool", node_pool, error)
+            detail = f"NodePool {node_pool} or one of its NodeClaims cannot be read: {type(error).__name__}: {error}"
+            return NodePoolState(problem=NodePoolProblem.UNREADABLE, detail=detail)
         if self._read.problem is None:
             return state
         return replace(state, problem=self._read.problem, detail=self._read.detail)
@@ -129,7 +133,9 @@ class Karpenter:
         if self._namespaces and _CLUSTER_EVENTS not in self._namespaces:
             return {}
         found = self._listed(_CLUSTER_EVENTS, f"involvedObject.kind=NodeClaim,reason={_NO_CAPACITY}")
-        failures = (LaunchFailure(claim=_about(each), at_s=event_s(each), reason=_message(each)) for each in found)
+        failures = readable(
+            "Event", found, lambda each: LaunchFailure(claim=_about(each), at_s=event_s(each), reason=_message(each))
+        )
         return {failure.claim: failure for failure in failures}
 
     def scale_up_failures(self, groups: Collection[str]) -> Mapping[str, tuple[LaunchFailure, ...]]:
@@ -140,43 +146,60 @@ class Karpenter:
         if not groups or (self._namespaces and _AUTOSCALER_EVENTS not in self._namespaces):
             return {}
         found = [each for reason in _NO_SCALE_UP for each in self._listed(_AUTOSCALER_EVENTS, f"reason={reason}")]
-        found.sort(key=event_s)
-        return {
-            group: tuple(
-                LaunchFailure(claim=each["metadata"]["name"], at_s=event_s(each), reason=_message(each))
-                for each in found
-                if _names_group(_message(each), group)
-            )
-            for group in groups
-        }
+        failures = readable(
+            "Event",
+            found,
+            lambda each: LaunchFailure(claim=each["metadata"]["name"], at_s=event_s(each), reason=_message(each)),
+        )
+        failures.sort(key=lambda failure: failure.at_s)
+        return {group: tuple(each for each in failures if _names_group(each.reason, group)) for group in groups}
 
     def expected(self, namespace: str) -> Mapping[str, tuple[ExpectedNode, ...]]:
         """Return the nodes that autoscalers have announced for the pods of `namespace`, by the name of the pod."""
         found: dict[str, dict[str, ExpectedNode]] = {}
         for reason in _EXPECTS:
-            for event in self._listed(namespace, f"involvedObject.kind=Pod,reason={reason}"):
-                node = expected_node(event)
-                of_pod = found.setdefault(_about(event), {})
+            events = self._listed(namespace, f"involvedObject.kind=Pod,reason={reason}")
+            for pod, node in readable("Event", events, lambda event: (_about(event), expected_node(event))):
+                of_pod = found.setdefault(pod, {})
                 of_pod[node.name] = min(node, of_pod.get(node.name, node), key=_since)
         return {pod: tuple(sorted(nodes.values(), key=_since)) for pod, nodes in found.items()}
 
     def failed_creations(self, namespace: str) -> Sequence[FailedCreation]:
         """Return why pods could not be created in `namespace`, the last failure last."""
-        events = sorted(self._listed(namespace, "reason=FailedCreate"), key=event_s)
-        return [FailedCreation(owner=_about(each), at_s=event_s(each), message=_message(each)) for each in events]
+        found = readable(
+            "Event",
+            self._listed(namespace, "reason=FailedCreate"),
+            lambda each: FailedCreation(owner=_about(each), at_s=event_s(each), message=_message(each)),
+        )
+        return sorted(found, key=lambda failure: failure.at_s)
 
     def _listed(self, namespace: str, fields: str) -> Sequence[Json]:
         """Return the Events of `namespace` that match a field selector; if they cannot be listed, the last known."""
         try:
-            pages = list(self._gateway.pages(EVENTS, namespace, fieldSelector=fields))
+            pages = list(islice(self._gateway.pages(EVENTS, namespace, fieldSelector=fields), _MOST_PAGES))
         except KubeError as error:
             if self._problems.get(namespace) != str(error):
                 _LOG.warning("cannot list Events in namespace %s; the last known ones count: %s", namespace, error)
             self._problems[namespace] = str(error)
         else:
             self._problems.pop(namespace, None)
-            self._events[namespace, fields] = [event for page in pages for event in page.items]
+            items = (event for page in pages for event in page.items)
+            self._events[namespace, fields] = readable("Event", items, _kept_event)
         return self._events.get((namespace, fields), ())
+
+
+def _kept_event(event: Json) -> Json:
+    """Return the fields of an Event that are read: its writer may have filled the others."""
+    times = {key: event[key] for key in ("firstTimestamp", "lastTimestamp", "eventTime") if event.get(key)}
+    series = event.get("series") or {}
+    metadata = event["metadata"]
+    return {
+        **times,
+        "metadata": {key: metadata[key] for key in ("name", "creationTimestamp") if key in metadata},
+        "message": _message(event),
+        "involvedObject": {"name": _about(event)[:_LONGEST]},
+        **({"series": {"lastObservedTime": series.get("lastObservedTime")}} if series else {}),
+    }
 
 
 def refusal(failures: Sequence[FailedCreation], target: Target, since_s: float) -> str:

@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementKey, Target
 from controller.kube.actuator import Write, WriteOutcome
-from controller.kube.followers import Followed, followed
+from controller.kube.followers import followed
 from controller.kube.gateway import AUTOSCALERS, SCALED_OBJECTS, Gateway, Json, KubeError, NotFound, Resource
+from controller.kube.readable import readable
 from optimizer.model import PipelineKey
 
 AUTOSCALER_KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscaler", SCALED_OBJECTS: "ScaledObject"}
@@ -20,11 +22,16 @@ _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, Writ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Autoscaler:
-    """An autoscaler as `Kind/name`, what it follows, and the ScaledObject that it was made for, if any."""
+    """An autoscaler as `Kind/name`, what shows what it follows, and the ScaledObject that it was made for, if any."""
 
     name: str
-    follows: Followed | None
+    item: Json
     made_for: str | None
+
+    def follows(self, spec: PipelineSpec, key: PlacementKey) -> bool:
+        """Return whether it sets the replicas that Sluice recommends for the placement `key`."""
+        found = next(iter(readable(self.name.partition("/")[0], [self.item], followed)), None)
+        return found is not None and found.is_of(spec, key)
 
 
 class Ownership:
@@ -44,7 +51,8 @@ class Ownership:
         for resource, kind in AUTOSCALER_KINDS.items():
             try:
                 items = [item for scope in self._scopes for item in self._gateway.list_all(resource, scope).items]
-                self._autoscalers[resource] = {scaled_target(item): _autoscaler(kind, item) for item in items}
+                found = readable(kind, items, partial(_targeted, kind))
+                self._autoscalers[resource] = dict(found)
                 self._problems.pop(resource, None)
             except NotFound:  # the kind is not installed
                 self._autoscalers[resource] = {}
@@ -90,11 +98,11 @@ class Ownership:
 
         They are named as `Kind/name`.
         """
-        return {key: each.name for key, each in self._on(spec) if not (each.follows and each.follows.is_of(spec, key))}
+        return {key: each.name for key, each in self._on(spec) if not each.follows(spec, key)}
 
     def followers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
         """Return, by placement, the autoscalers that set the replicas which Sluice recommends, as `Kind/name`."""
-        return {key: each.name for key, each in self._on(spec) if each.follows and each.follows.is_of(spec, key)}
+        return {key: each.name for key, each in self._on(spec) if each.follows(spec, key)}
 
     def _on(self, spec: PipelineSpec) -> Iterator[tuple[PlacementKey, _Autoscaler]]:
         """Yield the autoscalers of the pipeline's own placements, without those that KEDA made for a ScaledObject."""
@@ -107,10 +115,14 @@ class Ownership:
             yield from ((key, each) for each in found if each.made_for not in names)
 
 
-def _autoscaler(kind: str, item: Json) -> _Autoscaler:
+def _targeted(kind: str, item: Json) -> tuple[tuple[str, Target], _Autoscaler]:
+    """Return the workload that an autoscaler scales, and the autoscaler; what it follows is read when that matters."""
     owners = item["metadata"].get("ownerReferences") or ()
     made_for = next((f"ScaledObject/{owner['name']}" for owner in owners if owner.get("kind") == "ScaledObject"), None)
-    return _Autoscaler(name=f"{kind}/{item['metadata']['name']}", follows=followed(item), made_for=made_for)
+    spec = item.get("spec") or {}
+    kept = {"spec": {part: spec[part] for part in ("triggers", "metrics") if part in spec}}
+    name = f"{kind}/{item['metadata']['name']}"
+    return scaled_target(item), _Autoscaler(name=name, item=kept, made_for=made_for)
 
 
 def scaled_target(autoscaler: Json) -> tuple[str, Target]:

@@ -87,6 +87,7 @@ from controller.kube.orphans import Orphans
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
+from controller.kube.readable import left_out
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.unaccounted import Counted, UnaccountedReplicas
@@ -615,6 +616,15 @@ class Reader:
         return self._seen(namespace, scale, pods, nodes, now_s)
 
     def _seen(
+        self, namespace: str, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float
+    ) -> _Workload:
+        try:
+            return self._of_pods(namespace, scale, pods, nodes, now_s)
+        except Exception as error:  # noqa: BLE001 -- what another wrote into a pod concerns its workload alone
+            left_out("pods", f"of a workload in {namespace}", error)
+            return _absent(f"its pods cannot be read: {type(error).__name__}: {error}", unreadable=True)
+
+    def _of_pods(
         self, namespace: str, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float
     ) -> _Workload:
         pods = self._kubelet_clocks.corrected(namespace, pods, now_s)

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION
 from controller.kube.gateway import Json, Listing
+from controller.kube.readable import left_out
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped kinds) and name."""
@@ -29,12 +30,19 @@ class Store(Generic[T]):
         self._objects: dict[Key, tuple[int, T]] = {}
 
     def put(self, resource: Json) -> None:
-        """Store `resource`, an object from the API, unless a newer version of it is stored."""
+        """Store `resource`, an object from the API, unless a newer version of it is stored.
+
+        Of an object that cannot be read, the version that was stored before stays.
+        """
         key, version = _key(resource), _version(resource)
         known = self._objects.get(key)
         if known is not None and known[0] > version:
             return
-        kept = self._keep(resource)
+        try:
+            kept = self._keep(resource)
+        except Exception as error:  # noqa: BLE001 -- what another wrote: the last version that could be read stays
+            left_out(str(resource.get("kind") or self._keep.__name__.removeprefix("kept_")), "/".join(key), error)
+            return
         with self._lock:
             known = self._objects.get(key)
             if known is None or known[0] <= version:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controller.adoption.amounts import Amounts, amounts
@@ -328,7 +328,18 @@ def zones(nodes: Collection[Json]) -> int:
 
 
 def seconds(timestamp: str) -> float:
-    """Return an RFC 3339 time in seconds since the epoch."""
+    """Return an RFC 3339 time in seconds since the epoch.
+
+    A year that Python does not have but the API server accepts, 0 or above 9999, is the first or the last one.
+
+    Raises:
+        ValueError: it is no such time.
+    """
+    year = timestamp.partition("-")[0]
+    if len(year) > 4 and year.isdecimal():
+        return datetime.max.replace(tzinfo=UTC).timestamp()
+    if year == "0000":
+        return datetime.min.replace(tzinfo=UTC).timestamp()
     return datetime.fromisoformat(timestamp).timestamp()
 
 

@@ -79,3 +79,16 @@ def test_a_follower_is_one_of_its_pipeline_stage_and_pool() -> None:
     assert not GPU.is_of(SPEC, ENCODER)
     assert not GPU.is_of(a_spec(name="notes"), ENCODER_GPU)
     assert Followed(pipeline="captions", stage="vad", pool=None).is_of(SPEC, VAD)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"{METRIC}{{}}" + " " * 10**6 + "x",
+        " " * 10**6,
+        f"max({METRIC}{{{'a=' * 10**5}}}",
+        f"{METRIC}{{" + ",".join(f"a{i}='x'" for i in range(10**4)) + "}",
+    ],
+)
+def test_a_long_text_of_another_s_object_is_not_read(query: str) -> None:
+    assert followed(scaled_object(prometheus(query))) is None

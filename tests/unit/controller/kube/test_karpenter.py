@@ -336,6 +336,20 @@ class TestReading:
         assert found.expected("speech") == {"": (ExpectedNode(name="", since_s=3),)}
         assert [(each.owner, len(each.message)) for each in found.failed_creations("speech")] == [("", 1024)]
 
+    @pytest.mark.parametrize(
+        "time", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "99999-12-31T23:59:59Z", "soon", 7]
+    )
+    def test_no_time_of_an_event_hides_the_events_of_others(self, time: Any) -> None:
+        odd = {**an_event("Nominated", "pod-1", "x", 3), "firstTimestamp": time, "lastTimestamp": time}
+        failed = {**an_event("FailedCreate", "a", "odd", 3), "lastTimestamp": time}
+        found = karpenter(
+            Server(
+                events=[odd, failed, an_event("Nominated", "pod-2", "y", 4), an_event("FailedCreate", "b", "why", 4)]
+            )
+        )
+        assert "pod-2" in found.expected("speech")
+        assert "b" in [each.owner for each in found.failed_creations("speech")]
+
     def test_without_the_right_to_list_events_nothing_is_expected(self) -> None:
         assert karpenter(Server(events=Forbidden("403 events"))).expected("speech") == {}
         assert karpenter(Server(events=Forbidden("403 events"))).launch_failures() == {}
