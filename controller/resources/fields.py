@@ -124,6 +124,11 @@ _SHORT = Check(
 _LONGER_THAN_0 = Check(
     holds=lambda text: _duration_ns(text) > 0, cel="duration(self) > duration('0s')", rule="must be longer than 0s"
 )
+_AT_MOST_10_M = Check(
+    holds=lambda text: _duration_ns(text) <= 600 * 10**9,
+    cel="duration(self) <= duration('10m')",
+    rule="must be at most 10m",
+)
 _ABOVE_0 = Check(holds=lambda text: Decimal(text) > 0, cel="double(self) > 0.0", rule="must be above 0")
 
 _EXISTS = Check(
@@ -132,6 +137,7 @@ _EXISTS = Check(
 
 Duration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT]
 PositiveDuration = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT, _LONGER_THAN_0]
+MetricsWindow = Annotated[str, Field(pattern=DURATION_PATTERN, max_length=32), _SHORT, _LONGER_THAN_0, _AT_MOST_10_M]
 DecimalString = Annotated[str, Field(pattern=DECIMAL_PATTERN, max_length=19)]
 Ratio = Annotated[str, Field(pattern=RATIO_PATTERN, max_length=11)]
 PassRatio = Annotated[str, Field(pattern=PASS_RATIO_PATTERN, max_length=13), _ABOVE_0]

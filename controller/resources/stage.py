@@ -10,10 +10,10 @@ from controller.resources.fields import (
     DecimalString,
     Duration,
     Label,
+    MetricsWindow,
     ModelName,
     PassRatio,
     PodSeriesLabel,
-    PositiveDuration,
     Query,
     SeriesLabel,
     SeriesValue,
@@ -97,8 +97,9 @@ class Metrics(Part):
     model_name). Required only if a pod serves several models."""
     answer: Annotated[Answer, Field(strict=False)] | None = None
     """Where the latency of a streamed answer ends: First (its first token) or Whole (its end). By default Whole."""
-    window: PositiveDuration = "1m"
-    """Time window of rates and percentiles; use at least four scrape intervals."""
+    window: MetricsWindow = "1m"
+    """Time window of rates and percentiles, at most 10m; use at least four scrape intervals. Where these are longer,
+    the operator lengthens it."""
     labels: MetricLabels | None = None
     """The labels of the servers' series, by default those that the operator is set to. Only for Prometheus: direct
     scrapes know the pod."""

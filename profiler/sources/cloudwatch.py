@@ -49,6 +49,9 @@ LOOK_BACK_S = 900.0
 """How far back values are read, to tell a pod that has stopped reporting from one that never did."""
 STALE_S = 300.0
 """Age from which the newest value of a pod is too old: CloudWatch shows values up to two minutes late."""
+SETTLED_S = 120.0
+"""Age of a minute from which it is taken to be complete: publishers flush once a minute, and CloudWatch shows what they
+sent up to a minute later. A younger minute counts once it has not changed between two reads."""
 _PAGES = 50
 """The most pages of an answer, so that a service that repeats a page does not hold a thread for ever."""
 _PARALLEL = 4
@@ -157,6 +160,7 @@ class CloudWatchSource:
         self._made: Any = None
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="cloudwatch")
         self._known: dict[_Query, _Series] = {}
+        self._before: Mapping[_Query, _Series] = {}
         self._minute = -1.0
         self._told: float | None = None
         self.metrics_asked = 0
@@ -170,6 +174,7 @@ class CloudWatchSource:
         """See `MetricSource.read`. The answer of a minute is used again until the minute is over."""
         end_s = math.floor(self._clock() / PERIOD_S) * PERIOD_S
         if end_s != self._minute:
+            self._before = {query: series for query, series in self._known.items() if query.pod is None}
             self._minute, self._known = end_s, {}
         queries = dict.fromkeys([*_queries(request), *(_Query(expression=text) for text in _texts(request))])
         missing = [query for query in queries if query not in self._known]
@@ -178,11 +183,11 @@ class CloudWatchSource:
         answers = {query: found.get(query) or self._known[query] for query in queries}
         self._tell(len(queries))
         placements: dict[PlacementId, PlacementSamples] = {
-            (target.pipeline, target.stage, target.pool): _samples(target, answers, end_s)
+            (target.pipeline, target.stage, target.pool): _samples(target, answers, self._before, end_s)
             for target in request.placements
         }
         scalars: dict[Hashable, Reading] = {
-            key: _scalar(answers[_Query(expression=text)], end_s) for key, text in request.scalars.items()
+            key: _scalar(_Query(expression=text), answers, self._before, end_s) for key, text in request.scalars.items()
         }
         pipelines: Iterable[PipelineKey] = (target.pipeline for target in request.placements)
         return ReadAnswer(
@@ -324,9 +329,11 @@ def _metrics(target: PlacementTarget) -> Iterable[_Metric]:
     return dict.fromkeys([*found, *(formula.over for formula in used if formula.over is not None)])
 
 
-def _samples(target: PlacementTarget, answers: Mapping[_Query, _Series], end_s: float) -> PlacementSamples:
+def _samples(
+    target: PlacementTarget, answers: Mapping[_Query, _Series], before: Mapping[_Query, _Series], end_s: float
+) -> PlacementSamples:
     overrides = {
-        quantity: _scalar(answers[_Query(expression=_override(target, text))], end_s)
+        quantity: _scalar(_Query(expression=_override(target, text)), answers, before, end_s)
         for quantity, text in target.overrides.items()
     }
     if target.preset != _PRESET:
@@ -394,8 +401,15 @@ def _values(series: Mapping[Pod, _Series], metric: _Metric, window_s: float, end
     return found
 
 
-def _scalar(series: _Series, end_s: float) -> Reading:
-    """Return the newest value of a user's expression."""
+def _scalar(
+    query: _Query, answers: Mapping[_Query, _Series], before: Mapping[_Query, _Series], end_s: float
+) -> Reading:
+    """Return the value of a user's expression in the newest complete minute.
+
+    A sum over publishers has, soon after the minute, only those who were quick. `before` are the answers of the read in
+    the minute before: what has not changed since is complete too.
+    """
+    series = answers[query]
     if series.problem:
         refused = "ValidationError" in series.problem
         return Absence(
@@ -405,7 +419,13 @@ def _scalar(series: _Series, end_s: float) -> Reading:
         return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the expression returns several time series")
     if not series.points:
         return Absence(reason=AbsenceReason.MISSING)
-    newest = max(series.points)
+    seen = before[query].points if query in before else {}
+    complete = [
+        at_s for at_s, value in series.points.items() if end_s - at_s - PERIOD_S >= SETTLED_S or seen.get(at_s) == value
+    ]
+    if not complete:
+        return Absence(reason=AbsenceReason.STALE, detail="no minute of it is complete yet")
+    newest = max(complete)
     if end_s - newest - PERIOD_S > STALE_S:
         return Absence(reason=AbsenceReason.STALE)
     value = series.points[newest]

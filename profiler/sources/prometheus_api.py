@@ -11,6 +11,7 @@ prometheus-api-client builds the requests to /api/v1/query and /api/v1/query_ran
 * Credentials that rotate (`authentication`).
 * Queries too long for a URL are sent by POST. Others are sent by GET, because a proxy that grants the right to read may
   not grant that to POST. Where POST is refused, all are sent by GET for five minutes.
+* Lanes: how many requests of one kind may be under way at a time, so that those of one tenant leave room for others.
 * Joined queries (`joined_queries`). If the back end refuses one, its halves are sent, down to the query that is wrong.
 """
 
@@ -18,6 +19,7 @@ import io
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -52,6 +54,10 @@ _WITHOUT_POST_S = 300.0
 """Time after a refused POST in which all queries are sent by GET. One query may have caused the refusal."""
 _MOST_BYTES = 64 * 2**20
 """Limit per answer. Twenty thousand pods with a histogram each take about 40 MiB."""
+_MOST_BYTES_OF_ONE = 2**16
+"""Limit for each query of a user, which returns one series, in an answer."""
+_MOST_AT_ONCE = 96 * 2**20
+"""Limit on all answers together that are being read at a time."""
 _CHUNK = 2**16
 _MOST_OFF_S = 60.0
 """Longest time between the evaluation of a query and the sending of its answer."""
@@ -97,6 +103,14 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """Requests of which at most `most` are under way at a time."""
+
+    name: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
     """For every query the API's `result`, or an `Absence` with the reason.
 
@@ -119,6 +133,8 @@ class _Round:
     accepted: int | None = None
     wrong: bool = False
     splits: int = 0
+    begun: bool = False
+    most_bytes: int = _MOST_BYTES
 
 
 class _Session(requests.Session):
@@ -146,6 +162,7 @@ class PrometheusApi:
         self._forbidden = False
         session.hooks["response"] += [self._read, _require_complete_answer]
         self._of_thread = threading.local()
+        self._reading: dict[int, int] = {}  # bytes of the answers that threads are reading
         authenticate(session, access)
         self._client = PrometheusConnect(url=url.rstrip("/"), session=session, retry=Retry(total=0))
 
@@ -157,25 +174,33 @@ class PrometheusApi:
         """Return the API's `result` for every query, or an `Absence` with the reason, within `deadline_s` seconds."""
         return self._ask_all({query: (query, self._instant(query)) for query in queries}, deadline_s)
 
-    def ask_joined(self, requests: Sequence[Sequence[str]], deadline_s: float) -> Answers:
-        """Ask the `requests` in their order; each is sent as one query, joined from those in it."""
+    def ask_joined(
+        self,
+        requests: Sequence[Sequence[str]],
+        deadline_s: float,
+        lanes: Sequence[Lane | None] | None = None,
+        single: Collection[str] = frozenset(),
+    ) -> Answers:
+        """Ask the `requests` in their order; each is sent as one query, joined from those in it.
+
+        `lanes` has the lane of each request, None: it is in none. Queries of `single` return one series each.
+        """
         end_s = time.monotonic() + deadline_s
         if self._forbidden:  # then it was not POST that was refused
             self._session.refused_s, self._forbidden = -math.inf, False
         found: dict[str, Any] = {}
         slow: set[str] = set()
+        rounds = [_Round(end_s=end_s, most_bytes=_most_bytes(queries, single)) for queries in requests]
+        waiting = _Waiting(requests, rounds, lanes or [None] * len(requests))
         with _pool() as pool:
-            rounds = [_Round(end_s=end_s) for _ in requests]
-            pending = [
-                (queries, own, pool.submit(self._ask_all_of, queries, own))
-                for queries, own in zip(requests, rounds, strict=True)
-            ]
-            wait([future for *_, future in pending], timeout=deadline_s)
-            for queries, own, future in pending:
+            workers = [pool.submit(waiting.work, self._ask_all_of) for _ in range(min(_WORKERS, len(requests)))]
+            wait(workers, timeout=deadline_s)
+            waiting.end()
+            for queries, own in zip(requests, rounds, strict=True):
                 results = dict(own.results)  # of a request that is not done some halves may be
                 unanswered = [query for query in queries if query not in results]
                 found |= results | dict.fromkeys(unanswered, _late(deadline_s))
-                slow |= own.slow | set(unanswered if future.running() else ())
+                slow |= own.slow | set(unanswered if own.begun else ())
         refused = [own.accepted for own in rounds if own.accepted is not None and not own.wrong]
         return Answers(results=found, slow=frozenset(slow), accepted=max(refused, default=None))
 
@@ -223,6 +248,7 @@ class PrometheusApi:
     def _ask_all_of(self, queries: Sequence[str], own: "_Round") -> None:
         """Ask `queries` in one request; where that is refused, or the back end fails at it, in two, and so on."""
         query = joined(queries)
+        self._of_thread.most_bytes = own.most_bytes
         if len(queries) > 1 and len(query) > _LONGEST_URL and not self._session.posts:
             return self._ask_halves_of(queries, own)
         try:
@@ -254,10 +280,14 @@ class PrometheusApi:
     def _read(self, response: requests.Response, **_: object) -> None:
         """Read the body within the limits of size and time: `requests` has no limit for a body that never ends."""
         body = bytearray()
+        most = getattr(self._of_thread, "most_bytes", _MOST_BYTES)
         try:
             for chunk in response.raw.stream(_CHUNK, decode_content=True):
                 body += chunk
-                _require_an_end(len(body), self._of_thread.end_s)
+                _require_an_end(len(body), most, self._of_thread.end_s)
+                self._reading[threading.get_ident()] = len(body)
+                if sum(list(self._reading.values())) > _MOST_AT_ONCE:
+                    raise _TooLarge(f"more than {_MOST_AT_ONCE // 2**20} MiB in answers at a time")
         except ReadTimeoutError as error:
             raise requests.Timeout from error
         except HTTPError as error:
@@ -265,6 +295,8 @@ class PrometheusApi:
         except _Unanswered:
             response.raw.close()
             raise
+        finally:
+            self._reading.pop(threading.get_ident(), None)
         response.raw = HTTPResponse(io.BytesIO(body), preload_content=False)
 
     def _ask_one(self, query: str, send: _Send, end_s: float) -> Any:
@@ -352,9 +384,56 @@ class _Late(_Unanswered):
     """The query was sent, and not answered in time."""
 
 
-def _require_an_end(size: int, end_s: float) -> None:
-    if size > _MOST_BYTES:
-        raise _TooLarge(f"more than {_MOST_BYTES // 2**20} MiB in answer to one query")
+def _most_bytes(queries: Sequence[str], single: Collection[str]) -> int:
+    """Return the limit on the answer to `queries`, joined to one."""
+    return _MOST_BYTES_OF_ONE * len(queries) if all(query in single for query in queries) else _MOST_BYTES
+
+
+class _Waiting:
+    """The requests that wait for a worker, in their order; one whose lane is full lets others pass."""
+
+    def __init__(
+        self, requests: Sequence[Sequence[str]], rounds: Sequence[_Round], lanes: Sequence[Lane | None]
+    ) -> None:
+        self._left = list(zip(requests, rounds, lanes, strict=True))
+        self._busy: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    def work(self, ask: Callable[[Sequence[str], _Round], None]) -> None:
+        """Ask one request after the other until none is left."""
+        while (mine := self._next()) is not None:
+            queries, own, lane = mine
+            try:
+                ask(queries, own)
+            finally:
+                with self._changed:
+                    if lane is not None:
+                        self._busy[lane.name] -= 1
+                    self._changed.notify_all()
+
+    def end(self) -> None:
+        """Let no other request begin."""
+        with self._changed:
+            self._left.clear()
+            self._changed.notify_all()
+
+    def _next(self) -> tuple[Sequence[str], _Round, Lane | None] | None:
+        with self._changed:
+            while self._left:
+                for number, (queries, own, lane) in enumerate(self._left):
+                    if lane is None or self._busy[lane.name] < lane.most:
+                        del self._left[number]
+                        own.begun = True
+                        if lane is not None:
+                            self._busy[lane.name] += 1
+                        return queries, own, lane
+                self._changed.wait()
+        return None
+
+
+def _require_an_end(size: int, most: int, end_s: float) -> None:
+    if size > most:
+        raise _TooLarge(f"more than {most // 2**10} KiB in answer to one query")
     if time.monotonic() > end_s:
         raise _Late("the answer did not end before the deadline")
 

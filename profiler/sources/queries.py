@@ -7,7 +7,7 @@ of samples, so clocks of two machines are never compared.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -161,13 +161,30 @@ class QueryPlan:
                     kinds[query] = kind
         return kinds
 
-    def together(self) -> set[tuple[str, ...]]:
-        """Return the queries of the readings that need several besides the one for freshness, each set once."""
-        return {
-            tuple(query for query, kind in planned.queries.items() if kind is not QueryKind.FRESHNESS)
+    def together(self, asked: Collection[str]) -> set[tuple[str, ...]]:
+        """Return the queries of the readings that need several besides the one for freshness, each set once.
+
+        Only those that are `asked`.
+        """
+        sets = (
+            tuple(q for q, kind in planned.queries.items() if kind is not QueryKind.FRESHNESS and q in asked)
             for planned in self._readings()
             if len(planned.queries) > 2
-        }
+        )
+        return {queries for queries in sets if queries}
+
+    def tenants(self, request: ReadRequest) -> Mapping[str, str]:
+        """Return the namespace of each query that is of one alone: users' queries, and those of a window of its own."""
+        owners: dict[str, set[str]] = {}
+        for key, planned in self.scalars.items():
+            if (owner := request.scalar_owners.get(key)) is not None:
+                for query in planned.queries:
+                    owners.setdefault(query, set()).add(owner.partition("/")[0])
+        for (pipeline, *_), own in self.placements.items():
+            for planned in own.readings.values():
+                for query in planned.queries:
+                    owners.setdefault(query, set()).add(pipeline.partition("/")[0])
+        return {query: next(iter(names)) for query, names in owners.items() if len(names) == 1}
 
     def single_queries(self) -> set[str]:
         """Return the users' queries, overrides included. Each returns one series; those of presets return many."""
@@ -237,8 +254,11 @@ def query_plan(
     three observed scrape intervals, and the answer has `Scrapes`.
     """
     namespaces = sorted({target.namespace for target in request.placements})
-    kinds_of_labels = {target.labels or labels for target in request.placements}
-    matchers = {own: namespace_matcher(namespaces, own) for own in kinds_of_labels}
+    # What a tenant's window costs is over the pods of those who have it: the others' are not read for it.
+    having: dict[tuple[SeriesLabels, float], set[str]] = {}
+    for each in request.placements:
+        having.setdefault((each.labels or labels, each.window_s), set()).add(each.namespace)
+    matchers = {key: namespace_matcher(sorted(spaces), key[0]) for key, spaces in having.items()}
     alike: dict[Hashable, tuple[PlannedPlacement, PodQueries | None]] = {}
     devices_alike: dict[Hashable, PlannedDevices] = {}
 
@@ -261,7 +281,11 @@ def query_plan(
             queries = None
             if preset is not None:
                 queries = PodQueries(
-                    preset=preset, labels=own, matchers=matchers[own], window_s=target.window_s, checks=checks
+                    preset=preset,
+                    labels=own,
+                    matchers=matchers[own, target.window_s],
+                    window_s=target.window_s,
+                    checks=checks,
                 )
             problem = "" if queries is not None else loaded.problem(target.preset)
             alike[key] = _planned_alike(queries, target.answer, problem), queries

@@ -1,7 +1,10 @@
 """The order in which queries are sent to a back end that may not answer all of them in time, and how they are joined.
 
-Freshness comes first, because every reading of pods needs it, then the demand, then what decides most. A query without
-an answer moves up by one place in every cycle, in the end to the first, so that none waits for ever. No I/O.
+Freshness comes first, because every reading of pods needs it, then the demand, then what decides most. A query that
+was not sent moves up by one place in every cycle, in the end to the first, so that none waits for ever.
+
+A query of a tenant that was sent and not answered in time moves back instead: it is asked ever more rarely, alone, and
+last, so that what is too slow takes nothing from others. Those of presets, which all share, do not. No I/O.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Set
@@ -29,6 +32,8 @@ _PLACES = {
     QueryKind.RULES: 7,
     QueryKind.OTHER: 8,
 }
+MOST_TURNS = 32
+"""The most cycles between two attempts at a query that is too slow."""
 _SHARED_AFTER = 3
 """Cycles without an answer in the second place until a query shares the first with those of freshness."""
 _KINDS = {kind: number for number, kind in enumerate(QueryKind)}
@@ -44,6 +49,17 @@ class QueryOrder:
         """How much smaller a joined query with this one must be, because others with it were not answered in time."""
         self._most = MOST_JOINED
         """Most queries in a joined one that the back end accepts."""
+        self._slow: dict[str, tuple[int, int]] = {}
+        """How often in a row a query of a tenant was too slow when sent alone, and for how many reads it rests."""
+
+    def resting(self, kinds: Mapping[str, QueryKind]) -> frozenset[str]:
+        """Return the queries of `kinds` that are not sent in this read, because they were too slow in earlier ones."""
+        self._slow = {query: state for query, state in self._slow.items() if query in kinds}
+        return frozenset(query for query, (_, turns) in self._slow.items() if turns > 0)
+
+    def tried_again(self, query: str) -> bool:
+        """Return whether a query was too slow before."""
+        return query in self._slow
 
     def requests(
         self, kinds: Mapping[str, QueryKind], joinable: Set[str], together: Iterable[Collection[str]] = ()
@@ -67,11 +83,13 @@ class QueryOrder:
             place, late = _PLACES[kinds[query]], missed.get(query, 0)
             level = 0 if not place or late >= place + _SHARED_AFTER else max(1, place - late)
             late += 0 if place else _SHARED_AFTER + 1  # freshness first, unless another waits for longer
-            return level, -late, _KINDS[kinds[query]], self._apart.get(query, 0), query not in joinable, query
+            slow = query in self._slow
+            apart = self._apart.get(query, 0)
+            return slow, level, -late, _KINDS[kinds[query]], apart, query not in joinable, query
 
         for query in sorted(kinds, key=rank):
             apart = self._apart.get(query, 0)
-            alike = (kinds[query], apart) if query in joinable else query
+            alike = (kinds[query], apart) if query in joinable and query not in self._slow else query
             most = max(1, self._most >> 2 * apart)
             if alike != before or len(found[-1]) >= most or length + len(query) > MOST_CHARACTERS:
                 found.append([])
@@ -80,25 +98,44 @@ class QueryOrder:
             length += len(query) + _WRAPPING
         return tuple(map(tuple, found))
 
-    def conclude(self, results: Mapping[str, Any], slow: Set[str], accepted: int | None = None) -> None:
+    def conclude(
+        self,
+        results: Mapping[str, Any],
+        slow: Set[str],
+        accepted: int | None = None,
+        *,
+        rested: Set[str] = frozenset(),
+        of_tenants: Set[str] = frozenset(),
+        alone: Set[str] = frozenset(),
+    ) -> None:
         """Take the results of a read: `slow` are the queries that were sent and not answered in time.
 
-        `accepted` is the size of the largest joined query that was answered, where a larger one was refused. Then
+        `rested` were not asked, `of_tenants` are users' queries, and `alone` were sent by themselves. `accepted` is the
+        size of the largest joined query that was answered, where a larger one was refused. Then
         larger ones are tried again little by little.
         """
         self._most = min(MOST_JOINED, self._most + 1) if accepted is None else max(1, accepted)
+        self._slow = {query: (times, turns - (query in rested)) for query, (times, turns) in self._slow.items()}
         lost = {query for query, result in results.items() if is_unanswered(query, result)}
         for query, result in results.items():
-            if query in lost:
+            if query in rested:
+                continue
+            if query in lost and query in slow and query in of_tenants:
+                self._missed.pop(query, None)
+            elif query in lost:
                 self._missed[query] = self._missed.get(query, 0) + 1
             else:
                 self._missed.pop(query, None)
                 self._apart.pop(query, None)
+                self._slow.pop(query, None)
             if isinstance(result, Absence) and is_wrong_query(result, query):
                 self._apart[query] = _ALONE
         if len(lost) < len(results):  # else it is the back end that is slow, not one of the queries
             for query in slow & lost:
                 self._apart[query] = min(_ALONE, self._apart.get(query, 0) + 1)
+                if query in of_tenants and (query in alone or self._apart[query] >= _ALONE):
+                    times = self._slow.get(query, (0, 0))[0] + 1
+                    self._slow[query] = times, min(MOST_TURNS, 2**times)
 
 
 def is_unanswered(query: str, result: Any) -> bool:

@@ -228,9 +228,35 @@ def test_a_placement_without_pods_is_too_new(source: CloudWatchSource) -> None:
 
 
 class TestScalars:
-    def test_a_scalar_is_one_number_the_newest(self, source: CloudWatchSource, cloudwatch: CloudWatch) -> None:
-        cloudwatch.expressions["SELECT SUM(streams) FROM Ingress"] = [[17.0, 12.0]]
+    def test_a_scalar_is_the_number_of_the_newest_complete_minute(
+        self, source: CloudWatchSource, cloudwatch: CloudWatch
+    ) -> None:
+        cloudwatch.expressions["SELECT SUM(streams) FROM Ingress"] = [[1.0, 16.0, 17.0, 12.0]]
         assert read(source, demand="SELECT SUM(streams) FROM Ingress").scalars["demand"] == 17.0
+
+    def test_a_minute_has_all_publishers_before_it_counts(
+        self, source: CloudWatchSource, cloudwatch: CloudWatch
+    ) -> None:
+        """Of 100 publishers, 9 have flushed when the minute is over, and all a minute later."""
+        read_as = []
+        for _ in range(8):
+            cloudwatch.expressions["q"] = [[9.0, 100.0, 100.0, 100.0]]
+            read_as.append(read(source, demand="q").scalars["demand"])
+            cloudwatch.now_s += 60.0
+        assert read_as == [100.0] * 8
+
+    def test_a_minute_that_no_longer_changes_counts_earlier(
+        self, source: CloudWatchSource, cloudwatch: CloudWatch
+    ) -> None:
+        cloudwatch.expressions["q"] = [[20.0, 10.0, 10.0]]
+        assert read(source, demand="q").scalars["demand"] == 10.0
+        cloudwatch.now_s += 60.0
+        cloudwatch.expressions["q"] = [[30.0, 20.0, 10.0, 10.0]]
+        assert read(source, demand="q").scalars["demand"] == 20.0
+
+    def test_without_a_complete_minute_nothing_is_known(self, source: CloudWatchSource, cloudwatch: CloudWatch) -> None:
+        cloudwatch.expressions["q"] = [[0.0]]
+        assert reason(read(source, demand="q").scalars["demand"]) is AbsenceReason.STALE
 
     @pytest.mark.parametrize(
         ("series", "expected"),
@@ -238,7 +264,7 @@ class TestScalars:
             ([[1.0], [2.0]], AbsenceReason.NOT_A_NUMBER),
             ([], AbsenceReason.MISSING),
             ([[]], AbsenceReason.MISSING),
-            ([[float("nan")]], AbsenceReason.NOT_A_NUMBER),
+            ([[float("nan")] * 3], AbsenceReason.NOT_A_NUMBER),
         ],
     )
     def test_several_series_are_no_number_and_none_is_missing(
@@ -250,7 +276,7 @@ class TestScalars:
     def test_a_wrong_expression_makes_only_its_own_number_absent(
         self, source: CloudWatchSource, cloudwatch: CloudWatch
     ) -> None:
-        cloudwatch.expressions["right"] = [[3.0]]
+        cloudwatch.expressions["right"] = [[3.0] * 3]
         answer = read(source, demand="right", sla="wrong(")
         assert answer.scalars["demand"] == 3.0
         absence = answer.scalars["sla"]
@@ -262,7 +288,7 @@ class TestScalars:
     def test_an_override_replaces_a_quantity_and_knows_the_window(
         self, source: CloudWatchSource, cloudwatch: CloudWatch
     ) -> None:
-        cloudwatch.expressions["depth over 60"] = [[9.0]]
+        cloudwatch.expressions["depth over 60"] = [[9.0] * 3]
         target = replace(TARGET, overrides={Quantity.QUEUE_DEPTH: "depth over $window"})
         assert read(source, target).placements[KEY].of(Quantity.QUEUE_DEPTH) == 9.0
 

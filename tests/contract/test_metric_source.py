@@ -624,7 +624,7 @@ class TestAFailingBackEnd:
         back_end.answer = lambda _: Answer(body=b" " * (65 << 20))
         answer = read(source, replace(TARGET, pods=frozenset()), demand="scalar", deadline_s=30.0)
         assert reason(answer.scalars["demand"]) is AbsenceReason.UNAVAILABLE
-        assert answer.problems == ("Prometheus: more than 64 MiB in answer to one query",)
+        assert answer.problems == ("Prometheus: more than 64 KiB in answer to one query",)
 
     @pytest.mark.parametrize(("evaluated_s", "words"), [(-300.0, "60 s before"), (300.0, "60 s after")])
     def test_an_answer_of_another_time_is_stale(

@@ -9,6 +9,7 @@ import pytest
 from profiler.samples import Absence, AbsenceReason
 from profiler.sources.base import QueryKind, wrong_query
 from profiler.sources.joined_queries import joined
+from profiler.sources.prometheus import MOST_OF_TENANT
 from profiler.sources.query_order import MOST_CHARACTERS, MOST_JOINED, QueryOrder, unanswered
 
 LATE = Absence(reason=AbsenceReason.UNAVAILABLE, detail="late")
@@ -140,3 +141,65 @@ def test_what_the_back_end_accepts_at_most_is_kept_and_tried_again_little_by_lit
     assert largest() == 50
     order.conclude(results(kinds, lost=()), frozenset())
     assert largest() == 51
+
+
+class TestTooSlow:
+    """What times out goes back: failing is not rewarded."""
+
+    def turns(self, heavy: int, cycles: int, capacity: int = 6) -> tuple[list[int], dict[str, int]]:
+        """Return how many demands of others are lost in each cycle, and how often each heavy query was asked."""
+        kinds = {f"heavy{number}": QueryKind.RULES for number in range(heavy)}
+        kinds |= {f"demand{number}": QueryKind.DEMAND for number in range(4)}
+        order, lost, asked = QueryOrder(), list[int](), dict.fromkeys(kinds, 0)
+        for _ in range(cycles):
+            resting = order.resting(kinds)
+            sent_now = list(
+                chain.from_iterable(order.requests({q: k for q, k in kinds.items() if q not in resting}, set()))
+            )
+            answered, slow, workers = set[str](), set[str](), capacity
+            for query in sent_now:
+                if query.startswith("heavy"):
+                    if len(slow) == MOST_OF_TENANT or (order.tried_again(query) and slow):
+                        continue  # its lane is full until the deadline
+                    slow.add(query)
+                    workers -= 1
+                if workers <= 0:
+                    break
+                asked[query] += 1
+                if query not in slow:
+                    answered.add(query)
+            order.conclude(
+                results(kinds, lost=kinds.keys() - answered),
+                frozenset(slow),
+                rested=resting,
+                of_tenants=frozenset(kinds),
+                alone=frozenset(sent_now),
+            )
+            lost.append(sum(query not in answered for query in kinds if query.startswith("demand")))
+        return lost, asked
+
+    @pytest.mark.parametrize("heavy", [1, 4, 8, 160])
+    def test_however_many_are_too_slow_the_demands_of_others_are_answered(self, heavy: int) -> None:
+        lost, asked = self.turns(heavy, cycles=100)
+        assert sum(lost) == 0
+        assert max(asked[query] for query in asked if query.startswith("heavy")) <= 10, "ever more rarely"
+
+    def test_what_is_answered_again_is_asked_in_every_read_again(self) -> None:
+        kinds, order = {"q": QueryKind.DEMAND, "other": QueryKind.DEMAND}, QueryOrder()
+        order.conclude(results(kinds, lost=["q"]), {"q"}, of_tenants=frozenset(kinds), alone=frozenset(kinds))
+        rests = 0
+        while order.resting(kinds):
+            rests += 1
+            order.conclude(
+                results(kinds, lost=["q"]), frozenset(), rested=frozenset({"q"}), of_tenants=frozenset(kinds)
+            )
+        assert 1 <= rests <= 4
+        order.conclude(results(kinds, lost=[]), frozenset(), of_tenants=frozenset(kinds), alone=frozenset(kinds))
+        assert not order.resting(kinds)
+
+    def test_a_back_end_that_answers_nothing_puts_none_back(self) -> None:
+        kinds, order = {"a": QueryKind.DEMAND, "b": QueryKind.RULES}, QueryOrder()
+        order.conclude(
+            results(kinds, lost=kinds), frozenset(kinds), of_tenants=frozenset(kinds), alone=frozenset(kinds)
+        )
+        assert not order.resting(kinds)
