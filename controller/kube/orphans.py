@@ -23,9 +23,15 @@ class Orphans:
     def __init__(self) -> None:
         self._scaled: dict[Name, Orphan] = {}
         self._orphans: dict[Name, Orphan] = {}
+        self.restored = False
 
-    def restore(self, pool: PoolName, status: Json) -> None:
-        """Add the orphans that the status of `pool` names; what is not valid in it is left out."""
+    def restore(self, statuses: Mapping[PoolName, Json]) -> None:
+        """Add the orphans that the statuses of pools name; what is not valid in them is left out."""
+        self.restored = True
+        for pool, status in statuses.items():
+            self._restore(pool, status)
+
+    def _restore(self, pool: PoolName, status: Json) -> None:
         for each in status.get("orphans") or ():
             try:
                 target = Target(api_version=str(each["apiVersion"]), kind=str(each["kind"]), name=str(each["name"]))

@@ -83,7 +83,6 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
 from controller.kube.metrics_reader import MetricsReader, metrics_target
-from controller.kube.orphans import Orphans
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
@@ -354,8 +353,6 @@ class Reader:
         self._clock = clock
         self._carried = CarriedState(interval_s)
         self._unaccounted = UnaccountedReplicas()
-        self._orphans = Orphans()
-        self._orphans_restored = False
         self._crash_loops = CrashLoops()
         self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
@@ -383,10 +380,8 @@ class Reader:
         now_s = self._clock()
         self._carried.load()
         pools, invalid_pools = self._resources.pools()
-        if not self._orphans_restored:
-            for spec, resource in pools:
-                self._orphans.restore(spec.name, resource.status())
-            self._orphans_restored = True
+        if not self._unaccounted.orphans.restored:
+            self._unaccounted.orphans.restore({spec.name: resource.status() for spec, resource in pools})
         valid, broken = self._resources.pipelines()
         budgets, invalid_budgets = self._resources.budgets()
         by_name = {spec.name: spec for spec, _ in pools}
@@ -423,7 +418,7 @@ class Reader:
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         seen = {key: found.state for key, found in workloads.items()}
-        self._orphans.remember(specs, seen)
+        self._unaccounted.orphans.remember(specs, seen)
         unaccounted = self._unaccounted.count(
             specs, invalid, seen, (orphan for own in orphans.values() for orphan in own)
         )
@@ -569,9 +564,9 @@ class Reader:
         self, specs: Sequence[PipelineSpec], view: View, nodes: NodeNames, now_s: float
     ) -> Mapping[PoolName, tuple[Orphan, ...]]:
         """Return the workloads that Sluice scaled and that none of `specs` has any more, by their pool."""
-        jobs = {name: self._found(view, *name, nodes, now_s) for name in self._orphans.to_read(specs)}
+        jobs = {name: self._found(view, *name, nodes, now_s) for name in self._unaccounted.orphans.to_read(specs)}
         read = {name: job.result() if isinstance(job, Future) else job for name, job in jobs.items()}
-        return self._orphans.settle({name: found.state for name, found in read.items()})
+        return self._unaccounted.orphans.settle({name: found.state for name, found in read.items()})
 
     def _found(
         self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementKey
+from controller.kube.orphans import Orphans
 from optimizer.model import PipelineKey, PoolName
 
 Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
@@ -29,6 +30,7 @@ class UnaccountedReplicas:
     def __init__(self) -> None:
         self._valid: Mapping[str, PipelineSpec] = {}
         self._seen: Mapping[tuple[str, PlacementKey], TargetState] = {}
+        self.orphans = Orphans()
 
     def last_valid(self, uids: Collection[str]) -> tuple[PipelineSpec, ...]:
         """Return the last valid spec of each pipeline in `uids`, as far as one is known."""
