@@ -76,9 +76,8 @@ def test_a_mode_that_changes_before_the_deletion_changes_nothing() -> None:
 def test_a_restart_reads_them_from_the_status_and_no_shape_of_it_raises() -> None:
     known = Orphans()
     own = {"namespace": "speech", "apiVersion": "apps/v1", "kind": "Deployment", "name": "asr", "pipeline": "speech/a"}
-    known.restore(
-        PoolName("gpu"), {"orphans": [{**own, "replicas": 8, "perInstance": 2}, {**own, "replicas": "x"}, 7, None]}
-    )
+    written = {**own, "replicas": 8, "perInstance": 2}
+    known.restore({PoolName("gpu"): {"orphans": [written, {**own, "replicas": "x"}, 7, None]}})
     ((name),) = known.to_read([])
     (orphan,) = known.settle({name: a_target(8)})[PoolName("gpu")]
     assert (orphan.target.name, orphan.replicas, orphan.per_instance, orphan.placed) == ("asr", 8, 2, 8)
