@@ -1,6 +1,7 @@
 """What the API server refuses the operator's identity, on a cluster of its own with the policies installed."""
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,6 +244,50 @@ class TestWhoeverWritesAPipeline:
                     NO_RIGHT
                     in refused(lambda: pipelines(user).patch_namespaced_custom_object(*PIPELINES, "shared", richer))
                 )
+            )
+
+
+class TestOnCall:
+    """The role that the documentation gives to people on call suffices for what it says, and no more is asked."""
+
+    @staticmethod
+    def annotate(user: client.ApiClient, pipeline: str, **annotations: str | None) -> str:
+        named = {f"sluice.dev/{name}" if name in {"pin", "pause"} else name: text for name, text in annotations.items()}
+        patch = {"metadata": {"annotations": named}}
+        return refused(lambda: pipelines(user).patch_namespaced_custom_object(*PIPELINES, pipeline, patch))
+
+    @staticmethod
+    def documented() -> list[dict[str, Any]]:
+        page = (KUBE.parents[1] / "docs" / "how-to" / "pause-and-pin.md").read_text()
+        (block,) = re.findall(r"```yaml[^\n]*on call\"\n(.*?)```", page, re.DOTALL)
+        rules: list[dict[str, Any]] = yaml.safe_load(block)["rules"]
+        return rules
+
+    def test_pauses_pins_and_resumes_by_the_documented_role(self, cluster: Cluster) -> None:
+        apply(cluster.admin, a_pipeline("on-call"))
+        with a_user(cluster, "on-call", *self.documented()) as user:
+            until(lambda: not self.annotate(user, "on-call", pin="vad/cpu=2"))
+            assert not self.annotate(user, "on-call", pause="true")
+            assert not self.annotate(user, "on-call", pin=None, pause=None)
+
+    def test_without_the_right_to_scale_everything_but_a_pin_and_the_spec(self, cluster: Cluster) -> None:
+        apply(cluster.admin, a_pipeline("watched"))
+        rules = [rule for rule in self.documented() if rule["apiGroups"] != ["apps"]]
+        with a_user(cluster, "watcher", *rules) as user:
+            until(lambda: not self.annotate(user, "watched", pause="true"))
+            assert not self.annotate(user, "watched", team="speech", pause=None)
+            assert NO_RIGHT in self.annotate(user, "watched", pin="vad/cpu=2")
+            for patch in ({"metadata": {"labels": {"a": "b"}}}, {"metadata": {"finalizers": ["example.com/x"]}}):
+                written = refused(
+                    lambda patch=patch: pipelines(user).patch_namespaced_custom_object(*PIPELINES, "watched", patch)
+                )
+                assert not written, patch
+            pinned = {"metadata": {"annotations": {"sluice.dev/pin": "vad/cpu=2"}, "finalizers": []}}
+            pipelines(cluster.admin).patch_namespaced_custom_object(*PIPELINES, "watched", pinned)
+            assert not self.annotate(user, "watched", pin=None), "the end of a pin returns to the plan"
+            richer = {"spec": {"budget": {"perHour": "99"}}}
+            assert NO_RIGHT in refused(
+                lambda: pipelines(user).patch_namespaced_custom_object(*PIPELINES, "watched", richer)
             )
 
 
