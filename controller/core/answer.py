@@ -47,17 +47,22 @@ def pipeline_decision(
     launches_s: Mapping[PoolName, float],
     quotas: Mapping[PoolName, str],
     left_alone_since_s: float | None,
+    unbounded: Collection[PoolName],
 ) -> PipelineDecision:
     """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas.
 
     `launches_s` has how long a new node of each elastic pool takes, and `quotas` the code of the quota that bounds a
-    pool, for those where one does. `left_alone_since_s` is for the memory.
+    pool, for those where one does. `left_alone_since_s` is for the memory. `unbounded` are the
+    pools whose limit is not known.
     """
     missed_since_s = _missed_since_s(assessment, now_s)
     plan, horizon = fleet.plans[assessment.key], assessment.demand.horizon
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
-    by_plan = admitted_by_plan(assessment, reported)
+    limit = reported.limited_by
+    # What is not known to be a limit is no reason to refuse load.
+    unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in unbounded
+    by_plan = None if unknown else admitted_by_plan(assessment, reported)
     meanwhile = (
         None
         if awaits_turn

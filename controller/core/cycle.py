@@ -72,6 +72,7 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials(), excuse.per_hour)
     quotas = binding_quotas(snapshot)
+    unbounded = {name for name, pool in snapshot.pools.items() if pool.node_pool is not None and pool.node_pool.unseen}
     return Decision(
         now_s=now_s,
         policy=policy,
@@ -86,6 +87,7 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
                 launches,
                 quotas,
                 excuse.left_alone_since_s.get(each.key),
+                unbounded,
             )
             for each in assessments
         ),

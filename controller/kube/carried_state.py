@@ -100,11 +100,13 @@ def _stored_pool_memory(resource: KeptResource) -> PoolMemory:
     try:
         until = status.get("unavailableUntil")
         backoff, launch = status.get("backoffSeconds"), status.get("nodeLaunchSeconds")
+        instances = status.get("nodePoolInstances")
         return PoolMemory(
             unavailable_until_s=None if until is None else seconds(until),
             backoff_s=None if backoff is None else float(backoff),
             reason=str(status.get("reason", "")),
             launch_s=None if launch is None else float(launch),
+            instances=None if instances is None else int(instances),
         )
     except (ValueError, TypeError) as error:
         _LOG.warning("pool %s: starting without memory: %s", resource.name, error)

@@ -155,6 +155,7 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "unavailableUntil": None if memory.unavailable_until_s is None else timestamp(memory.unavailable_until_s),
             "backoffSeconds": None if memory.backoff_s is None else _plain(Decimal(repr(memory.backoff_s))),
             "nodeLaunchSeconds": number(memory.launch_s),
+            "nodePoolInstances": memory.instances,
             "reason": memory.reason or None,
             "orphans": [
                 {

@@ -450,6 +450,8 @@ class PoolStatus(Part):
     """Time in seconds for which plans will avoid the pool after the next failure."""
     node_launch_seconds: Number | None = None
     """Time in seconds that a new node of an elastic pool takes until it registers, as measured."""
+    node_pool_instances: int | None = None
+    """Nodes that the limits of the NodePool last allowed. They are planned with while it has no node."""
     reason: Text | None = None
     """Why the pool is unavailable."""
 

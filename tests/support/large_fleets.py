@@ -434,7 +434,8 @@ def _pod(name: str, namespace: str, app: str, pool: str, fleet: LargeFleet) -> J
             "labels": labels,
             "ownerReferences": [
                 {
-                    "apiVersion": "apps/v1",
+                    # Of a group that does not exist: the garbage collector would remove pods without their ReplicaSet.
+                    "apiVersion": "lab.sluice.dev/v1",
                     "kind": "ReplicaSet",
                     "name": f"{app}-{labels['pod-template-hash']}",
                     "uid": f"{namespace}-{app}",

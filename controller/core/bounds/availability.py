@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from controller.core.bounds.elastic_pools import (
     awaits_its_node,
     held_until_s,
+    known_instances,
     launch_failures,
     measured_launch_s,
     own_launch_failure,
@@ -149,6 +150,7 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
                     now_s=snapshot.now_s,
                 ),
                 launch_s=measured_launch_s(pool),
+                instances=known_instances(pool),
             )
             for name, pool in snapshot.pools.items()
         },

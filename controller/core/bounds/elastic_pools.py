@@ -97,6 +97,14 @@ def measured_launch_s(pool: PoolState) -> float | None:
     return pool.memory.launch_s if pool.node_pool.launch_s is None else pool.node_pool.launch_s
 
 
+def known_instances(pool: PoolState) -> int | None:
+    """Return how many nodes the limits of a NodePool allow, or last allowed while a node was there; None: not known."""
+    if pool.node_pool is None:
+        return None
+    unknown = pool.node_pool.unseen or pool.node_pool.instances is None
+    return pool.memory.instances if unknown else pool.node_pool.instances
+
+
 def launches_s(snapshot: Snapshot) -> Mapping[PoolName, float]:
     """Return how long a new node of each elastic pool takes until it registers, in seconds.
 

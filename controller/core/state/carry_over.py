@@ -110,16 +110,20 @@ class PoolMemory:
 
     Both are None while the pool has not failed lately. `reason` is the text about the replica that showed the failure.
     `launch_s` is how long the last known nodes of an elastic pool took to be launched, in seconds, None before any.
+    `instances` is how many nodes the limits of its NodePool last allowed, None where that was never known.
     """
 
     unavailable_until_s: float | None = None
     backoff_s: float | None = None
     reason: str = ""
     launch_s: float | None = None
+    instances: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
         _require_time(self.unavailable_until_s, "unavailable_until_s")
+        known = self.instances
+        require(known is None or 0 <= known <= 1_000_000, "instances", known, "must be 0 to 1e6")
         for name, value in (("backoff_s", self.backoff_s), ("launch_s", self.launch_s)):
             require(value is None or 0 <= value <= FURTHEST_S, name, value, f"must be 0 to {FURTHEST_S:g}")
 

@@ -325,12 +325,18 @@ class LaunchFailure:
     reason: str
 
 
+UNSEEN_INSTANCES = 8
+"""So many nodes are planned with while nothing says how many the limits of a NodePool allow: enough for one replica of
+each stage."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePoolState:
     """The Karpenter NodePool that makes the nodes of a pool.
 
     `instances` is how many nodes its limits allow, None where nothing says so; `problem` and `detail` say why. With
-    `unseen`, no node of it was ever seen, so that its limits cannot be converted: one node is allowed until then.
+    `unseen`, it has no node, so that its limits cannot be converted; `instances` is 0 where they are used up. As
+    many nodes as they allowed before are planned with then, or `UNSEEN_INSTANCES`.
 
     `claims` are launched and have not registered. `created_at_s` is when the last NodeClaim was created, and
     `registered_at_s` when the last one registered, None without any. `failures` are the failed launches that the API
@@ -409,7 +415,12 @@ class PoolState:
     def _uncertain(self) -> int | None:
         if self.spec.fixed:
             return self.ready_instances
-        return self.node_pool.instances if self.node_pool is not None and self.node_pool.unseen else None
+        if self.node_pool is None or not self.node_pool.unseen:
+            return None
+        if not self.node_pool.instances:
+            return self.node_pool.instances
+        # What its limits allow is not known until a node is seen; the autoscaler keeps them in any case.
+        return self.memory.instances or UNSEEN_INSTANCES
 
     nodes: Mapping[str, str] = field(default_factory=dict)
 

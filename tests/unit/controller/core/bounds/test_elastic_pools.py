@@ -5,7 +5,20 @@ from dataclasses import replace
 
 import pytest
 from bounded import bounded, most_of
-from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_pool, a_snapshot, a_state, a_target, pools
+from builders import (
+    ENCODER,
+    ENCODER_GPU,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    a_target,
+    pools,
+)
 from planning import Planner
 
 from controller.core.bounds.elastic_pools import launches_s
@@ -15,6 +28,7 @@ from controller.core.messages.conditions import pool_conditions
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import (
+    UNSEEN_INSTANCES,
     ExpectedNode,
     LaunchFailure,
     NodePoolProblem,
@@ -61,7 +75,8 @@ def with_encoder(found: Snapshot, target: TargetState) -> Snapshot:
 
 
 def memory_after(found: Snapshot) -> PoolMemory:
-    return next(pool.memory for pool in decide(found, Policy()).pools if pool.name == "inferentia")
+    memory = next(pool.memory for pool in decide(found, Policy()).pools if pool.name == "inferentia")
+    return replace(memory, instances=None)
 
 
 class TestNodesOnTheirWay:
@@ -230,9 +245,24 @@ class TestBounds:
         assert (fixed.limit, fixed.firm, fixed.limit_holding(4), fixed.limit_holding(7)) == (3, False, 4, 5)
         assert replace(fixed, ready_instances=9).limit == 5
 
-    def test_one_instance_is_offered_until_a_node_was_seen_and_what_runs_stays(self) -> None:
+    def test_some_instances_are_offered_until_a_node_was_seen_and_what_runs_stays(self) -> None:
         pool = self.elastic(instances=1, unseen=True)
-        assert (pool.limit, pool.firm, pool.limit_holding(3)) == (1, False, 3)
+        assert (pool.limit, pool.firm, pool.limit_holding(30)) == (UNSEEN_INSTANCES, False, 30)
+        known = replace(pool, memory=PoolMemory(instances=5))
+        assert (known.limit, known.firm) == (5, False), "as many as the limits allowed while a node was there"
+        assert self.elastic(instances=0, unseen=True).limit == 0, "the limits are used up"
+
+    def test_in_the_morning_each_stage_gets_what_it_needs_and_no_load_is_refused(self) -> None:
+        """After a night without nodes, nothing says how many the limits allow."""
+        gpu = a_placement("gpu", bounds=(0, 40))
+        stages = [a_stage("enc", gpu), a_stage("lm", gpu, after=["enc"])]
+        spec = a_spec(*stages, sla_s=1.0)
+        fleet = pools(a_pool("gpu", instances=20, ready=0, node_pool=NodePoolState(instances=1, unseen=True)))
+        (decision,) = decide(a_snapshot(a_state(spec, demand=60.0), fleet=fleet), Policy()).pipelines
+        assert {key[0] for key, count in decision.desired.items() if count} == {"enc", "lm"}
+        assert decision.admissible is None
+        busy = decide(a_snapshot(a_state(spec, demand=600.0), fleet=fleet), Policy()).pipelines[0]
+        assert busy.admissible is None, "what is not known to be a limit is no reason to refuse load"
 
     @pytest.mark.parametrize("problem", list(NodePoolProblem))
     def test_without_any_bound_nothing_is_offered_and_what_runs_stays(self, problem: NodePoolProblem) -> None:
