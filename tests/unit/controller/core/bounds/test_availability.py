@@ -521,7 +521,7 @@ class TestWhoseEvidence:
         """Return whether the pool fails, and the pipelines whose placement does."""
         decision = decide(a_snapshot(*states, fleet=fleet), Policy())
         failing = {own.spec.name for own in decision.pipelines if ENCODER in own.memory.failures}
-        return pool_memory(decision) != PoolMemory(), failing
+        return pool_memory(decision).unavailable_until_s is not None, failing
 
     def test_a_pod_that_an_empty_node_would_hold_is_evidence_alone(self, planner: Planner) -> None:
         assert self.outcome(self.waiting("a"), fleet=self.fleet(ready=2)) == (True, set())
