@@ -429,12 +429,14 @@ class GroupBudget:
     """A budget for several pipelines: those of `pipelines` in the problem cost at most `per_hour` USD together.
 
     A pipeline may be in several groups. `held_per_hour` (USD) of the budget is spent on what no pipeline has.
+    What runs may still cost `falling_per_hour` (USD) more, because the budget fell a short time ago.
     """
 
     name: str
     per_hour: float
     pipelines: frozenset[PipelineKey]
     held_per_hour: float = 0.0
+    falling_per_hour: float = 0.0
 
     def __post_init__(self) -> None:
         _require_at_least_0(f"budget {self.name}.per_hour", self.per_hour)

@@ -1,9 +1,15 @@
 """Which ComputeBudgets are in force, for which pipelines, and how much each is now."""
 
+from collections.abc import Iterable
+
 from controller.core.assess.schedule import is_open
-from controller.core.state.snapshot import Snapshot
+from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import BudgetSpec
 from optimizer.model import GroupBudget
+
+APPROACH_S = 600.0
+"""A budget that falls is approached over this time: what runs goes in steps, and nothing is added meanwhile."""
+_STEPS = 20
 
 
 def budget_per_hour(spec: BudgetSpec, now_s: float) -> float:
@@ -12,15 +18,45 @@ def budget_per_hour(spec: BudgetSpec, now_s: float) -> float:
     return min(open_now, default=spec.per_hour)
 
 
+def _ahead_s(states: Iterable[PipelineState], snapshot: Snapshot) -> float:
+    """Return how long a replica of `states` takes that starts now, with its node, until it is ready, in seconds."""
+    times_s = (
+        placement.startup_s + (pool.memory.launch_s or 0.0)
+        for state in states
+        for placement in state.spec.placements().values()
+        if (pool := snapshot.pools.get(placement.pool)) is not None
+    )
+    return max(times_s, default=0.0)
+
+
+def _falling_per_hour(spec: BudgetSpec, now_s: float) -> float:
+    """Return how much more than its amount now what runs may still cost, because the budget fell a short time ago."""
+    now = budget_per_hour(spec, now_s)
+    parts = (step / _STEPS for step in range(1, _STEPS))
+    return max(0.0, *((1 - part) * (budget_per_hour(spec, now_s - part * APPROACH_S) - now) for part in parts))
+
+
 def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
-    """Return every ComputeBudget with its amount now and its pipelines, those that do not act included."""
+    """Return every ComputeBudget with its amount and its pipelines, those that do not act included.
+
+    It is the amount now, or, where that is more, the one when a replica that starts now is ready: what a known morning
+    needs must start before the budget of the night is over.
+    """
+    members = {
+        state.spec.name: [each for each in snapshot.pipelines if each.spec.namespace in state.namespaces]
+        for state in snapshot.budgets
+    }
     return tuple(
         GroupBudget(
             name=state.spec.name,
-            per_hour=budget_per_hour(state.spec, snapshot.now_s),
-            pipelines=frozenset(
-                pipeline.spec.key for pipeline in snapshot.pipelines if pipeline.spec.namespace in state.namespaces
-            ),
+            per_hour=max(
+                budget_per_hour(state.spec, snapshot.now_s),
+                budget_per_hour(state.spec, snapshot.now_s + _ahead_s(members[state.spec.name], snapshot)),
+            )
+            if state.spec.periods
+            else state.spec.per_hour,
+            falling_per_hour=_falling_per_hour(state.spec, snapshot.now_s) if state.spec.periods else 0.0,
+            pipelines=frozenset(pipeline.spec.key for pipeline in members[state.spec.name]),
             held_per_hour=sum(
                 orphan.placed * pool.spec.replica_price_per_hour(orphan.per_instance)
                 for pool in snapshot.pools.values()

@@ -55,7 +55,7 @@ def excused(
         if (rise := pool.spec.price_per_hour - next_price(pool, now_s).counted) > EPSILON
     }
     whole = [each for each in assessments if each.spec.basis is Basis.INSTANCES]
-    if not rises and not whole:
+    if not rises and not whole and not any(budget.falling_per_hour for budget in ledger.budgets):
         return Excused()
     alone: dict[PipelineKey, float] = {}
     rests: dict[PipelineKey, float] = {}
@@ -78,6 +78,8 @@ def excused(
             continue
         own = rests if scope is None else {key: rest for key, rest in rests.items() if _in(scope, key)}
         more = ledger.rise_per_hour(scope, rises) + sum(own.values())
+        if isinstance(scope, GroupBudget):
+            more += scope.falling_per_hour
         if more > 0:
             per_hour[scope] = min(over, more)
     return Excused(per_hour=per_hour, left_alone_since_s=alone)

@@ -1,3 +1,4 @@
+import random
 import runpy
 from pathlib import Path
 
@@ -113,3 +114,29 @@ def test_on_a_recorded_load_it_is_no_worse_than_the_last_value(trace: str, unit:
 
 def test_samples_of_one_instant_are_no_rise() -> None:
     assert forecast([(30.0, 1.0), (30.0, 2.0), (30.0, 3.0)], 30.0, 45.0) == 3.0
+
+
+@pytest.mark.parametrize("horizon_s", [60.0, 300.0, 480.0, 780.0, 1500.0])
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+def test_noise_is_not_extrapolated_however_long_a_start_up_takes(horizon_s: float, noise: float) -> None:
+    rng = random.Random(7)
+    loads = [200 * (1 + rng.gauss(0, noise)) for _ in range(400)]
+    found = []
+    for end in range(40, 400):  # from ten minutes on
+        record = int(max(300.0, horizon_s + 240.0) / 15)
+        samples = [(15.0 * index, loads[index]) for index in range(max(0, end - record), end)]
+        found.append(forecast(samples, samples[-1][0], horizon_s))
+    assert sum(found) / len(found) == pytest.approx(200, rel=0.05)
+    assert max(found) <= 200 * (1 + 3.5 * noise)
+
+
+def test_a_ramp_is_followed_over_a_long_horizon() -> None:
+    samples = [(15.0 * index, 100.0 + 0.2 * 15.0 * index) for index in range(68)]
+    expected = samples[-1][1] + 0.2 * 780.0
+    assert 0.8 * expected <= forecast(samples, samples[-1][0], 780.0) <= 1.05 * expected
+
+
+def test_in_the_first_minutes_a_small_rise_is_not_extrapolated_beyond_what_was_seen() -> None:
+    samples = [(0.0, 200.0), (15.0, 206.0), (30.0, 212.0)]
+    assert forecast(samples, 30.0, 780.0) == 212.0
+    assert forecast([(0.0, 10.0), (15.0, 20.0), (30.0, 40.0)], 30.0, 60.0) > 40.0, "a load that starts is"

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_placement, a_scaling, a_spec, a_stage, a_state, a_target, seen
+from builders import ENCODER, NOW_S, VAD, a_placement, a_scaling, a_snapshot, a_spec, a_stage, a_state, a_target, seen
 
 from controller.core.assess.demand import DemandState, horizon_s, planning_demand, stabilised_demand
+from controller.core.cycle import decide
+from controller.core.messages.conditions import conditions
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import TargetState
+from optimizer.model import PoolName
 from profiler.samples import Absence, AbsenceReason, Reading
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
@@ -386,3 +390,61 @@ def test_known_demand_counts_before_any_observation() -> None:
     assert (answer.demand, answer.stabilized) == (400.0, None)
     assert answer.loss is not None
     assert answer.loss.demand is None
+
+
+class TestContradictions:
+    """A number that contradicts what is seen is not believed: what arrives was sent."""
+
+    def demand(self, query: Reading, arriving: float, memory: PipelineMemory | None = None) -> DemandState:
+        samples = {VAD: seen(arrival_rate=arriving)}
+        state = a_state(demand=query, replicas={VAD: a_target(4), ENCODER: a_target(4)}, samples=samples, memory=memory)
+        return stabilised_demand(state, NOW_S, 15.0)
+
+    @pytest.mark.parametrize("query", [0.0, 20.0, 100.0, 159.0])
+    def test_a_query_that_says_less_than_arrives_lowers_nothing(self, query: float) -> None:
+        found = self.demand(query, 200.0)
+        assert found.observed == found.demand == 200.0
+        assert found.contradiction is not None
+        assert (found.contradiction.queried, found.contradiction.arriving) == (query, 200.0)
+
+    @pytest.mark.parametrize("query", [161.0, 200.0, 5000.0])
+    def test_rates_that_lag_a_little_contradict_nothing(self, query: float) -> None:
+        assert (self.demand(query, 200.0).observed, self.demand(query, 200.0).contradiction) == (query, None)
+
+    def test_single_items_after_the_last_stream_are_none(self) -> None:
+        assert self.demand(0.0, 0.5).observed == 0.0
+
+    def test_a_stage_of_several_pipelines_shows_the_load_of_all(self) -> None:
+        state = a_state(demand=20.0, replicas={VAD: 4}, samples={VAD: seen(arrival_rate=200.0)})
+        assert stabilised_demand(state, NOW_S, 15.0, shared={VAD[0]}).observed == 20.0
+
+    def test_a_demand_of_which_nothing_arrives_is_told_after_ten_minutes_and_counts(self) -> None:
+        first = self.demand(200.0, 0.0)
+        assert (first.quiet_since_s, first.contradiction) == (NOW_S, None)
+        later = self.demand(200.0, 0.0, PipelineMemory(demand=200.0, quiet_since_s=NOW_S - 600))
+        assert later.observed == 200.0
+        assert later.contradiction is not None
+        assert later.contradiction.since_s == NOW_S - 600
+        assert self.demand(200.0, 3.0, PipelineMemory(quiet_since_s=NOW_S - 600)).quiet_since_s is None
+
+    def test_both_numbers_are_in_the_condition(self) -> None:
+        samples = {VAD: seen(arrival_rate=200.0)}
+        state = a_state(demand=0.0, replicas={VAD: 4, ENCODER: 13}, samples=samples)
+        (decision,) = decide(a_snapshot(state), Policy()).pipelines
+        (told,) = (each for each in conditions(decision) if each.type == "MetricsAvailable")
+        assert (told.status, told.reason) == ("False", "MetricsMissing")
+        assert "demand.query reports 0, but 200 arrive at this stage; that counts" in told.message
+        assert not any(change.after < change.before and change.stage == ENCODER[0] for change in decision.changes)
+
+
+def test_the_samples_are_of_the_horizon_and_bounded() -> None:
+    """A start-up and launch of 13 minutes is tried on a record that is longer than that."""
+    spec = a_spec(a_stage("a", a_placement("gpu", startup_s=720.0)))
+    memory = PipelineMemory()
+    for index in range(400):
+        state = a_state(spec, demand=100.0 + index % 7, memory=memory)
+        found = stabilised_demand(state, NOW_S + index * 5.0, 5.0, {PoolName("gpu"): 60.0})
+        memory = PipelineMemory(demand=found.demand, samples=found.samples)
+    times_s = [sample.t_s for sample in found.samples]
+    assert times_s[-1] - times_s[0] >= 785.0 + 200.0
+    assert len(times_s) <= 60 + 100 + 40
