@@ -4,6 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -278,9 +279,8 @@ class TestOnCall:
             assert not self.annotate(user, "watched", team="speech", pause=None)
             assert NO_RIGHT in self.annotate(user, "watched", pin="vad/cpu=2")
             for patch in ({"metadata": {"labels": {"a": "b"}}}, {"metadata": {"finalizers": ["example.com/x"]}}):
-                written = refused(
-                    lambda patch=patch: pipelines(user).patch_namespaced_custom_object(*PIPELINES, "watched", patch)
-                )
+                write = partial(pipelines(user).patch_namespaced_custom_object, *PIPELINES, "watched", patch)
+                written = refused(write)
                 assert not written, patch
             pinned = {"metadata": {"annotations": {"sluice.dev/pin": "vad/cpu=2"}, "finalizers": []}}
             pipelines(cluster.admin).patch_namespaced_custom_object(*PIPELINES, "watched", pinned)

@@ -7,7 +7,7 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_spec, a_target, default_stages
 
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
-from controller.kube.orphans import Orphans
+from controller.kube.orphans import Orphans, States
 from optimizer.model import PoolName
 
 SPEC = a_spec()
@@ -18,7 +18,7 @@ RUNS: dict[PlacementKey, TargetState | TargetMissing] = {
 }
 
 
-def states(spec: PipelineSpec = SPEC) -> dict[tuple[str, PlacementKey], TargetState | TargetMissing]:
+def states(spec: PipelineSpec = SPEC) -> States:
     return {(spec.key, key): RUNS[key] for key in spec.placement_keys()}
 
 
@@ -34,7 +34,11 @@ def orphans_after(
     return sorted(own.target.name for each in found.values() for own in each)
 
 
-ALL = {"vad-cpu": a_target(2), "encoder-inferentia": a_target(8), "encoder-gpu": a_target(0)}
+ALL: dict[str, TargetState | TargetMissing] = {
+    "vad-cpu": a_target(2),
+    "encoder-inferentia": a_target(8),
+    "encoder-gpu": a_target(0),
+}
 
 
 def test_a_deleted_pipeline_leaves_its_replicas_in_the_books() -> None:
