@@ -267,6 +267,7 @@ def _memory(
         uncreated_since_s=assessment.bounds.uncreated_since_s,
         missed_since_s=missed_since_s,
         quiet_since_s=assessment.demand.quiet_since_s,
+        contradicted_since_s=assessment.demand.contradicted_since_s,
         begun_s=assessment.demand.begun_s,
         left_alone_since_s=left_alone_since_s,
     )

@@ -76,18 +76,20 @@ def cap_holds(run: LabRun) -> bool:
 
 
 def tells(fallback: Fallback, words: str) -> None:
-    """Check that status, Events, metrics and explanation report the failure, with its cause."""
-    down = [seen for seen in fallback.run.seen if seen.available("inferentia").get("status") == "False"]
-    assert down, "the pool's status says that it cannot deliver"
-    assert down[0].available("inferentia")["reason"] == "CannotDeliver"
-    assert words in down[0].available("inferentia")["message"]
-    assert down[0].pools["inferentia"]["status"]["unavailableUntil"]
+    """Check that status, Events, metrics and explanation report the failure, with its cause.
+
+    The pods of one pipeline show that its placement fails, and nothing of the pool for others.
+    """
+    down = [seen for seen in fallback.run.seen if seen.condition("PoolsAvailable").get("status") == "False"]
+    assert down, "the status says that no replica can be placed there"
+    assert down[0].condition("PoolsAvailable")["reason"] == "Fragmented"
+    assert words in down[0].condition("PoolsAvailable")["message"]
+    assert not any(seen.available("inferentia").get("status") == "False" for seen in fallback.run.seen)
     last = fallback.run.seen[-1]
-    assert {"CannotDeliver"} <= {event["reason"] for event in last.pool_events if event["type"] == "Warning"}
     assert "PoolsUnavailable" in {event["reason"] for event in last.events if event["type"] == "Warning"}
-    assert "a pool cannot deliver nodes" in " ".join(event.get("message", "") for event in last.events)
-    assert 'sluice_pool_unavailable{pool="inferentia"} 1.0' in fallback.witness.metrics
-    assert "encoder on inferentia: the pool cannot deliver nodes" in fallback.witness.explained
+    unavailable = re.findall(r"sluice_placement_unavailable\{[^}]*\} 1\.0", fallback.witness.metrics)
+    assert any('pool="inferentia"' in series and 'stage="encoder"' in series for series in unavailable)
+    assert "encoder on inferentia: no node can schedule this pod" in fallback.witness.explained
     assert words in fallback.witness.explained
 
 

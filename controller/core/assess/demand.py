@@ -52,6 +52,10 @@ CONTRADICTS = 1.25
 are means over a window, and lag behind a demand that falls."""
 LEAST_CONTRADICTION = 1.0
 """The least arrivals, in units of demand, that contradict a query: single items after the last stream are none."""
+CHANCES = 4.0
+"""So many standard deviations of a Poisson number of items in a window are no contradiction."""
+LAG_S = 30.0
+"""How much later than the demand the arrivals may be read: a scrape and a cycle."""
 QUIET_S = 600.0
 """For this long nothing must arrive of a demand before that is a contradiction: people are silent for minutes."""
 
@@ -92,8 +96,9 @@ class DemandState:
     `no_arrivals_at` has the entry stages whose replicas received no items, where this shows a demand of 0 that the
     demand query does not report. It is empty otherwise.
 
-    `contradiction` is set where the demand query contradicts what arrives at the entry stages. `quiet_since_s` is since
-    when nothing has arrived there although the query reports a demand.
+    `contradiction` is set where the demand query contradicts what arrives at the entry stages, for longer than their
+    window. `quiet_since_s` is since when nothing has arrived there although the query reports a demand, and
+    `contradicted_since_s` since when more arrives than it says.
 
     `horizon` is how far ahead the forecast looks. `begun_s` is when the demand was first observed, None where that is
     not known.
@@ -111,6 +116,7 @@ class DemandState:
     no_arrivals_at: tuple[StageName, ...] = ()
     contradiction: Contradiction | None = None
     quiet_since_s: float | None = None
+    contradicted_since_s: float | None = None
     begun_s: float | None = None
     horizon: Horizon | None = None
 
@@ -165,11 +171,6 @@ def stabilised_demand(
     memory, scaling = state.memory, state.spec.scaling
     earlier = _past(memory.samples, now_s)
     observed, no_arrivals_at = _measured(state)
-    entries = _own_entries(state, shared)
-    quiet_since_s = _quiet_since_s(state, observed, entries, now_s)
-    contradiction = _contradiction(state, observed, entries, quiet_since_s, now_s)
-    if contradiction is not None and contradiction.since_s is None:
-        observed = contradiction.arriving
     ahead = horizon(state.spec, interval_s, launches_s)
     ahead_s, record_s = ahead.ahead_s, _record_s(ahead.ahead_s)
     history = [
@@ -177,6 +178,16 @@ def stabilised_demand(
         for sample in earlier
         if sample.observed is not None and sample.t_s >= now_s - max(HISTORY_S, record_s)
     ]
+    entries = _own_entries(state, shared)
+    quiet_since_s = _quiet_since_s(state, observed, entries, now_s)
+    contradiction, contradicted_since_s = _contradiction(state, observed, entries, quiet_since_s, now_s), None
+    if contradiction is not None and contradiction.since_s is None:
+        observed = contradiction.arriving
+        before_s = memory.contradicted_since_s
+        contradicted_since_s = now_s if before_s is None else min(now_s, before_s)
+        # The arrivals are a mean over a window: of a demand that falls they show what it was.
+        if now_s - contradicted_since_s < max(stage.metrics_window_s for stage in entries) + LAG_S:
+            contradiction = None
     if isinstance(observed, Absence):
         loss = memory.metrics_lost or _loss(memory, state.spec, history, now_s)
         if loss.demand is None:
@@ -224,6 +235,7 @@ def stabilised_demand(
         no_arrivals_at=no_arrivals_at,
         contradiction=contradiction,
         quiet_since_s=quiet_since_s,
+        contradicted_since_s=contradicted_since_s,
         begun_s=now_s if memory.demand is None and memory.begun_s is None else memory.begun_s,
         horizon=ahead,
     )
@@ -297,7 +309,9 @@ def _contradiction(
             state.samples_of(stage.name, placement.pool).of(Quantity.ARRIVAL_RATE) for placement in stage.placements
         ]
         arriving = sum(rate for rate in rates if not isinstance(rate, Absence)) / state.spec.items_per_unit_s
-        if LEAST_CONTRADICTION < arriving <= ABSURD and arriving > CONTRADICTS * observed:
+        # In a window, so many items come by chance.
+        chance = CHANCES * math.sqrt(observed / (state.spec.items_per_unit_s * stage.metrics_window_s))
+        if LEAST_CONTRADICTION < arriving <= ABSURD and arriving > CONTRADICTS * observed + chance:
             return Contradiction(queried=observed, arriving=arriving, stage=stage.name)
         if quiet_since_s is not None and now_s - quiet_since_s >= QUIET_S:
             return Contradiction(queried=observed, arriving=0.0, stage=stage.name, since_s=quiet_since_s)

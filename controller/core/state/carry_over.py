@@ -253,6 +253,7 @@ class PipelineMemory:
     `quiet_since_s`: since when nothing has arrived of a demand that is observed, None while something does.
     `begun_s`: when the demand was first observed, None before that, and where a release without this field saw it.
     `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
+    `contradicted_since_s`: since when more arrives than the demand query says, None while it does not.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
 
@@ -274,6 +275,7 @@ class PipelineMemory:
     uncreated_since_s: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
     missed_since_s: float | None = None
     quiet_since_s: float | None = None
+    contradicted_since_s: float | None = None
     begun_s: float | None = None
     left_alone_since_s: float | None = None
 
@@ -297,6 +299,7 @@ class PipelineMemory:
         _require_time(self.idle_since_s, "idle_since_s")
         _require_time(self.missed_since_s, "missed_since_s")
         _require_time(self.quiet_since_s, "quiet_since_s")
+        _require_time(self.contradicted_since_s, "contradicted_since_s")
         _require_time(self.begun_s, "begun_s")
         _require_time(self.left_alone_since_s, "left_alone_since_s")
         _require_learned(self.learned)

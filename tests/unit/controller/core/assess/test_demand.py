@@ -395,12 +395,14 @@ def test_known_demand_counts_before_any_observation() -> None:
 class TestContradictions:
     """A number that contradicts what is seen is not believed: what arrives was sent."""
 
-    def demand(self, query: Reading, arriving: float, memory: PipelineMemory | None = None) -> DemandState:
+    OLD = PipelineMemory(contradicted_since_s=NOW_S - 90)
+
+    def demand(self, query: Reading, arriving: float, memory: PipelineMemory = OLD) -> DemandState:
         samples = {VAD: seen(arrival_rate=arriving)}
         state = a_state(demand=query, replicas={VAD: a_target(4), ENCODER: a_target(4)}, samples=samples, memory=memory)
         return stabilised_demand(state, NOW_S, 15.0)
 
-    @pytest.mark.parametrize("query", [0.0, 20.0, 100.0, 159.0])
+    @pytest.mark.parametrize("query", [0.0, 20.0, 100.0, 150.0])
     def test_a_query_that_says_less_than_arrives_lowers_nothing(self, query: float) -> None:
         found = self.demand(query, 200.0)
         assert found.observed == found.demand == 200.0
@@ -429,7 +431,7 @@ class TestContradictions:
 
     def test_both_numbers_are_in_the_condition(self) -> None:
         samples = {VAD: seen(arrival_rate=200.0)}
-        state = a_state(demand=0.0, replicas={VAD: 4, ENCODER: 13}, samples=samples)
+        state = a_state(demand=0.0, replicas={VAD: 4, ENCODER: 13}, samples=samples, memory=self.OLD)
         (decision,) = decide(a_snapshot(state), Policy()).pipelines
         (told,) = (each for each in conditions(decision) if each.type == "MetricsAvailable")
         assert (told.status, told.reason) == ("False", "MetricsMissing")
@@ -448,3 +450,20 @@ def test_the_samples_are_of_the_horizon_and_bounded() -> None:
     times_s = [sample.t_s for sample in found.samples]
     assert times_s[-1] - times_s[0] >= 785.0 + 200.0
     assert len(times_s) <= 60 + 100 + 40
+
+
+def test_of_a_demand_that_falls_the_window_of_the_arrivals_is_no_contradiction_that_is_told() -> None:
+    memory, told = PipelineMemory(demand=200.0), []
+    for cycle in range(8):
+        state = a_state(demand=50.0, replicas={VAD: 4}, samples={VAD: seen(arrival_rate=180.0)}, memory=memory)
+        found = stabilised_demand(state, NOW_S + 15.0 * cycle, 15.0)
+        assert found.observed == 180.0
+        memory = PipelineMemory(demand=200.0, contradicted_since_s=found.contradicted_since_s)
+        told.append(found.contradiction is not None)
+    assert told == [False] * 6 + [True] * 2
+
+
+def test_a_few_items_by_chance_contradict_no_small_demand() -> None:
+    """Of 2 requests per second, 150 in a minute are no rarity."""
+    state = a_state(demand=2.0, replicas={VAD: 1}, samples={VAD: seen(arrival_rate=2.6)})
+    assert stabilised_demand(state, NOW_S, 15.0).observed == 2.0
