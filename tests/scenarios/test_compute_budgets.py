@@ -139,10 +139,32 @@ def test_a_period_has_its_own_amount() -> None:
     day, decision = settled(a_fleet(a_pipeline("red"), budgets=(budget,), now_s=evening - 300.0))
     assert of(decision).limit_per_hour == 50.0
     assert replicas(day)["red/asr"] > 2
-    late = replace(day, now_s=evening + 30.0)
-    after, decision = settled(late, 1)
+    before = replicas(day)["red/asr"]
+    late, decision = settled(replace(day, now_s=evening + 30.0), 1)
+    assert of(decision).limit_per_hour == 2.0
+    assert 2 < replicas(late)["red/asr"] <= before, "what runs goes in steps"
+    after, decision = settled(replace(late, now_s=evening + 640.0), 1)
     assert of(decision).limit_per_hour == 2.0
     assert replicas(after)["red/asr"] == 2
+
+
+def test_what_a_known_morning_needs_starts_before_the_budget_of_the_night_is_over() -> None:
+    night = BudgetPeriod(
+        per_hour=2.0,
+        windows=windows_of(
+            CronEntry.model_validate({"schedule": "0 22 * * *", "timeZone": "Europe/Berlin", "for": "8h"})
+        ),
+    )
+    morning = datetime.fromisoformat("2026-11-24T06:00:00+01:00").timestamp()
+    fleet = a_fleet(a_pipeline("red"), budgets=(a_budget(50.0, periods=(night,)),), now_s=morning - 3600.0)
+    (state,) = fleet.pipelines
+    (stage,) = state.spec.stages
+    slow = replace(stage, placements=tuple(replace(each, startup_s=600.0) for each in stage.placements))
+    fleet = replace(fleet, pipelines=(replace(state, spec=replace(state.spec, stages=(slow,))),))
+    asleep, _ = settled(fleet, 3)
+    assert replicas(asleep)["red/asr"] == 2
+    awake, _ = settled(replace(asleep, now_s=morning - 300.0), 1)
+    assert replicas(awake)["red/asr"] > 2
 
 
 def test_a_recorded_decision_with_budgets_can_be_made_again() -> None:

@@ -133,11 +133,13 @@ def launch_failures(snapshot: Snapshot, not_acting: Collection[PipelineKey] = ()
     bound: dict[PoolName, dict[PipelineKey, list[PendingReplica]]] = {}
     for state in snapshot.pipelines:
         for key, target in state.found() if state.spec.key not in not_acting else ():
-            free = [replica for replica in target.unscheduled if not replica.constraint]
+            # A pod that no present node would hold, even while it is empty, is one of its own kind too.
+            small = target.match.fits != 0
+            free = [replica for replica in target.unscheduled if small and not replica.constraint]
             pending.setdefault(key[1], []).extend(free)
             if len(free) < len(target.unscheduled):
                 own = bound.setdefault(key[1], {}).setdefault(state.spec.key, [])
-                own += [replica for replica in target.unscheduled if replica.constraint]
+                own += [replica for replica in target.unscheduled if replica not in free]
     for name, pipelines in bound.items():
         if len(pipelines) > 1:
             pending[name] += [replica for own in pipelines.values() for replica in own]
