@@ -151,7 +151,12 @@ def roll_out(
         budgets = {budget.name: budget.per_hour for budget in ledger.groups_of(key)}
         pipelines[key] = PipelineRollout(
             desired={own: _desired(assessment, own, ledger) for own in assessment.current},
-            reasons={**goals[key].reasons, **forced.get(key, {})},
+            # What makes room for another stage or pipeline is beyond the plan, whatever holds it back otherwise.
+            reasons={
+                **dict.fromkeys(assessment.current, ChangeReason.COST),
+                **goals[key].reasons,
+                **forced.get(key, {}),
+            },
             holds=holds.get(key, ()),
             spend_per_hour=spend,
             above_cap=above or ledger.above_cap(spend, key) or not exceeded.isdisjoint(budgets),

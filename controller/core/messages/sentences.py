@@ -58,7 +58,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.SCALE_REFUSED: "the API server refused the last change; it is retried in every cycle",
     HoldReason.POOL_NOT_FOUND: "the ComputePool does not exist; replicas on it stay, and their cost is unknown",
     HoldReason.POOL_UNAVAILABLE: "the pool cannot deliver nodes; planned without it",
-    HoldReason.FRAGMENTED: "no node can schedule this pod, for reasons that may be its own; planned without it",
+    HoldReason.FRAGMENTED: "no node can schedule this pod; planned without it",
     HoldReason.CANNOT_START: "replicas have nodes but do not become ready; planned without them where possible",
     HoldReason.NOT_CREATED: "replicas are not created; planned without them",
     HoldReason.NODES_LEAVING: "nodes are being removed; the workload's controller replaces the replicas when they end",

@@ -16,7 +16,7 @@ from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccou
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.billing import Charge, costs_per_hour
 from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, Stage
-from optimizer.plan import LimitKind, PipelinePlan, Plan
+from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
 
@@ -307,12 +307,52 @@ def planned_together(
             return problem, plan
     problem = _problem(group, assessments, pools, policy, budgets, without_leaving=False)
     plan = _allocated(problem, advice, before)
+    beside = _beside_claims(problem, group, assessments, pools, budgets)
+    if beside != problem:
+        # What is claimed stops growth. So that the growth of one does not take what another has, each keeps of its
+        # present replicas what it would have without the claims.
+        there = {each.key: each.existing for each in group}
+        problem = replace(
+            beside,
+            pipelines=tuple(
+                keeping(
+                    own, {key: min(n, there[own.key].get(key, 0)) for key, n in plan.of(own.key).replicas().items()}
+                )
+                for own in beside.pipelines
+            ),
+        )
+        plan = _allocated(problem, advice, before)
     needs = _without_spares(problem, plan, group)
     if needs == problem:
         return problem, plan
     found = _allocated(needs, advice, before)
     served = sum(found.of(own.key).served_fraction - own.served_fraction for own in plan.pipelines)
     return (needs, found) if served > 0 else (problem, plan)
+
+
+def _beside_claims(
+    problem: Problem,
+    group: Sequence[Assessment],
+    assessments: Sequence[Assessment],
+    pools: Mapping[PoolName, PoolState],
+    budgets: Sequence[GroupBudget],
+) -> Problem:
+    """Return `problem` with the instances and the money that what is claimed beside `group` leaves for it."""
+    keys = {each.key for each in group}
+    others = [each for each in assessments if each.key not in keys]
+    if not (any(pool.claimed for pool in pools.values()) or any(each.claimed for each in others)):
+        return problem
+    beside = Claims.beside(group, others, pools, budgets)
+    money = problem.budget_per_hour
+    return replace(
+        problem,
+        pools={
+            name: replace(pool, instances=beside.instances(name, pool.instances))
+            for name, pool in problem.pools.items()
+        },
+        budget_per_hour=None if money is None else beside.money(money, None),
+        budgets=tuple(replace(each, per_hour=beside.money(each.per_hour, each.name)) for each in problem.budgets),
+    )
 
 
 def _without_spares(problem: Problem, plan: Plan, group: Sequence[Assessment]) -> Problem:
@@ -328,9 +368,7 @@ def _without_spares(problem: Problem, plan: Plan, group: Sequence[Assessment]) -
     spares = {each.key: {bound.key for bound in each.bounds.spares()} for each in group}
 
     def rivals(pipeline: Pipeline, pool: PoolName) -> list[Pipeline]:
-        return [
-            own for own in short if own.key == pipeline.key or _shares(problem, plan.of(own.key), own, pipeline, pool)
-        ]
+        return [own for own in short if own.key == pipeline.key or _shares(problem, own, pipeline, pool)]
 
     def need(pipeline: Pipeline) -> Pipeline:
         def bounded(stage: Stage, placement: Placement) -> tuple[int, int]:
@@ -378,13 +416,10 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
     return _PLANS.get(key) or _PLANS.put(key, solve())
 
 
-def _shares(problem: Problem, plan: PipelinePlan, short: Pipeline, other: Pipeline, pool: PoolName) -> bool:
+def _shares(problem: Problem, short: Pipeline, other: Pipeline, pool: PoolName) -> bool:
     """Whether `short`, which is not served in full, could use what replicas of `other` on `pool` take."""
-    limit = plan.limited_by
-    if limit is not None and limit.kind is LimitKind.BUDGET:
-        return (limit.name is not None or problem.budget_per_hour is not None) and all(
-            {short.key, other.key} <= budget.pipelines for budget in problem.budgets if budget.name == limit.name
-        )
+    if problem.budget_per_hour is not None or any({short.key, other.key} <= each.pipelines for each in problem.budgets):
+        return True
     return any(placement.pool == pool for stage in short.stages for placement in stage.placements)
 
 
@@ -426,11 +461,6 @@ def _problem(
         for each in budgets
         if not each.pipelines.isdisjoint(keys)
     )
-    if any(pool.claimed for pool in pools.values()) or any(each.claimed for each in others):
-        beside = Claims.beside(group, others, pools, budgets)
-        instances = {name: beside.instances(name, count) for name, count in instances.items()}
-        budget = None if budget is None else beside.money(budget, None)
-        groups = tuple(replace(each, per_hour=beside.money(each.per_hour, each.name)) for each in groups)
     if any(assessment.spec.basis is Basis.INSTANCES for assessment in group):
         left = {name: billed_pool(pool, instances[name], held.replicas(name).items()) for name, pool in pools.items()}
     else:

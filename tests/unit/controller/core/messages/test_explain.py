@@ -71,7 +71,7 @@ def test_one_line_without_a_change_says_why_there_is_none(planner: Planner) -> N
         ),
         (
             Hold(reason=HoldReason.FRAGMENTED, stage=StageName("encoder"), pool=ENCODER[1], detail="pod-0: no nodes"),
-            "encoder on inferentia: no node can schedule this pod, for reasons that may be its own; planned without it",
+            "encoder on inferentia: no node can schedule this pod; planned without it",
             f"encoder on inferentia: {HOLDS[HoldReason.FRAGMENTED]} (pod-0: no nodes)",
         ),
         (
