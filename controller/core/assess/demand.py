@@ -182,7 +182,10 @@ def stabilised_demand(
     quiet_since_s = _quiet_since_s(state, observed, entries, now_s)
     contradiction, contradicted_since_s = _contradiction(state, observed, entries, quiet_since_s, now_s), None
     if contradiction is not None and contradiction.since_s is None:
-        observed = contradiction.arriving
+        # It removes nothing, and adds nothing either: what a window shows of a load that starts is not its forecast.
+        assert not isinstance(observed, Absence)
+        known = contradiction.arriving if memory.demand is None else memory.demand
+        observed = max(observed, min(contradiction.arriving, known))
         before_s = memory.contradicted_since_s
         contradicted_since_s = now_s if before_s is None else min(now_s, before_s)
         # The arrivals are a mean over a window: of a demand that falls they show what it was.
