@@ -87,7 +87,7 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
     deadline without a node; or one that an empty node of the pool would hold, by its requests and without a
     constraint, while the scheduler reports only a lack of capacity; or a provider that launches no node for such a
     replica. A pool of declared instances without a ready node fails too. Replicas of the pipelines `not_acting` are no
-    evidence: nobody would withdraw them.
+    evidence: no cycle would withdraw them.
 
     Everything else is the failure of a placement: replicas past their deadline that have no node, or, on a ready node,
     are not ready after their start-up time plus the deadline; and desired replicas that are not created within it.
