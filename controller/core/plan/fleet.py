@@ -15,6 +15,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
 from optimizer.billing import Charge, costs_per_hour
+from optimizer.fleet.components import components_of
 from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, Stage
 from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
@@ -310,12 +311,17 @@ def planned_together(
     beside = _beside_claims(problem, group, assessments, pools, budgets)
     if beside != problem:
         # What is claimed stops growth. So that the growth of one does not take what another has, each keeps of its
-        # present replicas what it would have without the claims.
+        # present replicas what it would have without the claims. Who shares nothing with what is claimed is planned
+        # as if there were no claims.
         there = {each.key: each.existing for each in group}
+        free = components_of(problem)
+        apart = {own.key for part in components_of(beside) if part in free for own in part.pipelines}
         problem = replace(
             beside,
             pipelines=tuple(
-                keeping(
+                own
+                if own.key in apart
+                else keeping(
                     own, {key: min(n, there[own.key].get(key, 0)) for key, n in plan.of(own.key).replicas().items()}
                 )
                 for own in beside.pipelines
@@ -344,10 +350,11 @@ def _beside_claims(
         return problem
     beside = Claims.beside(group, others, pools, budgets)
     money = problem.budget_per_hour
+    used = {placement.pool for _, _, placement in problem.placements()}
     return replace(
         problem,
         pools={
-            name: replace(pool, instances=beside.instances(name, pool.instances))
+            name: replace(pool, instances=beside.instances(name, pool.instances)) if name in used else pool
             for name, pool in problem.pools.items()
         },
         budget_per_hour=None if money is None else beside.money(money, None),

@@ -18,7 +18,7 @@ from controller.core.state.snapshot import (
     TargetState,
 )
 from controller.core.state.spec import BudgetSpec, LabelSelector, Mode, PipelineSpec, Target
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PoolName, Sla, StageName
 
 KEY = (StageName("asr"), PoolName("gpu"))
 PHANTOMS = {
@@ -143,3 +143,16 @@ def test_an_orphan_counts_for_the_fleet_its_group_and_its_pool() -> None:
     assert after(99, Policy(budget_per_hour=20.0))[0] == 12
     assert after(99, Policy(), budgeted(20.0))[0] == 12
     assert after(20, Policy())[0] == 12
+
+
+def test_who_shares_nothing_with_what_is_claimed_has_the_same_plan() -> None:
+    tight = replace(a_pipeline("good"), sla=Sla(latency_s=0.28))
+    own = a_state(tight, demand=120.0, replicas={KEY: 30})
+    elsewhere = a_spec(a_stage("asr", a_placement("cpu")), name="asks", mode=Mode.PAUSED)
+    asks = a_state(elsewhere, demand=1.0, replicas={(StageName("asr"), PoolName("cpu")): PHANTOMS["pending"]})
+    fleet = pools(a_pool("gpu", instances=40, ready=40), a_pool("cpu", instances=40, ready=40))
+    alone = decide(a_snapshot(own, fleet=fleet), Policy()).pipelines[0]
+    beside = decide(a_snapshot(own, asks, fleet=fleet), Policy()).pipelines
+    assert alone.plan is not None
+    assert alone.plan.steps
+    assert [each for each in beside if each.spec.name == "good"] == [alone]
