@@ -105,7 +105,7 @@ class ControlLoop:
         """Run a cycle every interval until `stop` is set; a failed cycle is logged and does not delay the next one."""
         due_s = time.monotonic()
         while not stop.is_set():
-            self._health.beat("cycle", max(60.0, _BEATS * self._policy.interval_s))
+            self._beat()
             started_s = time.monotonic()
             try:
                 with garbage_collected_afterwards():
@@ -133,7 +133,7 @@ class ControlLoop:
             observation = self._reader.observe()
         self._telemetry.left_out(taken())
         with self._timed("decide"):
-            contained = decide_contained(observation.snapshot, self._policy)
+            contained = decide_contained(observation.snapshot, self._policy, self._beat)
         for key, error in contained.failed.items():
             _LOG.error("%s: internal error; replicas left unchanged", key, exc_info=error)
         observation, decision = observation.of(contained), contained.decision
@@ -162,6 +162,9 @@ class ControlLoop:
         )
         self._health.ready()
         return decision, writes
+
+    def _beat(self) -> None:
+        self._health.beat("cycle", max(60.0, _BEATS * self._policy.interval_s))
 
     def _prepare(self) -> None:
         """List all resources if that is due, and measure the search speed once."""

@@ -277,6 +277,10 @@ def _plan(fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool) ->
             _with_replay(fleet, pipeline, shares[pipeline.key], plan)
             for pipeline, plan in zip(problem.pipelines, plans, strict=True)
         )
+    plans = tuple(
+        replace(plan, replay=replace(plan.replay, left_out=True)) if fleet.exhausted(pipeline) else plan
+        for pipeline, plan in zip(problem.pipelines, plans, strict=True)
+    )
     instances = {name: _instances(problem, plans, name) for name in supply.pools}
     return Plan(
         pipelines=plans,

@@ -13,6 +13,8 @@ from itertools import pairwise
 from math import ceil, fsum
 from typing import NewType
 
+from optimizer.runtime.effort import Account, Effort
+
 StageName = NewType("StageName", str)
 PoolName = NewType("PoolName", str)
 PipelineKey = NewType("PipelineKey", str)
@@ -450,7 +452,8 @@ class Problem:
     `switching_cost_per_hour` is charged for each replica by which an allocation differs from `Placement.current`, so
     that plans of equal cost do not alternate. The search counts this charge; the reported cost does not.
     `search_effort` limits the search in partial choices instead of seconds, so that the plan is the same on any
-    machine. With None the search takes as many as a proof needs, up to a fixed bound.
+    machine. With None the search takes as many as a proof needs, up to a fixed bound. `effort` has the accounts of the
+    decision that the problem is part of (None: work is not limited beyond `search_effort`).
     """
 
     pipelines: tuple[Pipeline, ...]
@@ -460,6 +463,7 @@ class Problem:
     switching_cost_per_hour: float = 0.0
     search_effort: int | None = None
     budgets: tuple[GroupBudget, ...] = ()
+    effort: Effort | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _require_at_least_0("budget_per_hour", self.budget_per_hour)
@@ -478,6 +482,11 @@ class Problem:
                 placement.pool,
                 f"must be one of {sorted(self.pools)}",
             )
+
+    @property
+    def joint(self) -> Account | None:
+        """Return the account of searches over several pipelines; None where work is not counted."""
+        return None if self.effort is None else self.effort.joint
 
     @property
     def counts_instances(self) -> bool:

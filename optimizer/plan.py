@@ -98,10 +98,13 @@ class ReplayCheck:
 
     `target_latency_s` is the target that replaced the SLA because replays missed the SLA; lower bound and gap refer to
     it. Where it equals the SLA, latencies were composed by `Composition.SUM`. None where the SLA was the target.
+
+    `left_out` says that there was no replay because the work for the pipeline had reached its limit.
     """
 
     latency_s: float | None = None
     target_latency_s: float | None = None
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,11 @@ class PipelinePlan:
     switching_cost_per_hour: float = 0.0
     replay: ReplayCheck = ReplayCheck()
     advice: Advice = Advice()
+
+    @property
+    def coarse(self) -> bool:
+        """Return whether the work for the pipeline reached its limit: a better plan was not excluded."""
+        return self.replay.left_out
 
     @property
     def sla_unreachable(self) -> bool:

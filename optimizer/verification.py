@@ -16,6 +16,7 @@ from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName
 from optimizer.overload.overload import Share
 from optimizer.plan import Limit, LimitKind
 from optimizer.replay.replay import Replayed, replay
+from optimizer.runtime.effort import REPLAY
 
 DOUBT = 0.5
 """A plan whose composed latency is below SLA / (1 + DOUBT) is not replayed.
@@ -77,15 +78,22 @@ def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
 def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
     """Return the replay of the demand that the plan serves; None where it is not needed or measured no latency.
 
+    None also where the account of the pipeline is exhausted.
+
     `doubted` says whether a replay is needed. The demand is first rounded up to three digits, so that loads that hardly
     differ share one replay. If that replay misses the SLA, the exact demand is replayed.
     """
-    return _replayed_share(pipeline, share) if doubted(fleet, pipeline, share) else None
+    if fleet.exhausted(pipeline) or not doubted(fleet, pipeline, share):
+        return None
+    return _replayed_share(fleet, pipeline, share)
 
 
-def _replayed_share(pipeline: Pipeline, share: Share) -> Replayed | None:
+def _replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
     answer = share.answer
     assert answer is not None
+    account = fleet.account(pipeline)
+    if account is not None:
+        account.charge(REPLAY)
     placed = tuple(
         (table.stage.name, placement.pool, replicas, batch)
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
@@ -129,13 +137,16 @@ def _queues_only(stage: Stage, running: Collection[tuple[StageName, PoolName]]) 
 
 
 def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, Miss]:
-    """Return the plans that need a replay (see `doubted`) and whose replay exceeds the SLA or measures no latency."""
+    """Return the plans that need a replay (see `doubted`) and whose replay exceeds the SLA or measures no latency.
+
+    The plan of a pipeline whose account is exhausted stays as it is.
+    """
     missed: dict[PipelineKey, Miss] = {}
     for pipeline in fleet.problem.pipelines:
         share = shares[pipeline.key]
-        if not doubted(fleet, pipeline, share):
+        if fleet.exhausted(pipeline) or not doubted(fleet, pipeline, share):
             continue
-        replayed = _replayed_share(pipeline, share)
+        replayed = _replayed_share(fleet, pipeline, share)
         if replayed is None or not replayed.keeps(pipeline.sla.latency_s):
             missed[pipeline.key] = Miss(pipeline=pipeline, replayed=replayed)
     return missed

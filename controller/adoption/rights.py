@@ -58,12 +58,13 @@ _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("apps", ("deployments/scale", "statefulsets/scale"), ("get", "patch")),
     ("apps", ("deployments", "statefulsets"), ("list", "watch")),
     ("", ("nodes",), ("list", "watch")),
-    ("", ("namespaces",), ("list",)),
+    ("", ("namespaces",), ("list", "watch")),
     ("", ("pods",), ("list", "watch", "patch")),
     ("", ("events",), ("create", "list")),
-    ("karpenter.sh", ("nodepools", "nodeclaims"), ("list",)),
-    ("autoscaling", ("horizontalpodautoscalers",), ("list",)),
-    ("keda.sh", ("scaledobjects",), ("list",)),
+    ("karpenter.sh", ("nodepools", "nodeclaims"), ("list", "watch")),
+    ("autoscaling", ("horizontalpodautoscalers",), ("list", "watch")),
+    ("keda.sh", ("scaledobjects",), ("list", "watch")),
+    ("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list", "watch")),
 )
 """The rules of the operator's ClusterRole: API group, resources, verbs."""
 

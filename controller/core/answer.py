@@ -163,13 +163,15 @@ def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
             continue
         stated, match = placement.stated_per_instance, target.match
         counted = placement.prior.per_instance if stated is not None else None
-        if match.outside or counted is not None or match.fits == 0:
+        resized_by = assessment.state.resizers.get(key)
+        if match.outside or counted is not None or match.fits == 0 or resized_by:
             yield Mismatch(
                 stage=key[0],
                 pool=key[1],
                 outside=match.outside,
                 per_instance=placement.prior.per_instance if stated is None else stated,
                 fits=0 if match.fits == 0 else counted,
+                resized_by=resized_by,
             )
 
 

@@ -1,7 +1,7 @@
 """Decides without the pipelines on which `decide` fails, so that an internal error stops one pipeline, not all."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.cycle import decide
@@ -24,26 +24,30 @@ class Contained:
     failed: Mapping[PipelineKey, Exception]
 
 
-def decide_contained(snapshot: Snapshot, policy: Policy) -> Contained:
+def decide_contained(snapshot: Snapshot, policy: Policy, beat: Callable[[], None] | None = None) -> Contained:
     """Return the decision for `snapshot`, without the pipelines on which `decide` fails even alone.
 
-    The replicas of these pipelines stay unchanged, and count as unaccounted.
+    The replicas of these pipelines stay unchanged, and count as unaccounted. `beat` is called while plans are searched.
 
     Raises:
         Exception: the error of `decide`, if no pipeline fails alone, if more than `_MOST` do, or if the rest fails.
     """
     try:
-        return Contained(snapshot=snapshot, decision=decide(snapshot, policy), failed={})
+        return Contained(snapshot=snapshot, decision=decide(snapshot, policy, beat=beat), failed={})
     except Exception as error:
-        failed = _failing(snapshot, snapshot.pipelines, policy, error)
+        failed = _failing(snapshot, snapshot.pipelines, policy, error, beat)
         if not failed or len(failed) > _MOST:
             raise
     rest = _only(snapshot, [state for state in snapshot.pipelines if state.spec.key not in failed])
-    return Contained(snapshot=rest, decision=decide(rest, policy), failed=failed)
+    return Contained(snapshot=rest, decision=decide(rest, policy, beat=beat), failed=failed)
 
 
 def _failing(
-    snapshot: Snapshot, states: Sequence[PipelineState], policy: Policy, error: Exception
+    snapshot: Snapshot,
+    states: Sequence[PipelineState],
+    policy: Policy,
+    error: Exception,
+    beat: Callable[[], None] | None,
 ) -> dict[PipelineKey, Exception]:
     """Return the pipelines of `states` that fail alone; together they raised `error`. Stops soon after `_MOST`."""
     if len(states) == 1:
@@ -53,9 +57,9 @@ def _failing(
     for half in (states[:middle], states[middle:]):
         if half and len(failed) <= _MOST:
             try:
-                decide(_only(snapshot, half), policy)
+                decide(_only(snapshot, half), policy, beat=beat)
             except Exception as own:  # noqa: BLE001 -- any error is attributed and reported
-                failed |= _failing(snapshot, half, policy, own)
+                failed |= _failing(snapshot, half, policy, own, beat)
     return failed
 
 

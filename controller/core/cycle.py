@@ -1,5 +1,6 @@
 """One cycle: makes a decision from a snapshot. Every step is a pure function."""
 
+from collections.abc import Callable
 from functools import partial
 
 from controller.core.act.goals import find_goals
@@ -19,17 +20,21 @@ from controller.core.plan.caps import excused
 from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
 from controller.core.plan.floors import Room, raise_plans
 from controller.core.plan.following import following
-from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns, replanned_apart
+from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns, plan_size, replanned_apart
 from controller.core.plan.ledger import ledger_of
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
+from optimizer.runtime.effort import Effort
 
 
-def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> Decision:
+def decide(
+    snapshot: Snapshot, policy: Policy, without: str | None = None, beat: Callable[[], None] | None = None
+) -> Decision:
     """Return the decision for `snapshot` under `policy`. The same input gives the same decision.
 
-    `without` names a mechanism to leave out, to see what it does; the operator leaves none out.
+    `without` names a mechanism to leave out, to see what it does; the operator leaves none out. `beat` is called while
+    plans are searched.
     """
     # Assess: what the snapshot means for each pipeline.
     snapshot = with_learned_numbers(with_overrides(snapshot, policy))
@@ -38,6 +43,7 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     assessments = with_shared_stages(
         tuple(assess(state, snapshot, policy, launches_s=launches, shared=shared) for state in snapshot.pipelines)
     )
+    keys = [each.key for each in assessments]
     # Bound: what each mechanism allows, and the plan inside that.
     availability = find_availability(snapshot, frozenset(each.key for each in assessments if not each.acting))
     assessments = with_bounds(assessments, snapshot, availability, policy, without)
@@ -47,11 +53,12 @@ def decide(snapshot: Snapshot, policy: Policy, without: str | None = None) -> De
     )
     excuse = excused(assessments, present, pools, now_s)
     assessments, within, groups = excuse.assessed(assessments), excuse.policy(policy), excuse.budgets(budgets)
-    if len(assessments) > AT_ONCE:
-        fleet = plan_in_turns(assessments, pools, within, now_s, groups)
-        replan = partial(replanned_apart, fleet, assessments, pools, within, groups)
+    effort = None if policy.search_effort is None else Effort.shared(policy.search_effort, keys, beat)
+    if sum(map(plan_size, assessments)) > AT_ONCE:
+        fleet = plan_in_turns(assessments, pools, within, now_s, groups, effort)
+        replan = partial(replanned_apart, fleet, assessments, pools, within, groups, effort)
     else:
-        fleet = plan_fleet(assessments, pools, within, groups)
+        fleet = plan_fleet(assessments, pools, within, groups, effort)
         replan = partial(replanned, fleet, assessments, within)
     ledger = ledger_of(
         assessments,

@@ -1,4 +1,4 @@
-"""Watches the workloads, pods and nodes of the cluster, so that a cycle reads them from memory.
+"""Watches what a cycle reads of the cluster, so that it is read from memory: workloads, pods, nodes and autoscalers.
 
 At 5,000 pipelines, reading each workload and its pods would take 40,000 requests per cycle.
 """
@@ -12,6 +12,9 @@ from typing import Any, Self, TypeVar
 from controller.core.state.spec import Target
 from controller.kube.gateway import (
     DEPLOYMENTS,
+    NAMESPACES,
+    NODE_CLAIMS,
+    NODE_POOLS,
     NODES,
     PODS,
     STATEFUL_SETS,
@@ -22,7 +25,9 @@ from controller.kube.gateway import (
     Resource,
     Scale,
 )
+from controller.kube.karpenter import kept_node_claim, kept_node_pool
 from controller.kube.matching import Pods, Workload, kept_node, kept_pod, kept_workload
+from controller.kube.other_writers import OTHER_WRITERS
 from controller.kube.store import Key
 from controller.kube.watch import EVERYTHING, Watch
 
@@ -34,18 +39,43 @@ _UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 T = TypeVar("T")
 
 
+def kept_namespace(namespace: Json) -> Json:
+    """Return what is read of a Namespace: its name and its labels."""
+    metadata = namespace["metadata"]
+    return {"name": metadata["name"], "labels": metadata.get("labels") or {}}
+
+
+_OF_CLUSTER: Mapping[Resource, Callable[[Json], Any]] = {
+    NAMESPACES: kept_namespace,
+    NODE_POOLS: kept_node_pool,
+    NODE_CLAIMS: kept_node_claim,
+}
+
+
 class View:
-    """The workloads, pods and nodes at one moment; a kind that may be outdated raises its error when it is read."""
+    """The objects that are watched, at one moment; a kind that may be outdated raises its error when it is read."""
 
     def __init__(
         self,
         workloads: Mapping[Resource, Mapping[Key, Workload] | KubeError],
         pods: Pods | KubeError,
         nodes: Mapping[Key, Json] | KubeError,
+        others: Mapping[Resource, Mapping[Key, Any] | KubeError] | None = None,
     ) -> None:
         self._workloads = workloads
         self._pods = pods
         self._nodes = nodes
+        self._others = others or {}
+
+    def others(self, kind: Resource) -> Sequence[Any]:
+        """Return what is kept of all objects of `kind`: Namespaces, those of Karpenter, and `OTHER_WRITERS`.
+
+        Raises:
+            NotFound: the kind is not installed.
+            KubeError: the objects may be outdated.
+        """
+        found = _read(self._others.get(kind, NotFound(f"{kind.plural} are not watched")))
+        return [kept for kept in found.values() if kept is not None]
 
     def nodes(self) -> Sequence[Json]:
         """Return all nodes.
@@ -72,7 +102,7 @@ class View:
 
 
 class Cluster:
-    """Watches workloads, pods and nodes while its context is entered; without a context, `resync` lists them once."""
+    """Watches what a cycle reads while its context is entered; without a context, `resync` lists it once."""
 
     def __init__(
         self,
@@ -82,8 +112,9 @@ class Cluster:
         beat: Callable[[str], None] = lambda _: None,
         died: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare to watch all nodes, and the workloads and pods in `namespaces`, or in all if that is empty.
+        """Prepare to watch what is in no namespace, and the workloads, pods and other writers in `namespaces`.
 
+        Without `namespaces` it is those of all. A kind that is not installed is looked for again now and then.
         `beat` is called repeatedly with the name of each running watch, `died` with the kind of one that has ended
         unexpectedly.
         """
@@ -96,6 +127,8 @@ class Cluster:
         self._workloads = {
             kind: {scope: self._watch(kind, kept_workload, scope) for scope in scopes} for kind in _WATCHED.values()
         }
+        self._others = {kind: [self._watch(kind, keep, None)] for kind, keep in _OF_CLUSTER.items()}
+        self._others |= {kind: [self._watch(kind, keep, s) for s in scopes] for kind, keep in OTHER_WRITERS.items()}
         self._stop = threading.Event()
 
     def view(self) -> View:
@@ -105,6 +138,7 @@ class Cluster:
             workloads={kind: _merged(list(watches.values())) for kind, watches in self._workloads.items()},
             pods=pods if isinstance(pods, KubeError) else Pods(pods.values()),
             nodes=_merged(self._nodes),
+            others={kind: _merged(watches) for kind, watches in self._others.items()},
         )
 
     def written(self, namespace: str, target: Target, scale: Scale) -> None:
@@ -153,7 +187,8 @@ class Cluster:
 
     def _watches(self) -> Sequence[Watch[Any]]:
         workloads = [watch for watches in self._workloads.values() for watch in watches.values()]
-        return [*self._nodes, *workloads, *self._pods]
+        others = [watch for watches in self._others.values() for watch in watches]
+        return [*self._nodes, *workloads, *self._pods, *others]
 
 
 def _merged(watches: Sequence[Watch[T]]) -> Mapping[Key, T] | KubeError:

@@ -138,6 +138,7 @@ LEASES = Resource(api_version="coordination.k8s.io/v1", plural="leases")
 AUTOSCALERS = Resource(api_version="autoscaling/v2", plural="horizontalpodautoscalers")
 NODE_POOLS = Resource(api_version="karpenter.sh/v1", plural="nodepools", namespaced=False)
 NODE_CLAIMS = Resource(api_version="karpenter.sh/v1", plural="nodeclaims", namespaced=False)
+VERTICAL_AUTOSCALERS = Resource(api_version="autoscaling.k8s.io/v1", plural="verticalpodautoscalers")
 SCALED_OBJECTS = Resource(api_version="keda.sh/v1alpha1", plural="scaledobjects")
 
 

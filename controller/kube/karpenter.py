@@ -10,7 +10,7 @@ or `ScaleUpFailed` about its status, a ConfigMap in kube-system.
 import logging
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
@@ -19,7 +19,7 @@ from controller.adoption.amounts import Amounts, amounts
 from controller.core.state.provider_errors import ProviderError, classify
 from controller.core.state.snapshot import ExpectedNode, LaunchFailure, NodePoolProblem, NodePoolState
 from controller.core.state.spec import Target
-from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound
+from controller.kube.gateway import EVENTS, NODE_CLAIMS, NODE_POOLS, Gateway, Json, KubeError, NotFound, Resource
 from controller.kube.readable import left_out, readable
 from controller.kube.workloads import condition, seconds
 
@@ -70,11 +70,10 @@ class Karpenter:
         self._events: dict[tuple[str, str], Sequence[Json]] = {}
         self._problems: dict[str, str] = {}
 
-    def refresh(self) -> None:
-        """List NodePools and NodeClaims; if that fails, the last known ones stay."""
+    def refresh(self, watched: Callable[[Resource], Iterable[Json]]) -> None:
+        """Take the present NodePools and NodeClaims; if they are not known at present, the last known ones stay."""
         try:
-            pools = self._gateway.list_all(NODE_POOLS).items
-            claims = self._gateway.list_all(NODE_CLAIMS).items
+            pools, claims = watched(NODE_POOLS), watched(NODE_CLAIMS)
         except NotFound as error:
             self._read = _Read(problem=NodePoolProblem.NOT_FOUND, detail=f"Karpenter is not installed: {error}")
         except KubeError as error:
@@ -186,6 +185,29 @@ class Karpenter:
             items = (event for page in pages for event in page.items)
             self._events[namespace, fields] = readable("Event", items, _kept_event)
         return self._events.get((namespace, fields), ())
+
+
+def kept_node_pool(node_pool: Json) -> Json:
+    """Return what is read of a NodePool: its name and its limits."""
+    limits = (node_pool.get("spec") or {}).get("limits")
+    return {"metadata": {"name": node_pool["metadata"]["name"]}, "spec": {"limits": limits}}
+
+
+def kept_node_claim(claim: Json) -> Json:
+    """Return what is read of a NodeClaim."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    conditions = (
+        {**_only(each, "type", "status", "reason", "lastTransitionTime"), "message": _message(each)}
+        for each in status.get("conditions") or ()
+    )
+    return {
+        "metadata": _only(metadata, "name", "creationTimestamp", "deletionTimestamp", "labels"),
+        "status": {**_only(status, "providerID", "nodeName", "capacity"), "conditions": list(conditions)},
+    }
+
+
+def _only(of: Json, *keys: str) -> Json:
+    return {key: of[key] for key in keys if key in of}
 
 
 def _kept_event(event: Json) -> Json:

@@ -1,19 +1,24 @@
-"""Tracks what sets the replicas of workloads: Sluice's own writes, refused writes, and other autoscalers."""
+"""Tracks what changes workloads: Sluice's own writes, refused writes, and the autoscalers of others."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from controller.core.state.snapshot import TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementKey, Target
 from controller.kube.actuator import Write, WriteOutcome
-from controller.kube.followers import followed
-from controller.kube.gateway import AUTOSCALERS, SCALED_OBJECTS, Gateway, Json, KubeError, NotFound, Resource
+from controller.kube.followers import Followed, followed
+from controller.kube.gateway import (
+    AUTOSCALERS,
+    SCALED_OBJECTS,
+    VERTICAL_AUTOSCALERS,
+    Json,
+    KubeError,
+    NotFound,
+    Resource,
+)
 from controller.kube.readable import readable
 from optimizer.model import PipelineKey
-
-AUTOSCALER_KINDS: Mapping[Resource, str] = {AUTOSCALERS: "HorizontalPodAutoscaler", SCALED_OBJECTS: "ScaledObject"}
 
 _LOG = logging.getLogger(__name__)
 _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
@@ -21,41 +26,36 @@ _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, Writ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Autoscaler:
-    """An autoscaler as `Kind/name`, what shows what it follows, and the ScaledObject that it was made for, if any."""
+class OtherWriter:
+    """An object of another controller as `Kind/name`, and the namespace and the workload that it is about (`of`).
+
+    `made_for` is the ScaledObject that KEDA made it for, if any; `follows` what sets the replicas, if that is Sluice's
+    recommendation and nothing else.
+    """
 
     name: str
-    item: Json
-    made_for: str | None
-
-    def follows(self, spec: PipelineSpec, key: PlacementKey) -> bool:
-        """Return whether it sets the replicas that Sluice recommends for the placement `key`."""
-        found = next(iter(readable(self.name.partition("/")[0], [self.item], followed)), None)
-        return found is not None and found.is_of(spec, key)
+    of: tuple[str, Target]
+    made_for: str | None = None
+    follows: Followed | None = None
 
 
 class Ownership:
-    """Knows the outcomes of Sluice's writes in earlier cycles, and the other autoscalers of the cluster."""
+    """Knows the outcomes of Sluice's writes in earlier cycles, and what else changes workloads of the cluster."""
 
-    def __init__(self, gateway: Gateway, namespaces: tuple[str, ...] = ()) -> None:
-        """Look for other autoscalers in `namespaces`, or in all if that is empty."""
-        self._gateway = gateway
-        self._scopes = namespaces or (None,)
+    def __init__(self) -> None:
         self._written: dict[tuple[PipelineKey, PlacementKey], int] = {}
         self._refused: dict[tuple[PipelineKey, PlacementKey], str] = {}
-        self._autoscalers: dict[Resource, Mapping[tuple[str, Target], _Autoscaler]] = {}
+        self._others: dict[Resource, Mapping[tuple[str, Target], OtherWriter]] = {}
         self._problems: dict[Resource, str] = {}
 
-    def refresh(self) -> None:
-        """List HorizontalPodAutoscalers and ScaledObjects; a kind that cannot be listed keeps the last known ones."""
-        for resource, kind in AUTOSCALER_KINDS.items():
+    def refresh(self, watched: Callable[[Resource], Iterable[OtherWriter]]) -> None:
+        """Take the present other writers of each kind; of a kind that is not known at present, the last known stay."""
+        for resource in OTHER_WRITERS:
             try:
-                items = [item for scope in self._scopes for item in self._gateway.list_all(resource, scope).items]
-                found = readable(kind, items, partial(_targeted, kind))
-                self._autoscalers[resource] = dict(found)
+                self._others[resource] = {each.of: each for each in watched(resource)}
                 self._problems.pop(resource, None)
             except NotFound:  # the kind is not installed
-                self._autoscalers[resource] = {}
+                self._others[resource] = {}
             except KubeError as error:
                 if self._problems.get(resource) != str(error):
                     _LOG.warning("cannot list %s; conflicts with new ones are not detected: %s", resource.plural, error)
@@ -98,39 +98,78 @@ class Ownership:
 
         They are named as `Kind/name`.
         """
-        return {key: each.name for key, each in self._on(spec) if not each.follows(spec, key)}
+        return {key: each.name for key, each in self._on(spec, _OF_REPLICAS) if not _follows(each, spec, key)}
 
     def followers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
         """Return, by placement, the autoscalers that set the replicas which Sluice recommends, as `Kind/name`."""
-        return {key: each.name for key, each in self._on(spec) if each.follows(spec, key)}
+        return {key: each.name for key, each in self._on(spec, _OF_REPLICAS) if _follows(each, spec, key)}
 
-    def _on(self, spec: PipelineSpec) -> Iterator[tuple[PlacementKey, _Autoscaler]]:
-        """Yield the autoscalers of the pipeline's own placements, without those that KEDA made for a ScaledObject."""
+    def resizers(self, spec: PipelineSpec) -> Mapping[PlacementKey, str]:
+        """Return, by placement, what changes the requests of the pipeline's pods, as `Kind/name`."""
+        return {key: each.name for key, each in self._on(spec, (VERTICAL_AUTOSCALERS,))}
+
+    def _on(self, spec: PipelineSpec, kinds: Iterable[Resource]) -> Iterator[tuple[PlacementKey, OtherWriter]]:
+        """Yield the writers of the pipeline's own placements, without those that KEDA made for a ScaledObject."""
+        known = [self._others[kind] for kind in kinds if kind in self._others]
         for key, placement in spec.placements().items():
             if key[0] in spec.borrowed:
                 continue
             at = spec.namespace, placement.target
-            found = [by_target[at] for by_target in self._autoscalers.values() if at in by_target]
+            found = [by_target[at] for by_target in known if at in by_target]
             names = {each.name for each in found}
             yield from ((key, each) for each in found if each.made_for not in names)
 
 
-def _targeted(kind: str, item: Json) -> tuple[tuple[str, Target], _Autoscaler]:
-    """Return the workload that an autoscaler scales, and the autoscaler; what it follows is read when that matters."""
+def _follows(writer: OtherWriter, spec: PipelineSpec, key: PlacementKey) -> bool:
+    return writer.follows is not None and writer.follows.is_of(spec, key)
+
+
+def kept_autoscaler(item: Json) -> OtherWriter:
+    """Return what is kept of a HorizontalPodAutoscaler."""
+    return _scaling("HorizontalPodAutoscaler", item)
+
+
+def kept_scaled_object(item: Json) -> OtherWriter:
+    """Return what is kept of a ScaledObject."""
+    return _scaling("ScaledObject", item)
+
+
+def kept_vertical_autoscaler(item: Json) -> OtherWriter | None:
+    """Return what is kept of a VerticalPodAutoscaler, None for one that only recommends."""
+    spec, metadata = item["spec"], item["metadata"]
+    if (spec.get("updatePolicy") or {}).get("updateMode") == "Off":
+        return None
+    return OtherWriter(
+        name=f"VerticalPodAutoscaler/{metadata['name']}", of=(metadata["namespace"], _target(spec.get("targetRef")))
+    )
+
+
+def _scaling(kind: str, item: Json) -> OtherWriter:
     owners = item["metadata"].get("ownerReferences") or ()
     made_for = next((f"ScaledObject/{owner['name']}" for owner in owners if owner.get("kind") == "ScaledObject"), None)
-    spec = item.get("spec") or {}
-    kept = {"spec": {part: spec[part] for part in ("triggers", "metrics") if part in spec}}
     name = f"{kind}/{item['metadata']['name']}"
-    return scaled_target(item), _Autoscaler(name=name, item=kept, made_for=made_for)
+    follows = next(iter(readable(kind, [item], followed)), None)
+    return OtherWriter(name=name, of=scaled_target(item), made_for=made_for, follows=follows)
 
 
 def scaled_target(autoscaler: Json) -> tuple[str, Target]:
     """Return the namespace and the target of an autoscaler; KEDA's default kind of a target is Deployment."""
-    target = autoscaler.get("spec", {}).get("scaleTargetRef", {})
-    scaled = Target(
-        api_version=target.get("apiVersion") or "apps/v1",
-        kind=target.get("kind") or "Deployment",
-        name=target.get("name", ""),
+    return autoscaler["metadata"]["namespace"], _target(autoscaler.get("spec", {}).get("scaleTargetRef"))
+
+
+def _target(reference: Json | None) -> Target:
+    named = reference or {}
+    return Target(
+        api_version=named.get("apiVersion") or "apps/v1",
+        kind=named.get("kind") or "Deployment",
+        name=named.get("name", ""),
     )
-    return autoscaler["metadata"]["namespace"], scaled
+
+
+OTHER_WRITERS: Mapping[Resource, Callable[[Json], OtherWriter | None]] = {
+    AUTOSCALERS: kept_autoscaler,
+    SCALED_OBJECTS: kept_scaled_object,
+    VERTICAL_AUTOSCALERS: kept_vertical_autoscaler,
+}
+"""The kinds of objects that change workloads, and what is kept of each object."""
+_OF_REPLICAS = (AUTOSCALERS, SCALED_OBJECTS)

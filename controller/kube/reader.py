@@ -356,7 +356,7 @@ class Reader:
         self._crash_loops = CrashLoops()
         self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
-        self.ownership = Ownership(gateway, resources.namespaces)
+        self.ownership = Ownership()
         self._last_nodes: Sequence[Json] = ()
         self._last_namespaces: dict[str, frozenset[str]] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
@@ -398,7 +398,7 @@ class Reader:
             specs = [spec for spec, _ in pipelines]
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
-        self.ownership.refresh()
+        self.ownership.refresh(view.others)
         self._crash_loops.forget_before(now_s - KEPT_S)
         self._kubelet_clocks.forget_before(now_s - KEPT_S)
         resources = {resource.uid: resource for _, resource in pipelines}
@@ -413,7 +413,7 @@ class Reader:
         workloads = self._with_refusals(specs, resources, workloads, now_s)
         elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
         if any(spec.node_pool is not None for spec, _ in pools):
-            self._karpenter.refresh()
+            self._karpenter.refresh(view.others)
         workloads, failures = self._with_expected_nodes(workloads, elastic, made_by_groups(by_name.values()))
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
@@ -450,7 +450,7 @@ class Reader:
                 )
                 for spec, resource in pools
             },
-            budgets=self._budget_states(budgets),
+            budgets=self._budget_states(budgets, view),
         )
         return Observation(
             snapshot=snapshot,
@@ -463,25 +463,21 @@ class Reader:
             invalid_budgets=invalid_budgets,
         )
 
-    def _budget_states(self, budgets: Sequence[tuple[BudgetSpec, KeptResource, str]]) -> tuple[BudgetState, ...]:
+    def _budget_states(
+        self, budgets: Sequence[tuple[BudgetSpec, KeptResource, str]], view: View
+    ) -> tuple[BudgetState, ...]:
         """Return each ComputeBudget with its namespaces; if they cannot be read, with the last known ones.
 
-        The API server selects them: of thousands of namespaces only those are sent, once for each selector. After a
-        restart, the last known ones are those of the status.
+        After a restart, the last known ones are those of the status.
         """
         states = []
-        selected: dict[str, frozenset[str] | KubeError] = {}
         for spec, resource, problem in budgets:
-            selector = str(spec.selector)
-            if selector not in selected:
-                try:
-                    found = self._gateway.list_all(NAMESPACES, None, selector or None).items
-                    selected[selector] = frozenset(each["metadata"]["name"] for each in found)
-                except KubeError as error:
-                    selected[selector] = error
-            known, unread = selected[selector], ""
-            if isinstance(known, KubeError):
-                unread = str(known)
+            unread = ""
+            try:
+                namespaces = view.others(NAMESPACES)
+                known = frozenset(each["name"] for each in namespaces if spec.selector.matches(each["labels"]))
+            except KubeError as error:
+                unread = str(error)
                 stored = frozenset(resource.status().get("namespaces") or ())
                 known = self._last_namespaces.get(spec.uid, stored)
             states.append(BudgetState(spec=spec, namespaces=known, unread=unread, problem=problem))
@@ -677,6 +673,7 @@ class Reader:
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
             followers=self.ownership.followers(spec),
+            resizers=self.ownership.resizers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
             planned=self._carried.planned(spec, resource),
         )

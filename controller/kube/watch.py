@@ -17,7 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from controller.kube.gateway import EventStream, Expired, Gateway, Json, KubeError, Listing, Resource, Unavailable
+from controller.kube.gateway import (
+    EventStream,
+    Expired,
+    Gateway,
+    Json,
+    KubeError,
+    Listing,
+    NotFound,
+    Resource,
+    Unavailable,
+)
 from controller.kube.store import Key, Store
 
 T = TypeVar("T")
@@ -31,6 +41,8 @@ _BRIEF_S = 3.0
 _FIRST_S = 30.0
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 _PAUSES_S = (0.2, 2.0)  # after the first failure, and at most
+_ABSENT_S = 20.0
+"""How often a kind is looked for that is not installed."""
 _AT_ONCE_S = 1.0
 """A stream that ends within this time without an event counts as failed; repeating it at once would be a hot loop."""
 
@@ -132,13 +144,22 @@ class Watch(Generic[T]):
             except KubeError as error:
                 if stop.is_set():
                     return
-                if str(self._problem) != str(error):
+                if str(self._problem) != str(error) and not isinstance(error, NotFound):
                     _LOG.warning("watch of %s failed, retrying: %s", self.resource.plural, error)
                 self._problem = error
+                if isinstance(error, NotFound):
+                    self._look_again(stop)
+                    continue
             if self._progressed:
                 pause_s = shortest_s
             stop.wait(pause_s)
             pause_s = min(longest_s, 2 * pause_s)
+
+    def _look_again(self, stop: threading.Event) -> None:
+        """Wait before looking for a kind that is not installed."""
+        due_s = self._monotonic() + _ABSENT_S
+        while not stop.wait(1.0) and self._monotonic() < due_s:
+            self._beat()
 
     def interrupt(self) -> None:
         """Interrupt the request of `follow`, so that it notices at once that `stop` is set."""

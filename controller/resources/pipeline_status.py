@@ -179,7 +179,7 @@ class PipelineStatus(Part):
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
     Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    Shedding."""
+    Shedding, PlannedInFull."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

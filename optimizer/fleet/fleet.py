@@ -13,6 +13,7 @@ from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
 from optimizer.model import Basis, Composition, Pipeline, PipelineKey, Problem
 from optimizer.runtime.cache import BoundedCache
+from optimizer.runtime.effort import TABLE, Account
 from optimizer.search.exact import lower_bound, solve
 from optimizer.search.greedy import cheapest, search
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem, Walk, with_row
@@ -128,6 +129,15 @@ class Fleet:
         self._bounds: dict[tuple[PipelineKey, ...], float] = {}
         self.pool_prices: Array | None = pool_prices
 
+    def account(self, pipeline: Pipeline) -> Account | None:
+        """Return the account of the work for `pipeline`; None where work is not counted."""
+        return None if self.problem.effort is None else self.problem.effort.own.get(pipeline.key)
+
+    def exhausted(self, pipeline: Pipeline) -> bool:
+        """Return whether nothing is left in the account of `pipeline`."""
+        account = self.account(pipeline)
+        return account is not None and account.exhausted
+
     def supply_for(self, pipeline: Pipeline) -> Supply:
         """Return the supply at the prices with which the pipeline is searched.
 
@@ -151,9 +161,13 @@ class Fleet:
             pools = supply.pools, *(a.tobytes() for a in (supply.prices_per_hour, supply.units_per_instance))
             anonymous = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
             value = anonymous, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
-            self._subproblems[key] = _SUBPROBLEMS.get(value) or _SUBPROBLEMS.put(
+            account = self.account(pipeline)
+            if account is not None:
+                account.charge(sum(TABLE * len(stage.placements) ** 2 for stage in pipeline.stages))
+            found = _SUBPROBLEMS.get(value) or _SUBPROBLEMS.put(
                 value, self._subproblem(pipeline, share, mixing, target)
             )
+            self._subproblems[key] = found.charging(account)
         return self._subproblems[key]
 
     def _subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Subproblem:
@@ -246,6 +260,7 @@ class Fleet:
                 subproblems,
                 self.supply.limits,
                 search_effort=self.problem.search_effort,
+                account=self.problem.joint,
                 start=self.pool_prices,
                 prove=False,
             )
@@ -257,7 +272,11 @@ class Fleet:
         if len(subproblems) < 2 or apart >= cost - TOLERANCE:
             return min(apart, cost) if np.isfinite(apart) else None
         shared = share_pools(
-            subproblems, self.supply.limits, search_effort=self.problem.search_effort, start=self.pool_prices
+            subproblems,
+            self.supply.limits,
+            search_effort=self.problem.search_effort,
+            account=self.problem.joint,
+            start=self.pool_prices,
         )
         bound = max(apart, shared.bound) if np.isfinite(shared.bound) else apart
         return min(bound, cost)
@@ -282,6 +301,7 @@ class Fleet:
             budget_per_hour=budget_per_hour if self.problem.switching_cost_per_hour else np.inf,
             start=self.pool_prices,
             search_effort=self.problem.search_effort,
+            account=self.problem.joint,
             prove=exact,
         )
         choices, bound = shared.choices, shared.bound

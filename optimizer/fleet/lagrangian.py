@@ -26,6 +26,7 @@ from optimizer.fleet.columns import RANK, Form, Found, Options, Query, list_colu
 from optimizer.model import Composition, StageName
 from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.compiled import compiled
+from optimizer.runtime.effort import Account
 from optimizer.search.exact import Solution, solve
 from optimizer.search.subproblem import TOLERANCE, Choice, Flat, Subproblem
 
@@ -175,6 +176,7 @@ def share_pools(
     budget_per_hour: float = np.inf,
     start: Array | None = None,
     search_effort: int | None = None,
+    account: Account | None = None,
     prove: bool = True,
 ) -> Shared:
     """Return how `subproblems` share the `capacity` at least price.
@@ -182,19 +184,25 @@ def share_pools(
     `own_budgets` are the budgets of each pipeline, `budget_per_hour` that of all together, in USD. `group_budgets` (G,)
     are those of groups, and `members` (P, G) says which pipeline is in which group. `start` (K,) are
     unit prices from which the search starts; the prices of a similar fleet save most of the work. When the work,
-    counted in partial plans, exceeds `search_effort` (None: `WORK_LIMIT`), the best so far is returned. Without `prove`
-    the first choices that fit are returned, after changes of one pipeline at a time that lower the price.
+    counted in partial plans, exceeds `search_effort` (None: `WORK_LIMIT`) or what is left in `account`, the best so far
+    is returned. Without `prove` the first choices that fit are returned, after changes of one pipeline at a time that
+    lower the price.
     """
     nothing = Shared(choices=None, bound=np.inf, unit_prices=np.zeros(len(capacity)), work=0)
     if any(len(table) == 0 for subproblem in subproblems for table in subproblem.tables):
         return nothing
     limit = WORK_LIMIT if search_effort is None else search_effort
+    if account is not None:
+        limit = min(limit, account.left)
     groups = np.zeros(0) if group_budgets is None else group_budgets
     members = np.zeros((len(subproblems), 0), dtype=np.bool_) if members is None else members
     own = np.array(own_budgets or [np.inf] * len(subproblems))
     pipelines = _Pipelines.of(subproblems, own, members, budget_per_hour)
     search = _Search(pipelines, len(capacity), np.concatenate((capacity, groups, [budget_per_hour])), limit)
-    return search.run(start, prove)
+    shared = search.run(start, prove)
+    if account is not None:
+        account.charge(shared.work)
+    return shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

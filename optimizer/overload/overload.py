@@ -6,7 +6,7 @@ possible are served in full; the shares of the others are raised together. The s
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, frexp, inf, isfinite, log
+from math import ceil, floor, frexp, inf, isfinite, isqrt, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +115,10 @@ def blame(
     """
     pipeline, share = what_if.pipeline, min(share, 1.0)
     money = max(0.0, min(budget_per_hour, own_budget(pipeline)))
+    if what_if.given_up:
+        # Nothing is searched any more: money is what planned pipelines mostly lack, then the fullest pool.
+        left = {limit: capacity[what_if.column(limit)] for limit in _pool_limits(pipeline)}
+        return BUDGET if isfinite(money) else min(left, key=lambda limit: left[limit])
 
     def servable(lifted: Collection[Limit]) -> bool:
         at_most = inf if BUDGET in lifted else money
@@ -424,7 +428,8 @@ def _raise_together(state: _State, active: Sequence[Pipeline], low: int) -> tupl
             found.update(answers)
         return answers is not None
 
-    level = _highest(low, RESOLUTION, reaches)
+    coarse = any(state.fleet.exhausted(pipeline) for pipeline in active)
+    level = _highest(low, RESOLUTION, reaches, geometric=coarse)
     for pipeline in active if found else ():
         state.keep(pipeline, level / RESOLUTION, found[pipeline.key])
     return level, bool(found)
@@ -476,7 +481,7 @@ def _raise(state: _State, pipeline: Pipeline, unit: float, *, below: int, mix: b
         high = low + 1
     elif low:
         low += 1
-    level = _highest(low, high, reaches)
+    level = _highest(low, high, reaches, geometric=state.fleet.exhausted(pipeline))
     if mix and reaches(level + 1, Mixing.ANY):
         level, step = level + 1, 1
         while level + step <= below and reaches(level + step, Mixing.ANY):
@@ -508,11 +513,12 @@ def _near(guess: int, low: int, high: int, reaches: Callable[[int], bool]) -> tu
     return low, high
 
 
-def _highest(low: int, high: int, reaches: Callable[[int], bool]) -> int:
+def _highest(low: int, high: int, reaches: Callable[[int], bool], *, geometric: bool = False) -> int:
     """Return the highest level from `low` to `high` - 1 that is reached; `low` itself is not tried.
 
     Level `low` + 1 is tried first: often no load can be served at all, and then one search shows that. The last call
-    of `reaches` that returned True was for the level returned.
+    of `reaches` that returned True was for the level returned. With `geometric`, the level between two others is their
+    geometric mean: a few trials then come near any level, in proportion to it.
     """
     middle = low + 1
     while high - low > 1:
@@ -520,7 +526,7 @@ def _highest(low: int, high: int, reaches: Callable[[int], bool]) -> int:
             low = middle
         else:
             high = middle
-        middle = (low + high) // 2
+        middle = max(low + 1, isqrt(low * high)) if geometric else (low + high) // 2
     return low
 
 

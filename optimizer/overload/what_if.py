@@ -17,6 +17,7 @@ from optimizer.latency.stage import StageLoad, capacity_rps
 from optimizer.model import Pipeline, Placement, Stage
 from optimizer.plan import Limit, LimitKind
 from optimizer.runtime.compiled import compiled
+from optimizer.runtime.effort import TABLE
 from optimizer.search.subproblem import TOLERANCE, Subproblem
 from optimizer.search.tables import Mixing, StageOptions, Supply, enough_replicas, stage_options
 
@@ -27,6 +28,8 @@ SLA = Limit(kind=LimitKind.SLA)
 
 _SLACK = 1e-9
 """Relative tolerance of latencies, for rounding."""
+
+_COARSE_SEARCHES = 5
 
 _PAIRS = 12
 """The most pairs of placements for which a search mixes pools; `MIXED_PAIRS` limits all such searches together."""
@@ -66,12 +69,14 @@ class WhatIf:
     """Searches for one pipeline of a fleet under changed conditions.
 
     It keeps tables, subproblems and infeasible requests for later searches. `searches` counts the searches, so that
-    callers can limit their work.
+    callers can limit their work. Once the account of the pipeline is exhausted, `_COARSE_SEARCHES` more are made; later
+    ones find nothing.
     """
 
     def __init__(self, fleet: Fleet, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
         self.searches = 0
+        self._coarse = 0
         self._mixed = 0
         self._pairs = sum(comb(len(stage.placements), 2) for stage in pipeline.stages)
         self._fleet = fleet
@@ -80,6 +85,15 @@ class WhatIf:
         self._infeasible: list[_Infeasible] = []
         self._order = list(range(len(pipeline.stages)))
         self._serial = shape_of([(stage.name, stage.after) for stage in pipeline.stages]).serial
+
+    @property
+    def given_up(self) -> bool:
+        """Return whether no more searches are made."""
+        return self._coarse > _COARSE_SEARCHES
+
+    def column(self, limit: Limit) -> int:
+        """Return the position of the pool that `limit` names in the fleet's supply."""
+        return self._fleet.supply.pools.index(limit.name)
 
     def answer(
         self,
@@ -106,6 +120,10 @@ class WhatIf:
         if plain and any(refusal.covers(share, capacity, budget_per_hour, mixing) for refusal in self._infeasible):
             return None
         self.searches += 1
+        if self._fleet.exhausted(self.pipeline):
+            self._coarse += 1
+            if self.given_up:
+                return None
         answer = self._answer(
             self._request(share, frozenset(lifted), capacity, latency_s),
             budget_per_hour,
@@ -279,6 +297,9 @@ class WhatIf:
             self._highest(stage, request.supply),
         )
         if key not in self._tables:
+            account = self._fleet.account(self.pipeline)
+            if account is not None:
+                account.charge(TABLE * len(stage.placements) ** 2)
             self._tables[key] = stage_options(
                 stage,
                 _load(self.pipeline.scaled(request.share), index),

@@ -23,14 +23,17 @@ _HALVINGS = 50
 
 
 def advice_for(component: Component) -> Mapping[PipelineKey, Advice]:
-    """Return the advice for each pipeline that is not served in full, within what the other pipelines' plans leave."""
+    """Return the advice for each pipeline that is not served in full, within what the other pipelines' plans leave.
+
+    A pipeline whose account is exhausted gets none.
+    """
     fleet, shares = component.fleet, component.shares
     left = fleet.supply.limits - np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     money = fleet_budget(fleet.problem) - component.plan.cost_per_hour
     groups = fleet.budgets.left({plan.key: plan.cost_per_hour for plan in component.plan.pipelines})
     advice = {}
     for pipeline, plan in zip(fleet.problem.pipelines, component.plan.pipelines, strict=True):
-        if not plan.feasible:
+        if not plan.feasible and not fleet.exhausted(pipeline):
             own = shares[pipeline.key].answer
             capacity = left if own is None else left + own.use
             beside = [other for other in component.plan.pipelines if other.key != pipeline.key]

@@ -108,7 +108,7 @@ def _shadow_prices(allocation: Allocation) -> Mapping[PoolName, float]:
     return {
         pool.name: _shadow_price(component, pool.name)
         for component in allocation.components
-        if component.plan.feasible
+        if component.plan.feasible and not any(map(component.fleet.exhausted, component.fleet.problem.pipelines))
         for pool in component.plan.pools
     }
 

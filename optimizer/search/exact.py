@@ -8,9 +8,9 @@ This module is long because it has the whole proof behind an optimality gap: dua
 compiled merge that is fast enough for every cycle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from optimizer.latency.composition import Chain, Shape, Tree, join_law, mean_and_excess, shape_of
 from optimizer.model import Composition, StageName
 from optimizer.runtime.compiled import compiled
+from optimizer.runtime.effort import ROWS
 from optimizer.search.exact_joins import Limits, OutOfWork, Part, cheapest_in
 from optimizer.search.greedy import cheapest, cheapest_fitting, descended, search, walked
 from optimizer.search.multipliers import latency_weights, maximised, single_multiplier
@@ -57,10 +58,15 @@ def solve(subproblem: Subproblem, at_most: float = np.inf, *, search_effort: int
 
     Of choices with equal prices the greedy search's result is returned, or else the first by stage name and row. The
     choice may not be the cheapest, and its price be above the bound, where the proof needs more than `search_effort`
-    partial choices or branches share stages.
+    partial choices or branches share stages. Once the account of `subproblem` is exhausted, nothing is proven: None
+    then only says that no choice was found.
     """
     if any(len(table) == 0 for table in subproblem.tables):
         return Solution(walk=None, bound=np.inf)
+    if subproblem.exhausted:
+        least = float(sum(prices.min() for prices in subproblem.prices))
+        walk = search(subproblem, at_most + TOLERANCE, exchanges=False)
+        return Solution(walk=walk, bound=least if walk is None else min(least, subproblem.price(walk.answer)))
     return _solved(subproblem, at_most, search_effort, any_feasible=False)
 
 
@@ -136,7 +142,7 @@ class _Proof:
             self.latencies = [flat.mean_s + np.repeat(self.weights, self.sizes) * flat.excess_s]
         else:
             number = {stage: number for number, stage in enumerate(flat.stages.tolist())}
-            paths = [[number[stage] for stage in path] for path in _paths(subproblem.shape)[:_PATH_LIMIT]]
+            paths = [[number[stage] for stage in path] for path in _paths(subproblem.shape)]
             self.latencies = [self._along(path, excess) for path in paths]
         self.latency = self.latencies[0]
         most = np.maximum.reduceat(flat.use, self.starts, axis=0).sum(axis=0)
@@ -166,6 +172,7 @@ class _Proof:
             longest = self._longest() if len(self.latencies) > 1 else 0
             multipliers[longest] = single_multiplier(flat.offsets, flat.price, columns[longest], self.known, 50)
         rounds = 1 if len(columns) == 1 else _ROUNDS if self.known_choice else 3 * _ROUNDS
+        subproblem.charge(weights.size * rounds / ROWS)
         self.bound = maximised(flat.offsets, flat.price, weights, self.known, rounds, multipliers, self.reduced)
         self.prices[self.pools] = multipliers[len(multipliers) - len(self.pools) :] / np.maximum(
             subproblem.capacity[self.pools], 0.5
@@ -177,8 +184,9 @@ class _Proof:
                 self.found, self.known = at, float(flat.price[at].sum()) - TOLERANCE
         return self.bound
 
-    def joined(self, tree: Tree, work: int) -> tuple[Counts | None, float]:
+    def joined(self, tree: Tree, search_effort: int) -> tuple[Counts | None, float]:
         """Return the same as `merged`, for a pipeline with joins whose branches nest."""
+        work = self._allowance(search_effort)
         flat, subproblem = self.flat, self.subproblem
         slack = 1e-11 * (1 + abs(self.known) + float((self.prices * subproblem.capacity).sum()))
         pools = np.nonzero(self.prices)[0] if self.known_choice else self.pools
@@ -205,9 +213,12 @@ class _Proof:
             )
             squares, law = subproblem.composition is Composition.RSS, join_law(subproblem.percentile)
             try:
-                found, work = cheapest_in(tree, parts, limits, squares=squares, law=law, work=work)
+                found, left = cheapest_in(tree, parts, limits, squares=squares, law=law, work=work)
             except OutOfWork:
+                subproblem.charge(work)
                 return None, self.bound
+            subproblem.charge(work - left)
+            work = left
             if found is None:
                 return None, np.inf
             position = np.array([rows[at][found[stage]] for at, stage in enumerate(flat.stages.tolist())])
@@ -216,11 +227,13 @@ class _Proof:
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
 
-    def merged(self, work: int) -> tuple[Counts | None, float]:
+    def merged(self, search_effort: int) -> tuple[Counts | None, float]:
         """Return a choice cheaper than the best so far, or None; and a lower bound on the price of all cheaper choices.
 
-        At most `work` partial choices are made. The bound is infinite if it is proven that no choice is cheaper.
+        At most `search_effort` partial choices are made. The bound is infinite if it is proven that no choice is
+        cheaper.
         """
+        work = self._allowance(search_effort)
         flat, subproblem = self.flat, self.subproblem
         # A pool is part of the merge once it is seen to bind; without a known choice all scarce pools are.
         sure = self.known_choice or self.found is not None
@@ -257,6 +270,7 @@ class _Proof:
                 return None, np.inf
             for states in (_STATE_LIMIT, _LARGE_STATE_LIMIT):
                 left = _merged(part, fronts, limits, states, work, at)
+                subproblem.charge(work - max(left, 0))
                 if left >= 0:
                     break
             else:
@@ -270,6 +284,10 @@ class _Proof:
             if not len(over):
                 return position, float(flat.price[position].sum())
             pools = np.union1d(pools, over)
+
+    def _allowance(self, search_effort: int) -> int:
+        account = self.subproblem.account
+        return search_effort if account is None else min(search_effort, account.left)
 
     def _priced(self) -> Array:
         return np.asarray(self.flat.price + (self.flat.use * self.prices).sum(axis=1))
@@ -586,7 +604,7 @@ def lower_bound(subproblem: Subproblem, at_most: float = np.inf) -> float:
 def _bound_by_paths(subproblem: Subproblem, at_most: float) -> float:
     """Return a lower bound on the price for a pipeline with joins: each path alone must keep the latency limit."""
     floor = float(sum(prices.min() for prices in subproblem.prices))
-    return max(floor, *(_path_bound(subproblem, path, at_most) for path in _paths(subproblem.shape)[:_PATH_LIMIT]))
+    return max(floor, *(_path_bound(subproblem, path, at_most) for path in _paths(subproblem.shape)))
 
 
 def _path_bound(subproblem: Subproblem, path: Chain, at_most: float) -> float:
@@ -605,11 +623,19 @@ def _series(names: Sequence[StageName]) -> Shape:
 
 
 def _paths(shape: Shape) -> Sequence[Chain]:
-    """Return every path from the entry to a last stage, as chains of stages."""
+    """Return the first `_PATH_LIMIT` paths from the entry to a last stage, as chains of stages."""
+    to: dict[int, list[Chain]] = {}
 
-    def through(chain: Chain) -> list[Chain]:
-        ways = [[(*before, stage) for branch in shape.gates[stage] for before in through(branch)] for stage in chain]
-        return [tuple(stage for part in way for stage in part) for way in product(*ways)]
+    def reaching(stage: int) -> list[Chain]:
+        if stage not in to:
+            found = ((*before, stage) for branch in shape.gates[stage] for before in through(branch))
+            to[stage] = list(islice(found, _PATH_LIMIT))
+        return to[stage]
+
+    def through(chain: Chain) -> Iterator[Chain]:
+        ways = product(*(reaching(stage) for stage in chain))
+        return (tuple(stage for part in way for stage in part) for way in islice(ways, _PATH_LIMIT))
 
     ends = shape.exits or ((),)
-    return [(*spine, *end) for spine in through(shape.spine) for exit_ in ends for end in through(exit_)]
+    paths = ((*spine, *end) for spine in through(shape.spine) for exit_ in ends for end in through(exit_))
+    return list(islice(paths, _PATH_LIMIT))

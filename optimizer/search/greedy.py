@@ -7,11 +7,13 @@ lower the cost until none does. The steps explain the plan; `optimizer.search.ex
 
 from dataclasses import dataclass
 from itertools import combinations
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.runtime.compiled import compiled
+from optimizer.runtime.effort import ROWS
 from optimizer.search.subproblem import MOST, TOLERANCE, Choice, Flat, Subproblem, Walk, latency_limit_s, with_row
 
 Array = NDArray[np.float64]
@@ -20,6 +22,7 @@ Mask = NDArray[np.bool_]
 
 _EXCHANGE_LIMIT = 5_000_000  # pairs of rows: more would take gigabytes and minutes
 _EXCHANGE_BLOCK = 512
+_LIMITS_TRIED = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,29 @@ def search(subproblem: Subproblem, at_most: float = np.inf, *, exchanges: bool =
     if subproblem.shape.serial:
         return walked(subproblem, start, at_most)
     walk = _descend(subproblem, Walk(visited=(start,)), at_most)
-    return None if walk is None else _trim(subproblem, walk, exchanges)
+    if walk is not None:
+        return _trim(subproblem, walk, exchanges)
+    return _serially(subproblem, start, at_most) if subproblem.exhausted else None
+
+
+def _serially(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None:
+    """Return a walk for a pipeline with joins as if its stages ran one after the other, which is fast to search.
+
+    The limit for their sum is the one, of a few between a fifth of the SLA and the SLA times the stages, with which the
+    choice found is cheapest and its real latency keeps the SLA.
+    """
+    best: Walk | None = None
+    low, high = 0.2, float(len(subproblem.tables))
+    for _ in range(_LIMITS_TRIED):
+        factor = sqrt(low * high)
+        walk = walked(subproblem.for_latency(factor * subproblem.latency_s), start, at_most)
+        if walk is None:
+            low = factor
+        elif subproblem.latency(walk.answer) <= subproblem.latency_s:
+            best, low = walk, factor
+        else:
+            high = factor
+    return best
 
 
 def walked(subproblem: Subproblem, start: Choice, at_most: float) -> Walk | None:
@@ -69,6 +94,7 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
     """
     flat, moves = subproblem.flat, np.empty(len(subproblem.flat.price) + 1, dtype=np.int64)
     latency_s = latency_limit_s(subproblem)
+    subproblem.charge(len(flat.price) * len(flat.offsets) / ROWS)
     count = _descended(
         flat,
         guide,
@@ -83,7 +109,9 @@ def descended(subproblem: Subproblem, at: Counts, guide: Array, at_most: float) 
     if count < 0:
         return False, moves[:0]
     sizes = np.diff(flat.offsets)
-    exchanges = bool(sizes.sum() ** 2 - (sizes**2).sum() <= 2 * _EXCHANGE_LIMIT)
+    pairs = int(sizes.sum() ** 2 - (sizes**2).sum()) // 2
+    exchanges = pairs <= _EXCHANGE_LIMIT and not subproblem.exhausted
+    subproblem.charge(pairs / ROWS if exchanges else 0.0)
     _trimmed(
         flat,
         subproblem.capacity,
@@ -358,10 +386,11 @@ def _completion(view: _View, choice: Choice, latency_s: float) -> Choice | None:
 def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
     """Return `walk` extended along the steepest changes, or None where it does not meet the latency for `at_most`.
 
-    Before each step, the cheapest single change that meets the latency is a candidate for the result.
+    Before each step, the cheapest single change that meets the latency is a candidate for the result. The best so far
+    is returned once the account is exhausted.
     """
     best: Walk | None = None
-    while subproblem.price(walk.answer) <= at_most + TOLERANCE:
+    while subproblem.price(walk.answer) <= at_most + TOLERANCE and not subproblem.exhausted:
         now = subproblem.latency(walk.answer)
         if now <= subproblem.latency_s:
             return walk
@@ -378,7 +407,7 @@ def _descend(subproblem: Subproblem, walk: Walk, at_most: float) -> Walk | None:
 
 def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
     """Return `walk` extended by changes of one stage, then of two, until none lowers the price within the limits."""
-    while True:
+    while not subproblem.exhausted:
         better = _completion(_view(subproblem, walk.answer), walk.answer, subproblem.latency_s)
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer) - TOLERANCE:
             better = _exchange(subproblem, walk.answer) if exchanges else None
@@ -386,6 +415,7 @@ def _trim(subproblem: Subproblem, walk: Walk, exchanges: bool) -> Walk:
         if better is None or subproblem.price(better) >= subproblem.price(walk.answer):
             return walk
         walk = walk.to(better)
+    return walk
 
 
 def _exchange(subproblem: Subproblem, choice: Choice) -> Choice | None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from optimizer.latency.composition import Latency, Shape, end_to_end, mean_and_excess
 from optimizer.model import Composition
+from optimizer.runtime.effort import JOIN, Account
 from optimizer.search.tables import StageOptions
 
 Array = NDArray[np.float64]
@@ -70,7 +71,7 @@ class Subproblem:
 
     `tables` has one table per stage. `prices` has one array per table: what each row adds to the objective, in USD per
     hour. `latency_s` is the most that the latency at `percentile` may be. `capacity` has the units of `Supply` that
-    each pool provides.
+    each pool provides. `account` is charged with the work of searching (None: it is not counted).
     """
 
     tables: tuple[StageOptions, ...]
@@ -80,6 +81,7 @@ class Subproblem:
     percentile: float
     latency_s: float
     capacity: Counts
+    account: Account | None = field(default=None, repr=False, compare=False)
     _flat: Flat | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -89,6 +91,24 @@ class Subproblem:
             object.__setattr__(self, "_flat", self._flattened())
         assert self._flat is not None
         return self._flat
+
+    @property
+    def exhausted(self) -> bool:
+        """Return whether nothing is left in the account."""
+        return self.account is not None and self.account.exhausted
+
+    def charge(self, units: float) -> None:
+        """Charge the account with `units` of work."""
+        if self.account is not None:
+            self.account.charge(units)
+
+    def charging(self, account: Account | None) -> "Subproblem":
+        """Return the same subproblem with `account`."""
+        if account is None:
+            return self
+        subproblem = replace(self, account=account)
+        object.__setattr__(subproblem, "_flat", self.flat)
+        return subproblem
 
     def within(self, capacity: Counts) -> "Subproblem":
         """Return the same subproblem with `capacity` of the pools, in units of `Supply`."""
@@ -185,7 +205,10 @@ class Subproblem:
             Latency(mean_s=table.mean_s[row], percentile_s=table.percentile_s[row])
             for table, row in zip(self.tables, rows, strict=True)
         ]
-        return end_to_end(self.shape, parts, composition=self.composition, percentile=self.percentile).percentile_s
+        whole = end_to_end(self.shape, parts, composition=self.composition, percentile=self.percentile).percentile_s
+        if not self.shape.serial:
+            self.charge(JOIN * whole.size * len(self.shape.program))
+        return whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The tables of the search: the allocations of a stage to its placements, with cost, latency and use of the pools."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import blake2b
 from itertools import combinations, product
@@ -537,12 +537,13 @@ def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current
         parts.append(_Part(rows, block.number, running, block.full, coarseness, coarse_from))
     if mixing is Mixing.ANY:
         everything = np.concatenate((*_mixes(bounds), *(part.replicas for part in parts)))
+        everything = everything[everything.sum(axis=1) >= need.floor]
         parts = _by_running(np.unique(everything, axis=0))
     elif keep_current and not any(np.any(np.all(part.replicas == current, axis=1)) for part in parts):
         number = 1 + max(part.block for part in parts)
-        parts.append(_Part(np.array([current], dtype=np.int64), number, tuple(count > 0 for count in current)))
-    enough = (replace(p, replicas=p.replicas[p.replicas.sum(axis=1) >= need.floor]) for p in parts)
-    return [part for part in enough if len(part.replicas)]
+        if sum(current) >= need.floor:
+            parts.append(_Part(np.array([current], dtype=np.int64), number, tuple(count > 0 for count in current)))
+    return [part for part in parts if len(part.replicas)]
 
 
 def _predicted(request: _Request, parts: Sequence[_Part]) -> _Rows:

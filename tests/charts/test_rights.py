@@ -51,9 +51,8 @@ def test_an_operator_of_some_namespaces_has_them_there_and_reads_what_has_no_nam
             for kind in ("computepools", "computebudgets")
             for verb in ("get", "list", "watch")
         ),
-        ("", "namespaces", "list"),
-        *(("", "nodes", verb) for verb in ("list", "watch")),
-        *(("karpenter.sh", resource, "list") for resource in ("nodepools", "nodeclaims")),
+        *(("", kind, verb) for kind in ("namespaces", "nodes") for verb in ("list", "watch")),
+        *(("karpenter.sh", kind, verb) for kind in ("nodepools", "nodeclaims") for verb in ("list", "watch")),
     }
     everything = rules(one(source("rbac.yaml"), "ClusterRole"))
     for role in granted:

@@ -20,6 +20,7 @@ from waiting import until
 
 from controller.core.state.spec import Mode, PipelineSpec
 from controller.keda.external_scaler import ExternalScaler
+from controller.kube.cluster import Cluster
 from controller.kube.gateway import PIPELINES, POOLS, Gateway
 from controller.kube.other_writers import Ownership
 from controller.kube.store import ResourceStore
@@ -140,8 +141,9 @@ def test_keda_follows_every_number_and_keeps_the_replicas_without_one(
             pipeline.recommend(replicas)
             until(partial(scaled_to, replicas, deployment))
         with Gateway(lab.kubeconfig) as gateway:
-            ownership = Ownership(gateway)
-            ownership.refresh()
+            cluster, ownership = Cluster(gateway), Ownership()
+            cluster.resync()
+            ownership.refresh(cluster.view().others)
             assert ownership.followers(captions()) == {ENCODER_GPU: "ScaledObject/encoder-gpu"}
             assert ownership.autoscalers(captions()) == {}, "nor is KEDA's own HorizontalPodAutoscaler a conflict"
     until(lambda: metric_fails(lab) and ready(lab) == "False")

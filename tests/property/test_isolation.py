@@ -19,6 +19,7 @@ from hostile_worlds import (
     contradicted,
     failed_launches,
     remembered,
+    serving,
     who_does_not_act,
     with_stuck_pods,
 )
@@ -156,11 +157,11 @@ def test_at_first_sight_nothing_is_removed_to_save(part: int) -> None:
             }
         )
         decision = decide(fresh.snapshot, fresh.policy)
+        short = any(own.plan is not None and not own.plan.feasible for own in decision.pipelines)
         for own in decision.pipelines:
             for change in own.changes:
-                caps = change.reason.value in {"Budget", "Pool"} or own.plan.served_fraction < 1
-                others = any(each.plan.served_fraction < 1 for each in decision.pipelines)
-                needed = caps or others or fresh.policy.budget_per_hour is not None or fresh.snapshot.budgets
+                caps = change.reason.value in {"Budget", "Pool"}
+                needed = caps or short or fresh.policy.budget_per_hour is not None or fresh.snapshot.budgets
                 assert change.after >= change.before or needed or _beyond(fresh), f"seed {seed}: {change}"
 
 
@@ -199,7 +200,7 @@ def test_a_minimum_beyond_the_own_need_ends_no_replica_that_others_need(part: in
             declared_basis=None,
             stages=(replace(stage, placements=(placement,)),),
         )
-        target = replace(greedy.target(*KEY), desired=1, existing=1, ready=1, terminating=0, pending=(), serving=())  # type: ignore[type-var]
+        target = serving(1)
         greedy = replace(greedy, spec=spec, demand=0.1, targets={KEY: target})
         modest = replace(
             greedy,

@@ -155,7 +155,8 @@ def a_pending(rng: random.Random, name: str, *, words: Sequence[str] = WORDS, co
 
 def a_reading(rng: random.Random) -> Reading:
     """Return a demand: a number of any size, or none."""
-    return rng.choice([0.0, 1.0, 300.0, Absence(reason=AbsenceReason.MISSING), Absence(reason=AbsenceReason.STALE)])
+    absent: list[Reading] = [Absence(reason=AbsenceReason.MISSING), Absence(reason=AbsenceReason.STALE)]
+    return rng.choice([0.0, 1.0, 300.0, *absent])
 
 
 def with_stuck_pods(rng: random.Random, state: PipelineState, *, own_fault: bool) -> PipelineState:
@@ -173,21 +174,21 @@ def with_stuck_pods(rng: random.Random, state: PipelineState, *, own_fault: bool
         a_pending(rng, f"stuck-{n}", words=words, constraint=rng.choice(CONSTRAINTS) if fault == "constraint" else "")
         for n in range(count)
     )
-    where = fault if fault in ("stranded", "starting") else "pending"
     if own_fault:
         target = replace(target, existing=target.existing - len(target.pending), pending=())
-    return replace(
-        state,
-        targets={
-            KEY: replace(
-                target,
-                desired=target.desired + count,
-                existing=target.existing + count,
-                match=PoolMatch(fits=0 if fault == "fits" else 1),
-                **{where: pods},
-            )
-        },
+    target = replace(
+        target,
+        desired=target.desired + count,
+        existing=target.existing + count,
+        match=PoolMatch(fits=0 if fault == "fits" else 1),
     )
+    if fault == "stranded":
+        target = replace(target, stranded=pods)
+    elif fault == "starting":
+        target = replace(target, starting=pods)
+    else:
+        target = replace(target, pending=pods)
+    return replace(state, targets={KEY: target})
 
 
 def failed_launches(rng: random.Random, state: PipelineState) -> tuple[LaunchFailure, ...]:

@@ -195,9 +195,9 @@ def stabilised_demand(
         loss = memory.metrics_lost or _loss(memory, state.spec, history, now_s)
         if loss.demand is None:
             return DemandState(observed=observed, stabilized=None, samples=earlier, loss=loss)
-        known = [sample.forecast for sample in earlier if sample.t_s >= now_s - scaling.down.stabilization_s]
+        lately = [sample.forecast for sample in earlier if sample.t_s >= now_s - scaling.down.stabilization_s]
         held = DemandSample(
-            t_s=now_s, observed=None, forecast=min(loss.demand, max(known, default=loss.demand)), peak=loss.demand
+            t_s=now_s, observed=None, forecast=min(loss.demand, max(lately, default=loss.demand)), peak=loss.demand
         )
         idle = _stays_idle(state, observed, loss, now_s)
         return DemandState(

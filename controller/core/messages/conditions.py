@@ -61,6 +61,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _scrapes_healthy(decision),
         _devices_healthy(decision),
         _shedding(decision),
+        _planned_in_full(decision),
     )
 
 
@@ -335,9 +336,16 @@ def _placements_match(decision: PipelineDecision) -> ConditionValue:
         for found in decision.mismatches
         if found.fits is not None
     ]
+    fits = len(words) > len(outside)
+    words += [
+        f"{found.stage} on {found.pool}: {details.resized(found.resized_by)}"
+        for found in decision.mismatches
+        if found.resized_by is not None
+    ]
     if not words:
         return _condition(ConditionType.PLACEMENTS_MATCH, "True", ConditionReason.ALL_MATCH.value)
-    reason = ConditionReason.OUTSIDE_POOL if outside else ConditionReason.DOES_NOT_FIT
+    reason = ConditionReason.DOES_NOT_FIT if fits else ConditionReason.RESIZED_BY_ANOTHER
+    reason = ConditionReason.OUTSIDE_POOL if outside else reason
     return _condition(ConditionType.PLACEMENTS_MATCH, "False", reason.value, "; ".join(words))
 
 
@@ -372,6 +380,16 @@ def _devices_healthy(decision: PipelineDecision) -> ConditionValue:
     reason = bad if decision.faulty else ConditionReason.NO_FAULTS
     message = "; ".join(device_faults(decision.faulty))
     return _condition(ConditionType.DEVICES_HEALTHY, str(not decision.faulty), reason.value, message)
+
+
+def _planned_in_full(decision: PipelineDecision) -> ConditionValue:
+    if decision.plan is None or not decision.plan.coarse:
+        return _condition(ConditionType.PLANNED_IN_FULL, "True", ConditionReason.WITHIN_EFFORT.value)
+    message = (
+        "planning took more than the pipeline's share of a decision: the plan is not proven, may cost more than "
+        "needed, and has no advice; fewer placements per stage and fewer joins need less"
+    )
+    return _condition(ConditionType.PLANNED_IN_FULL, "False", ConditionReason.EFFORT_EXHAUSTED.value, message)
 
 
 def _shedding(decision: PipelineDecision) -> ConditionValue:

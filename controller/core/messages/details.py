@@ -150,6 +150,11 @@ def wrong_per_instance(per_instance: int, fits: int) -> str:
     return f"perInstance is {per_instance}, but the allocatable resources of a node hold {fits}"
 
 
+def resized(by: str) -> str:
+    """Return the text about an object that changes the requests of a workload's pods, as `Kind/name`."""
+    return f"{by} changes the requests of its pods, and may evict them for it: perInstance then no longer holds"
+
+
 def orphan(namespace: str, target: Target, replicas: int, pipeline: PipelineKey) -> str:
     """Return the text about a workload that Sluice scaled for `pipeline`, which does not have it any more."""
     return f"{target.kind} {namespace}/{target.name} has {count_of(replicas, 'replica')}, set for {pipeline}"

@@ -29,6 +29,7 @@ class ConditionType(Enum):
     SCRAPES_HEALTHY = "ScrapesHealthy"
     DEVICES_HEALTHY = "DevicesHealthy"
     SHEDDING = "Shedding"
+    PLANNED_IN_FULL = "PlannedInFull"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
     NODES_EXCLUSIVE = "NodesExclusive"
@@ -61,6 +62,7 @@ class ConditionReason(Enum):
     ALL_MATCH = "AllMatch"
     OUTSIDE_POOL = "OutsidePool"
     DOES_NOT_FIT = "DoesNotFit"
+    RESIZED_BY_ANOTHER = "ResizedByAnother"
     SCRAPED_ONCE = "ScrapedOnce"
     POD_LABELS_MISSING = "PodLabelsMissing"
     PODS_SILENT = "PodsSilent"
@@ -74,6 +76,8 @@ class ConditionReason(Enum):
     SCALED_TO_ZERO = "ScaledToZero"
     NO_LIMIT = "NoLimit"
     NOTHING_SHEDS = "NothingSheds"
+    WITHIN_EFFORT = "WithinEffort"
+    EFFORT_EXHAUSTED = "EffortExhausted"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value
@@ -148,6 +152,8 @@ class EventReason(Enum):
     DEVICES_HEALTHY = "DevicesHealthy"
     SHEDDING = "Shedding"
     SHEDDING_ENDED = "SheddingEnded"
+    PLANNED_COARSELY = "PlannedCoarsely"
+    PLANNED_IN_FULL = "PlannedInFull"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,4 +186,5 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
     ConditionType.DEVICES_HEALTHY: Transition(bad=EventReason.DEVICES_FAULTY, good=EventReason.DEVICES_HEALTHY),
     ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
+    ConditionType.PLANNED_IN_FULL: Transition(bad=EventReason.PLANNED_COARSELY, good=EventReason.PLANNED_IN_FULL),
 }

@@ -20,6 +20,7 @@ from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement
 from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
+from optimizer.runtime.effort import Charges, Effort
 
 ADVISED = 32
 """The largest fleet for which plans have advice on unmet demand, which takes some thirty searches per pipeline."""
@@ -35,7 +36,8 @@ FIRST_RELAXATION = 0.05
 """Where nothing sheds, the SLA is first made longer by this share, then by twice as much in each round: most of an
 overload needs little more time, and a much longer SLA would give up replicas that the budget allows."""
 
-_PLANS: BoundedCache[Plan] = BoundedCache(64)
+_PLANS: BoundedCache[tuple[Plan, tuple[float, ...]]] = BoundedCache(64)
+"""Plans, and what was charged for each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,9 @@ def plan_fleet(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     budgets: Sequence[GroupBudget] = (),
+    effort: Effort | None = None,
 ) -> FleetPlan:
-    """Return the plan of every pipeline, within `budgets` of groups of them.
+    """Return the plan of every pipeline, within `budgets` of groups of them, charging `effort`.
 
     Acting pipelines are planned around the replicas of the others. Pipelines that do not act get the plan that they
     would have if all acted. A pipeline that only reads workloads of others gets the plan that it would have if it acted
@@ -80,12 +83,12 @@ def plan_fleet(
     found = FleetPlan(plan=None, plans={}, pipelines={})
     for group in (owning, acting):
         if group and (group is acting or len(acting) < len(owning)):
-            plan, own = _planned_group(group, assessments, pools, policy, budgets)
+            plan, own = _planned_group(group, assessments, pools, policy, budgets, effort)
             found = _joined(found, own)
     for assessment in assessments:
         if assessment.owners:
             others = [other for other in assessments if other.key not in assessment.owners]
-            _, own = _planned_group((assessment,), others, pools, policy, budgets)
+            _, own = _planned_group((assessment,), others, pools, policy, budgets, effort)
             found = _joined(found, own)
     return replace(found, plan=plan, cost_shares=served_cost_shares(assessments, found.plans))
 
@@ -96,9 +99,10 @@ def _planned_group(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     budgets: Sequence[GroupBudget],
+    effort: Effort | None,
 ) -> tuple[Plan, FleetPlan]:
     """Return the common plan of `group`, and what each of its pipelines follows: a plan that it can reach."""
-    problem, plan = planned_together(group, assessments, pools, policy, budgets)
+    problem, plan = planned_together(group, assessments, pools, policy, budgets, effort)
     problem, plan = _with_fallbacks(problem, plan, group, policy)
     unshed = frozenset(assessment.key for assessment in group if not assessment.spec.sheds)
     hopeless = {own.key: own for own in plan.pipelines if _needs_longer_sla(own, unshed)}
@@ -210,7 +214,8 @@ def _relaxed(
             return RELAXED * pipeline.sla.latency_s
         return whole_s[pipeline.key] * (1 + FIRST_RELAXATION * 2.0**turn)
 
-    for turn in range(RELAXATIONS):
+    turn, accounts = 0, {} if problem.effort is None else problem.effort.own
+    while turn < RELAXATIONS:
         hopeless = {own.key for own in plan.pipelines if _needs_longer_sla(own, unshed)}
         if not hopeless:
             break
@@ -224,6 +229,8 @@ def _relaxed(
             ),
         )
         plan = _allocated(problem, False, before)
+        # Where the account of one is exhausted, fewer lengths are tried.
+        turn += 3 if any(accounts[key].exhausted for key in hopeless if key in accounts) else 1
     problem, plan = _not_below(problem, plan, within, unshed, before)
     return problem, _allocated(problem, advice, before) if advice else plan
 
@@ -294,6 +301,7 @@ def planned_together(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     budgets: Sequence[GroupBudget],
+    effort: Effort | None = None,
 ) -> tuple[Problem, Plan]:
     """Return the problem and the plan of `group`, which is part of `assessments`.
 
@@ -302,11 +310,11 @@ def planned_together(
     """
     advice, before = _context(group, policy)
     if any(pool.leaving_instances for pool in pools.values()):
-        problem = _problem(group, assessments, pools, policy, budgets, without_leaving=True)
+        problem = replace(_problem(group, assessments, pools, policy, budgets, without_leaving=True), effort=effort)
         plan = _allocated(problem, advice, before)
         if all(own.feasible for own in plan.pipelines):
             return problem, plan
-    problem = _problem(group, assessments, pools, policy, budgets, without_leaving=False)
+    problem = replace(_problem(group, assessments, pools, policy, budgets, without_leaving=False), effort=effort)
     plan = _allocated(problem, advice, before)
     beside = _beside_claims(problem, group, assessments, pools, budgets)
     if beside != problem:
@@ -417,10 +425,17 @@ def _allocated(problem: Problem, advice: bool, shares_before: Mapping[PipelineKe
         problem.composition,
         problem.switching_cost_per_hour,
         problem.search_effort,
+        problem.effort is None,
         advice,
         tuple(sorted(shares_before.items())),
     )
-    return _PLANS.get(key) or _PLANS.put(key, solve())
+    charges = Charges(problem.effort, [pipeline.key for pipeline in problem.pipelines])
+    known = _PLANS.get(key)
+    # What a plan took is charged also where it is known, or a decision would depend on those before it.
+    if known is not None and charges.repeat(known[1]):
+        return known[0]
+    plan = solve()
+    return plan if charges.exhausted else _PLANS.put(key, (plan, charges.made()))[0]
 
 
 def _shares(problem: Problem, short: Pipeline, other: Pipeline, pool: PoolName) -> bool:

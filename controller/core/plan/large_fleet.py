@@ -2,10 +2,10 @@
 
 A plan takes some ten milliseconds, so a cycle cannot plan thousands of pipelines. A pipeline keeps its plan until the
 inputs of the plan change: its load or a measured time by more than `MOVED`, a declared value, the price of a pool, or
-the nodes that are being removed. Of the changed pipelines, a cycle plans up to `PER_TURN`: those outside their bounds
-first, then by the size of the change. It also plans a few pipelines with the oldest plans and a few that lack capacity,
-so that no plan becomes too old. Before its first turn, and after its stages or placements have changed, the plan of a
-pipeline is its current replicas.
+the nodes that are being removed. A cycle plans up to `PER_TURN` of the changed ones, counted by `plan_size`: those
+outside their bounds first, then by the size of the change. It also plans a few pipelines with the oldest plans and a
+few that lack capacity, so that no plan becomes too old. Before its first turn, and after its stages or placements have
+changed, the plan of a pipeline is its current replicas.
 
 Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and budgets suffice, the
 result is the same as of planning all together. If a pool does not, the pipelines that lack capacity are planned
@@ -21,6 +21,7 @@ Pipelines that share a stage get their turn together.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from math import inf
 
 from controller.core.assess.assessment import Assessment
@@ -36,10 +37,12 @@ from optimizer.allocate import allocate
 from optimizer.billing import costs_per_hour, plan_charges
 from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, ServiceLaw
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
+from optimizer.runtime.effort import Effort
 
 AT_ONCE = 250
-"""The largest fleet that is planned as a whole in every cycle."""
+"""The largest fleet that is planned as a whole in every cycle: the sum of its `plan_size`s."""
 PER_TURN = 250
+_PAIRS = 64  # of placements: several times those of a pipeline with four stages of two or three
 AGAIN_PER_TURN = 12
 TOGETHER = 120
 MOVED = 0.02
@@ -57,6 +60,7 @@ def plan_in_turns(
     policy: Policy,
     now_s: float,
     budgets: Sequence[GroupBudget] = (),
+    effort: Effort | None = None,
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
@@ -99,9 +103,8 @@ def plan_in_turns(
         replaced = [by_key[own] for own in (*group, *sorted(owners))]
         for each in replaced:
             holdings.release(each)
-        for member, plan in zip(
-            group, _planned_apart([pipelines[own] for own in group], holdings, holdings, pools, policy), strict=True
-        ):
+        plans = _planned_apart([pipelines[own] for own in group], holdings, holdings, pools, policy, effort)
+        for member, plan in zip(group, plans, strict=True):
             take(pipelines[member], plan)
         for each in replaced:
             holdings.hold(each, planned[each.key].plan.replicas() if each.key in planned else {})
@@ -111,7 +114,7 @@ def plan_in_turns(
     if short:
         chosen = _with_givers(short, assessments, planned, budgets)
         partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
-        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets)
+        problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets, effort)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
             take(pipeline, plan)
             holdings.hold(by_key[plan.key], plan.replicas())
@@ -141,7 +144,7 @@ def plan_in_turns(
             more += gains
             for key in unit:
                 holdings.release(by_key[key])
-            plans = _planned_apart([pipelines[key] for key in unit], holdings, money, pools, policy)
+            plans = _planned_apart([pipelines[key] for key in unit], holdings, money, pools, policy, effort)
             for key, plan in zip(unit, plans, strict=True):
                 take(pipelines[key], plan, spare)
                 holdings.hold(by_key[key], plan.replicas())
@@ -164,6 +167,7 @@ def replanned_apart(
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
     budgets: Sequence[GroupBudget],
+    effort: Effort | None,
     replicas: Mapping[PipelineKey, Mapping[PlacementKey, int]],
 ) -> FleetPlan:
     """Return `fleet` with plans that have at least `replicas` for some pipelines, each made alone.
@@ -179,7 +183,8 @@ def replanned_apart(
     shared = {key for key in replicas if any(stage.sharing for stage in fleet.pipelines[key].stages)}
     for key in sorted(replicas.keys() - fleet.waiting - shared):
         holdings.release(by_key[key])
-        (plan,) = _planned_apart([with_floors(fleet.pipelines[key], replicas[key])], holdings, holdings, pools, policy)
+        raised = with_floors(fleet.pipelines[key], replicas[key])
+        (plan,) = _planned_apart([raised], holdings, holdings, pools, policy, effort)
         if plan.served_fraction >= plans[key].served_fraction:
             plans[key] = plan
         holdings.pay_for(by_key[key], plans[key].replicas())
@@ -201,6 +206,11 @@ def sharing_groups(assessments: Sequence[Assessment]) -> Mapping[PipelineKey, tu
     return {key: tuple(other for other in order if other in group_of[key]) for key in order}
 
 
+def plan_size(assessment: Assessment) -> int:
+    """Return how many plain pipelines take as long to plan: the tables of a stage grow with pairs of its placements."""
+    return max(1, sum(len(stage.placements) ** 2 for stage in assessment.spec.stages) // _PAIRS)
+
+
 def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey, ...]]) -> "Turn":
     """Return the turn with all pipelines that share stages with those that have it."""
     now = tuple(dict.fromkeys(own for key in turn.now for own in groups.get(key, (key,))))
@@ -213,6 +223,7 @@ def _planned_apart(
     money: Holdings,
     pools: Mapping[PoolName, PoolState],
     policy: Policy,
+    effort: Effort | None,
 ) -> Sequence[PipelinePlan]:
     """Return the plans of `pipelines` with the instances that all others leave in `holdings`, the money in `money`."""
     names = {name for pipeline in pipelines for name in terms_of(pipeline, pools)}
@@ -228,6 +239,7 @@ def _planned_apart(
         composition=policy.composition,
         switching_cost_per_hour=policy.switching_cost_per_hour,
         search_effort=policy.search_effort,
+        effort=effort,
     )
     return allocate(problem).pipelines
 
@@ -332,7 +344,10 @@ def choose(
             own = kept[assessment.key]  # it has one, since nothing has changed
             (short if lacking(own) is not None else unchanged).append((own.at_s, assessment.key))
     again = [key for old in (short, unchanged) for _, key in sorted(old)[:AGAIN_PER_TURN]]
-    now = [*(key for *_, key in sorted(due)[:PER_TURN]), *again]
+    sizes = {assessment.key: plan_size(assessment) for assessment in assessments}
+    first = sorted(due)
+    through = accumulate(sizes[key] for *_, key in first)
+    now = [*(key for (*_, key), size in zip(first, through, strict=True) if size - sizes[key] < PER_TURN), *again]
     chosen = frozenset(now)
     waiting = frozenset(
         assessment.key for assessment in assessments if assessment.key not in kept and assessment.key not in chosen

@@ -113,7 +113,7 @@ class Mismatch:
 
     `outside` are replicas on nodes that are not of the pool, each with its node. `fits` is how many replicas an
     instance holds where this is not the declared `per_instance`, else None: fewer by the allocatable resources of a
-    node, or more because nodes run more.
+    node, or more because nodes run more. `resized_by` names the object that changes the requests of its pods.
     """
 
     stage: StageName
@@ -121,6 +121,7 @@ class Mismatch:
     outside: Mapping[str, str]
     per_instance: int
     fits: int | None
+    resized_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

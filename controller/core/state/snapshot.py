@@ -235,9 +235,9 @@ class PipelineState:
     `demand` is in the pipeline's unit. `latency_s` is the result of `sla.query`, None without a query. `rule_readings`
     has the result of every rule's query. `written` has the replicas that the last cycle wrote, `refused` the API
     server's reason where it refused to write. `autoscalers` names other objects that scale a placement's workload, and
-    `followers` those that scale it to the replicas that Sluice recommends.
-    `metrics` is the source of the measurements. `planned` is the plan of the last cycle in a fleet that is planned in
-    turns (`controller.core.plan.large_fleet`).
+    `followers` those that scale it to the replicas that Sluice recommends; `resizers` names what changes the requests
+    of its pods. `metrics` is the source of the measurements. `planned` is the plan of the last cycle in a fleet that is
+    planned in turns (`controller.core.plan.large_fleet`).
     """
 
     spec: PipelineSpec
@@ -251,6 +251,7 @@ class PipelineState:
     refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     autoscalers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     followers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
+    resizers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
     metrics: Origin = field(default_factory=Origin)
     planned: Planned | None = None
 

@@ -1,6 +1,7 @@
 """A mistake that one pipeline brings out stops nobody else."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from builders import ENCODER, VAD, a_pool, a_snapshot, a_spec, a_state, a_target, pools
@@ -21,10 +22,10 @@ BAD = PipelineKey("speech/bad")
 def mistaken(monkeypatch: pytest.MonkeyPatch) -> None:
     """`decide` fails on whatever is called bad."""
 
-    def fails(snapshot: Snapshot, policy: Policy) -> Decision:
+    def fails(snapshot: Snapshot, policy: Policy, beat: Callable[[], None] | None = None) -> Decision:
         if any(state.spec.name.startswith("bad") for state in snapshot.pipelines):
             raise ZeroDivisionError("float division by zero")
-        return decide(snapshot, policy)
+        return decide(snapshot, policy, beat=beat)
 
     monkeypatch.setattr(containment, "decide", fails)
 

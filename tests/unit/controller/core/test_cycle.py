@@ -830,3 +830,50 @@ class TestSharedStages:
         desired = sharing.of(decision, sharing.OWNER).desired
         assert desired[sharing.ENCODER] >= 2
         assert desired[sharing.DECODER] == 0
+
+
+def a_heavy_pipeline(name: str) -> PipelineState:
+    """Return a pipeline of many stages, each after all before it, with many placements and too small a budget."""
+    names = [f"p{number}" for number in range(8)]
+    stages = [
+        a_stage(
+            f"s{number}",
+            *(a_placement(pool, service_s=0.01 + 0.003 * ((7 * number + 3 * k) % 11)) for k, pool in enumerate(names)),
+            after=[f"s{before}" for before in range(number)],
+        )
+        for number in range(9)
+    ]
+    return a_state(a_spec(*stages, name=name, budget=9.0, sla_s=0.6), demand=120.0, replicas={})
+
+
+def test_pipelines_that_take_long_to_plan_delay_no_other_and_say_so() -> None:
+    heard: list[None] = []
+    light = a_state(
+        a_spec(a_stage("asr", a_placement("gpu")), name="light"),
+        demand=100.0,
+        replicas={(StageName("asr"), PoolName("gpu")): 2},
+    )
+    fleet = pools(a_pool("gpu"), *(a_pool(f"p{number}", instances=100, ready=100) for number in range(8)))
+    policy = Policy(search_effort=1 << 21, advice=True)
+    alone = decide(a_snapshot(light, fleet=fleet), policy).pipelines[0]
+    snapshot = a_snapshot(a_heavy_pipeline("h0"), a_heavy_pipeline("h1"), light, fleet=fleet)
+    decision = decide(snapshot, policy, beat=lambda: heard.append(None))
+    beside = {own.spec.name: own for own in decision.pipelines}
+    assert beside["light"] == alone
+    assert len(heard) > 100, "whoever waits learns that the decision goes on"
+    for name in ("h0", "h1"):
+        told = {each.type: each for each in conditions(beside[name])}
+        assert (told["PlannedInFull"].status, told["PlannedInFull"].reason) == ("False", "EffortExhausted")
+        plan = beside[name].plan
+        assert plan is not None
+        assert plan.cost_per_hour <= 9.0
+        assert 0 < plan.served_fraction < 1
+    assert decide(snapshot, policy) == decision, "work that is known from before is charged too"
+
+
+def test_a_few_pipelines_that_take_long_to_plan_are_planned_in_turns() -> None:
+    heavy = [a_heavy_pipeline(f"h{number}") for number in range(40)]
+    fleet = pools(*(a_pool(f"p{number}", instances=100, ready=100) for number in range(8)))
+    decision = decide(a_snapshot(*heavy, fleet=fleet), Policy(search_effort=1 << 21))
+    waiting = [own for own in decision.pipelines if any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds)]
+    assert 0 < len(waiting) < 40

@@ -8,9 +8,14 @@ import pytest
 from controller.core.state.spec import Target
 from controller.kube.cluster import Cluster
 from controller.kube.gateway import (
+    AUTOSCALERS,
     DEPLOYMENTS,
+    NAMESPACES,
+    NODE_CLAIMS,
+    NODE_POOLS,
     NODES,
     PODS,
+    SCALED_OBJECTS,
     STATEFUL_SETS,
     Forbidden,
     Gateway,
@@ -20,6 +25,7 @@ from controller.kube.gateway import (
     Resource,
     Scale,
 )
+from controller.kube.other_writers import OtherWriter
 
 TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
 
@@ -94,7 +100,9 @@ def test_with_namespaces_only_those_are_listed_and_merged() -> None:
         assert found is not None
         assert found[0].replicas == replicas
     namespaced = {(kind, namespace) for kind in (DEPLOYMENTS, STATEFUL_SETS, PODS) for namespace in ("a", "b")}
-    assert set(server.listed) == {(NODES, None), *namespaced}
+    assert namespaced | {(NODES, None)} <= set(server.listed)
+    wide = {kind for kind, namespace in server.listed if namespace is None}
+    assert wide == {NODES, NAMESPACES, NODE_POOLS, NODE_CLAIMS}
 
 
 @pytest.mark.parametrize("namespaces", [(), ("speech",)])
@@ -107,3 +115,22 @@ def test_a_write_is_seen_at_once_and_an_older_list_does_not_undo_it(namespaces: 
     found = cluster.view().workload("speech", TARGET)
     assert found is not None
     assert (found[0].replicas, found[0].resource_version) == (5, "9")
+
+
+def test_what_is_in_no_namespace_and_other_writers_where_the_operator_is_are_kept_by_their_fields_alone() -> None:
+    server = Server()
+    big = "x" * 100_000
+    theirs = an_object("speech", "asr", spec={"scaleTargetRef": {"name": "asr"}, "metrics": [{"type": big}]})
+    server.objects[AUTOSCALERS, "speech"] = [theirs]
+    server.objects[NAMESPACES, None] = [{"metadata": {"name": "speech", "resourceVersion": "1", "labels": {"a": "b"}}}]
+    server.objects[SCALED_OBJECTS, "speech"] = NotFound("404")
+    view = a_cluster(server, "speech").view()
+    (kept,) = view.others(AUTOSCALERS)
+    assert kept == OtherWriter(
+        name="HorizontalPodAutoscaler/asr",
+        of=("speech", Target(api_version="apps/v1", kind="Deployment", name="asr")),
+    )
+    assert view.others(NAMESPACES) == [{"name": "speech", "labels": {"a": "b"}}]
+    with pytest.raises(NotFound):
+        view.others(SCALED_OBJECTS)
+    assert (AUTOSCALERS, None) not in server.listed

@@ -20,7 +20,14 @@ from controller.kube.gateway import (
     Resource,
     Unavailable,
 )
-from controller.kube.karpenter import Karpenter, expected_node, node_pool_state, refusal
+from controller.kube.karpenter import (
+    Karpenter,
+    expected_node,
+    kept_node_claim,
+    kept_node_pool,
+    node_pool_state,
+    refusal,
+)
 
 LABELS = {"karpenter.sh/nodepool": "inf2"}
 SIZE = {"cpu": "4", "memory": "16Gi", "aws.amazon.com/neuron": "1"}
@@ -207,11 +214,12 @@ class Server:
         self.lists = lists
         self.asked: list[tuple[str | None, str]] = []
 
-    def list_all(self, resource: Resource, namespace: str | None = None) -> Listing:
+    def watched(self, resource: Resource) -> list[dict[str, Any]]:
         found = self.lists.get(resource.plural, ())
         if isinstance(found, KubeError):
             raise found
-        return Listing(items=tuple(found), resource_version="1")
+        keep = kept_node_pool if resource == NODE_POOLS else kept_node_claim
+        return [keep(each) for each in found]
 
     def pages(self, resource: Resource, namespace: str | None, **selectors: str) -> Iterator[Listing]:
         assert resource == EVENTS
@@ -234,7 +242,7 @@ class Server:
 
 def karpenter(server: Server) -> Karpenter:
     found = Karpenter(cast("Gateway", server))
-    found.refresh()
+    found.refresh(server.watched)
     return found
 
 
@@ -253,12 +261,12 @@ class TestReading:
         server = Server(nodepools=[a_node_pool(nodes="3")])
         found = karpenter(server)
         server.lists[lost] = Unavailable("timed out")
-        found.refresh()
+        found.refresh(server.watched)
         kept = found.state("inf2", {}, (), {})
         assert (kept.instances, kept.problem, kept.detail) == (3, NodePoolProblem.UNREADABLE, "timed out")
         del server.lists[lost]
         server.lists["nodepools"] = [a_node_pool(nodes="4")]
-        found.refresh()
+        found.refresh(server.watched)
         assert found.state("inf2", {}, (), {}) == NodePoolState(instances=4)
 
     def test_failed_launches_are_read_where_events_about_claims_are(self) -> None:

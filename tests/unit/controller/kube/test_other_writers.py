@@ -1,6 +1,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from builders import ENCODER, VAD, a_spec, a_target
 
@@ -11,38 +11,30 @@ from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.gateway import (
     AUTOSCALERS,
     SCALED_OBJECTS,
+    VERTICAL_AUTOSCALERS,
     Forbidden,
-    Gateway,
     KubeError,
-    Listing,
     NotFound,
     Resource,
 )
-from controller.kube.other_writers import Ownership
+from controller.kube.other_writers import OTHER_WRITERS, OtherWriter, Ownership
 
 SPEC = a_spec()
 
 
 @dataclass
 class Lists:
-    """Answers lists; a kind that is not in it is not installed."""
+    """Has what is watched; a kind that is not in it is not installed."""
 
     items: dict[Resource, list[dict[str, Any]]] = field(default_factory=dict)
     error: KubeError | None = None
-    asked: set[str | None] = field(default_factory=set)
 
-    def list_all(self, resource: Resource, namespace: str | None) -> Listing:
-        self.asked.add(namespace)
+    def watched(self, resource: Resource) -> list[OtherWriter]:
         if self.error:
             raise self.error
         if resource not in self.items:
             raise NotFound("no such kind")
-        found = [item for item in self.items[resource] if namespace in {None, item["metadata"]["namespace"]}]
-        return Listing(items=tuple(found), resource_version="1")
-
-
-def ownership(lists: Lists | None = None, namespaces: tuple[str, ...] = ()) -> Ownership:
-    return Ownership(cast(Gateway, lists or Lists()), namespaces)
+        return [kept for item in self.items[resource] if (kept := OTHER_WRITERS[resource](item)) is not None]
 
 
 def autoscaler(called: str, namespace: str = "speech", **target: str) -> dict[str, Any]:
@@ -67,7 +59,7 @@ def targets(encoder: int) -> Mapping[PlacementKey, TargetState | TargetMissing]:
 
 
 def test_what_was_written_is_told_until_it_is_found_to_be_changed() -> None:
-    known = ownership()
+    known = Ownership()
     known.wrote([a_write(5)])
     assert known.written(SPEC, targets(5)) == {ENCODER: 5}
     known.wrote([])
@@ -77,7 +69,7 @@ def test_what_was_written_is_told_until_it_is_found_to_be_changed() -> None:
 
 
 def test_what_was_not_taken_is_told_for_one_cycle_and_was_not_written() -> None:
-    known = ownership()
+    known = Ownership()
     known.wrote([a_write(5)])
     known.wrote([a_write(6, WriteOutcome.FORBIDDEN, "403")])
     assert known.refused(SPEC) == {ENCODER: "403"}
@@ -87,7 +79,7 @@ def test_what_was_not_taken_is_told_for_one_cycle_and_was_not_written() -> None:
 
 
 def test_a_workload_that_has_gone_is_no_refusal() -> None:
-    known = ownership()
+    known = Ownership()
     known.wrote([a_write(5, WriteOutcome.NOT_FOUND, "404")])
     assert known.refused(SPEC) == {}
 
@@ -102,8 +94,8 @@ def test_autoscalers_are_known_by_their_target_in_their_namespace() -> None:
         ],
         SCALED_OBJECTS: [autoscaler("vad", name="vad-cpu")],
     }
-    known = ownership(Lists(items))
-    known.refresh()
+    known = Ownership()
+    known.refresh(Lists(items).watched)
     assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/asr", VAD: "ScaledObject/vad"}
 
 
@@ -115,35 +107,39 @@ def test_a_scaled_object_that_follows_the_decision_is_no_other_autoscaler_nor_is
     made = autoscaler("keda-hpa-encoder", **inferentia)
     made["metadata"]["ownerReferences"] = [{"kind": "ScaledObject", "name": "encoder"}]
     lists = Lists({AUTOSCALERS: [made], SCALED_OBJECTS: [theirs]})
-    known = ownership(lists)
-    known.refresh()
+    known = Ownership()
+    known.refresh(lists.watched)
     assert known.followers(SPEC) == {ENCODER: "ScaledObject/encoder"}
     assert known.autoscalers(SPEC) == {}
     metadata["pipeline"] = "notes"
-    known.refresh()
+    known.refresh(lists.watched)
     assert known.followers(SPEC) == {}
     assert known.autoscalers(SPEC) == {ENCODER: "ScaledObject/encoder"}
     lists.items = {AUTOSCALERS: [made]}
-    known.refresh()
+    known.refresh(lists.watched)
     assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/keda-hpa-encoder"}
 
 
 def test_autoscalers_that_cannot_be_read_for_a_moment_stay_known() -> None:
     lists = Lists({AUTOSCALERS: [autoscaler("asr", kind="Deployment", name="vad-cpu")]})
-    known = ownership(lists)
-    known.refresh()
+    known = Ownership()
+    known.refresh(lists.watched)
     lists.error = Forbidden("403")
-    known.refresh()
+    known.refresh(lists.watched)
     assert known.autoscalers(SPEC) == {VAD: "HorizontalPodAutoscaler/asr"}
     lists.error, lists.items = None, {}
-    known.refresh()
+    known.refresh(lists.watched)
     assert known.autoscalers(SPEC) == {}
 
 
-def test_an_operator_of_some_namespaces_looks_for_autoscalers_there_only() -> None:
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "encoder-inferentia"}
-    lists = Lists({AUTOSCALERS: [autoscaler("here", **target), autoscaler("there", namespace="other", **target)]})
-    known = ownership(lists, ("batch", "speech"))
-    known.refresh()
-    assert known.autoscalers(SPEC) == {ENCODER: "HorizontalPodAutoscaler/here"}
-    assert lists.asked == {"batch", "speech"}
+def test_what_changes_the_requests_of_pods_is_known_unless_it_only_recommends() -> None:
+    def vertical(name: str, of: str, **policy: str) -> dict[str, Any]:
+        reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": of}
+        metadata = {"name": name, "namespace": "speech"}
+        return {"metadata": metadata, "spec": {"targetRef": reference, "updatePolicy": policy}}
+
+    known = Ownership()
+    lists = {VERTICAL_AUTOSCALERS: [vertical("a", "vad-cpu", updateMode="Off"), vertical("b", "encoder-inferentia")]}
+    known.refresh(Lists(lists).watched)
+    assert known.resizers(SPEC) == {ENCODER: "VerticalPodAutoscaler/b"}
+    assert known.autoscalers(SPEC) == {}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,7 +43,7 @@ from controller.kube.matching import Pods, kept_node, kept_pod, kept_workload
 from controller.kube.metrics_reader import _query_kind, metrics_target
 from controller.kube.priorities import PriorityLimits
 from controller.kube.reader import Reader, Resources
-from controller.kube.store import ResourceStore
+from controller.kube.store import Key, ResourceStore
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples, SeriesLabels
 from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
@@ -86,6 +86,7 @@ class World:
     changed_s: float | None = None
     replicas: int = 1
     owner: str = "decode-audio-7d9f"
+    others: dict[Resource, dict[Key, Any] | KubeError] = field(default_factory=dict)
 
     def view(self) -> View:
         labels = {"app": "decode-audio"}
@@ -115,6 +116,7 @@ class World:
             },
             pods=Pods([kept_pod(pod)]),
             nodes=nodes if isinstance(nodes, KubeError) else {("", str(i)): kept_node(n) for i, n in enumerate(nodes)},
+            others=self.others,
         )
 
 
@@ -397,16 +399,10 @@ def test_a_pipeline_whose_shared_stage_is_missing_is_told_so_and_left_as_it_is(
 
 
 class KarpenterWithoutCapacity:
-    """An API server with a NodePool whose launches fail; `asked` has the selectors of the Events that were listed."""
+    """An API server where launches fail; `asked` has the selectors of the Events that were listed."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-
-    def list_all(self, resource: Resource, *_: object) -> Listing:
-        if resource != NODE_POOLS and resource != NODE_CLAIMS:
-            raise NotFound("no such kind")
-        pool = {"metadata": {"name": "c7i"}, "spec": {"limits": {"nodes": "7"}}}
-        return Listing(items=(pool,) if resource == NODE_POOLS else (), resource_version="1")
 
     def pages(self, _: Resource, namespace: str, **selectors: str) -> Iterator[Listing]:
         self.asked.append(f"{namespace}: {selectors['fieldSelector']}")
@@ -431,13 +427,16 @@ class Pending(World):
         }
         pod = {"metadata": metadata, "status": {"phase": "Pending", "conditions": [waits]}}
         known = super().view()
-        return View(workloads=known._workloads, pods=Pods([kept_pod(pod)]), nodes=known._nodes)
+        return View(workloads=known._workloads, pods=Pods([kept_pod(pod)]), nodes=known._nodes, others=self.others)
 
 
 def test_an_elastic_pool_fails_by_the_events_of_its_claims_and_they_are_read_only_while_pods_are_pending() -> None:
     cpu, *others = manifests("pools.yaml")
     elastic = {**cpu, "spec": {**cpu["spec"], "capacity": {"nodePool": "c7i"}}}
-    for world, read in ((Pending(nodes=[a_node("node-0")]), True), (World(nodes=[a_node("node-0")]), False)):
+    pool = {"metadata": {"name": "c7i"}, "spec": {"limits": {"nodes": "7"}}}
+    karpenter: dict[Resource, dict[Key, Any] | KubeError] = {NODE_POOLS: {("", "c7i"): pool}, NODE_CLAIMS: {}}
+    for kind, read in ((Pending, True), (World, False)):
+        world = kind(nodes=[a_node("node-0")], others=karpenter)
         server = KarpenterWithoutCapacity()
         reader = Reader(
             cast("Gateway", server),
@@ -656,29 +655,18 @@ def test_of_a_budget_with_a_mistake_a_restart_takes_the_spec_of_the_status_or_el
     assert invalid == ()
 
 
-class Namespaces:
-    """An API server that lists the namespaces `names`, or refuses to. It counts the requests."""
-
-    def __init__(self, *names: str) -> None:
-        self.names = names
-        self.asked = 0
-
-    def list_all(self, kind: object, *_: object) -> Any:
-        if kind is not NAMESPACES:
-            raise NotFound("no such kind")
-        self.asked += 1
-        if not self.names:
-            raise Forbidden("403 namespaces is forbidden")
-        items = tuple({"metadata": {"name": name}} for name in self.names)
-        return Listing(items=items, resource_version="1")
+def namespaces(*names: str) -> World:
+    """Return a cluster with Namespaces, each with a label of its name; without any, they cannot be listed."""
+    found: dict[Key, Any] = {("", name): {"name": name, "labels": {"team": name}} for name in names}
+    return World(nodes=[], others={NAMESPACES: found or Forbidden("403 namespaces is forbidden")})
 
 
-def budgets_seen(server: Namespaces, *budgets: dict[str, Any]) -> tuple[BudgetState, ...]:
+def budgets_seen(world: World, *budgets: dict[str, Any]) -> tuple[BudgetState, ...]:
     reader = Reader(
-        cast("Gateway", server),
+        cast("Gateway", None),
         Silent(),
         Resources(a_store(), a_store(), a_store(*budgets)),
-        cluster=cast("Cluster", World(nodes=[])),
+        cluster=cast("Cluster", world),
         interval_s=10.0,
         reporting_grace_s=60.0,
         clock=lambda: NOW_S,
@@ -689,14 +677,14 @@ def budgets_seen(server: Namespaces, *budgets: dict[str, Any]) -> tuple[BudgetSt
         reader.close()
 
 
-def test_namespaces_are_listed_once_for_each_selector() -> None:
-    server = Namespaces("archive", "speech")
-    states = budgets_seen(server, a_budget("one"), a_budget("two"))
-    assert [sorted(state.namespaces) for state in states] == [["archive", "speech"]] * 2
-    assert server.asked == 1
+def test_a_budget_has_the_namespaces_that_its_selector_matches() -> None:
+    everything, archive = a_budget("one"), a_budget("two")
+    archive["spec"]["namespaceSelector"] = {"matchLabels": {"team": "archive"}}
+    states = budgets_seen(namespaces("archive", "speech"), everything, archive)
+    assert [sorted(state.namespaces) for state in states] == [["archive", "speech"], ["archive"]]
 
 
 def test_after_a_restart_namespaces_that_cannot_be_listed_are_those_of_the_status() -> None:
-    (state,) = budgets_seen(Namespaces(), a_budget(status={"namespaces": ["archive"]}))
+    (state,) = budgets_seen(namespaces(), a_budget(status={"namespaces": ["archive"]}))
     assert state.namespaces == {"archive"}
     assert "forbidden" in state.unread

@@ -53,6 +53,7 @@ def test_all_is_well(planner: Planner) -> None:
         "ScrapesHealthy": "True",
         "DevicesHealthy": "True",
         "Shedding": "False",
+        "PlannedInFull": "True",
     }
 
 

@@ -51,6 +51,7 @@ from controller.core.state.spec import Target
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
 from optimizer.model import LATENCY_FACTORS, PipelineKey, PoolName, StageName
+from optimizer.plan import ReplayCheck
 from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, MetricsTier, Scrapes
 from profiler.stages import LatencySource
 
@@ -103,7 +104,12 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, spend_per_hour=1e6, memory=memory)
     silent = RuleState(stage=StageName("vad"), name="queue", reading=ABSENT, floor=None)
     yield replace(decision, rules=(silent,))
-    for mismatch in ({"outside": {"vad-0": "n-1"}, "fits": None}, {"outside": {}, "fits": 2}):
+    mismatches: list[dict[str, Any]] = [
+        {"outside": {"vad-0": "n-1"}, "fits": None},
+        {"outside": {}, "fits": 2},
+        {"outside": {}, "fits": None, "resized_by": "VerticalPodAutoscaler/vad"},
+    ]
+    for mismatch in mismatches:
         found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)
         yield replace(decision, mismatches=(found,))
     for scrapes in (Scrapes(unlabelled="no pod"), Scrapes(excused=("vad-0",)), Scrapes(duplicated=("vad-0",))):
@@ -116,6 +122,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     yield replace(decision, profile=replace(decision.profile, stages=(unread, *others)))
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
+    assert decision.plan is not None
+    yield replace(decision, plan=replace(decision.plan, replay=ReplayCheck(left_out=True)))
 
 
 def of_pools() -> Iterator[ConditionValue]:
