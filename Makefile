@@ -35,10 +35,12 @@ demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernete
 
 # Live servers in real time: what fails because the machine was busy with something else for a moment passes by itself.
 # A lab takes about half a core, and more for moments: three fill two cores, two leave the load on time.
-live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && echo "==> what failed, once more by itself" && $(BIN)/pytest $(1) -n 1 --last-failed; }
+tries = $(BIN)/python tests/support/second_tries.py
+live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && $(tries) note && $(BIN)/pytest $(1) -n 1 --last-failed; }
 
 .PHONY: test
 test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
+	@$(tries) start
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
@@ -49,6 +51,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(call live,tests/integration tests/e2e tests/oracle tests/unit/simulations/lab -m quiet)
 	@$(call live,-n 2 --dist loadfile tests/e2e -m punctual)
 	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
+	@$(tries) total
 
 # Folders of tests that need more than this environment.
 apart = integration e2e faults browser charts install keda karpenter ray

@@ -1,12 +1,14 @@
 """The lab's child processes: they log to files, listen on loopback, and end with their parent."""
 
 import contextlib
+import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -197,8 +199,36 @@ class Service(ABC):
         self.stop()
 
 
+class _Reserved:
+    """The ports that processes of this machine have drawn and may not have bound yet.
+
+    Byte `port` of a file is locked until the process that drew the port ends.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._own: set[int] = set()
+
+    def take(self, port: int) -> bool:
+        """Reserve `port` for this process; return whether it was free."""
+        if self._file is None:
+            path = Path(tempfile.gettempdir()) / f"sluice-lab-ports-{os.getuid()}"
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        if port in self._own:
+            return False
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+        except OSError:
+            return False
+        self._own.add(port)
+        return True
+
+
+_reserved = _Reserved()
+
+
 def free_ports(count: int) -> list[int]:
-    """Return `count` different TCP ports on which nothing listens on loopback.
+    """Return `count` different TCP ports on which nothing listens on loopback, and that no other process has drawn.
 
     Raises:
         ProcessError: there are not enough free ports.
@@ -213,7 +243,8 @@ def free_ports(count: int) -> list[int]:
             port = candidates.pop()
             with contextlib.suppress(OSError):
                 attempt.bind((LOOPBACK, port))
-                ports.append(port)
+                if _reserved.take(port):
+                    ports.append(port)
     if len(ports) < count:
         raise ProcessError(f"no {count} free TCP ports on {LOOPBACK} in {_PORTS.start}-{_PORTS.stop - 1}")
     return ports

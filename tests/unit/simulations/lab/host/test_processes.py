@@ -186,6 +186,23 @@ def test_free_ports_are_different_and_can_be_bound() -> None:
             server.bind((LOOPBACK, port))
 
 
+def test_a_port_that_was_drawn_is_not_offered_again_to_any_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    (port,) = free_ports(1)
+    script = f"""
+import simulations.lab.host.processes as processes
+processes._PORTS = range({port}, {port + 1})
+try:
+    print(processes.free_ports(1))
+except processes.ProcessError as error:
+    print("none")
+"""
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == "none"
+    monkeypatch.setattr("simulations.lab.host.processes._PORTS", range(port, port + 1))
+    with pytest.raises(ProcessError):
+        free_ports(1)
+
+
 def test_a_port_that_something_listens_on_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
