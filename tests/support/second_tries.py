@@ -1,4 +1,4 @@
-"""Counts the tests on live servers that needed a second try: `note` after a first try that failed, `total` at the end."""
+"""Counts the tests on live servers that needed a second try: `note` after a failed first try, `total` at the end."""
 
 import json
 import sys

@@ -17,7 +17,7 @@ from controller.core.state.decision import ChangeReason, RuleState
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import Rule, RuleMetric, StageSpec
 from optimizer.model import PoolName, StageName
-from profiler.samples import MISSING, Absence, DeviceQuantity, Quantity, Reading
+from profiler.samples import MISSING, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.stages import PipelineProfile, StageProfile
 
 QUANTITIES: Mapping[RuleMetric, Quantity] = {
@@ -36,6 +36,10 @@ DEVICE_QUANTITIES: Mapping[RuleMetric, DeviceQuantity] = {
 
 LONGEST_S = 6 * 3600.0
 """The longest time for which a floor outlasts its metric."""
+MOSTLY_IDLE = 0.5
+"""The utilization up to which a long queue is not believed where items stay for a short time."""
+FAR_ABOVE, FEW = 4.0, 10.0
+"""A queue is not believed above this many times the items in the stage, plus a few: both are means over a window."""
 MOST_RETURNS = 16
 SOON = 2.0
 """A rule comes back soon within this multiple of the time for which its metric was clear before the floor ended."""
@@ -152,11 +156,35 @@ def _reading(rule: Rule, profile: StageProfile, state: PipelineState) -> Reading
     if rule.metric is None:
         return state.rule_readings.get((profile.name, rule.name), MISSING)
     if rule.metric in QUANTITIES:
-        return profile.readings.get(QUANTITIES[rule.metric], MISSING)
+        found = profile.readings.get(QUANTITIES[rule.metric], MISSING)
+        return _plausible_queue(found, profile) if rule.metric is RuleMetric.QUEUE else found
     reading = profile.of_devices(DEVICE_QUANTITIES[rule.metric])
     if rule.metric is RuleMetric.DEVICE_HEADROOM and not isinstance(reading, Absence):
         return max(0.0, 1 - reading)
     return reading
+
+
+def _plausible_queue(queue: Reading, profile: StageProfile) -> Reading:
+    """Return the reading of a queue, absent where what else is measured of the stage contradicts it.
+
+    By Little's law no more items wait than arrive in the time that they stay. A gauge above that, at servers that are
+    mostly idle, counts what has long left: it is no reason for replicas.
+    """
+    arrival_rate, latency_s, utilization = (
+        profile.readings.get(quantity, MISSING)
+        for quantity in (Quantity.ARRIVAL_RATE, Quantity.LATENCY_P95, Quantity.UTILIZATION)
+    )
+    if any(isinstance(each, Absence) for each in (queue, arrival_rate, latency_s, utilization)):
+        return queue
+    assert not isinstance(queue, Absence)
+    assert not isinstance(arrival_rate, Absence)
+    assert not isinstance(latency_s, Absence)
+    assert not isinstance(utilization, Absence)
+    staying = arrival_rate * latency_s
+    if utilization > MOSTLY_IDLE or queue <= FAR_ABOVE * staying + FEW:
+        return queue
+    told = f"{queue:.4g} waiting, but {staying:.3g} in the stage by arrivals and p95, at utilization {utilization:.2g}"
+    return Absence(reason=AbsenceReason.UNSUPPORTED, detail=told)
 
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:

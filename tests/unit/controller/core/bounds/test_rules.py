@@ -231,3 +231,23 @@ def test_a_query_is_read_in_the_metrics_stead() -> None:
     spec = a_spec(*default_stages(vad_rules=[rule]))
     state = a_state(spec, replicas={VAD: 3}, rule_readings={(STAGE, rule.name): 11.0})
     assert floor_and_memory(state)[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("queue", "utilization", "latency_s", "believed"),
+    [
+        (400.0, 0.05, 0.1, False),
+        (400.0, 0.99, 0.1, True),  # an overload begins: what has completed did not wait yet
+        (400.0, 0.05, 3.0, True),
+        (25.0, 0.05, 0.1, True),
+        (400.0, Absence(reason=AbsenceReason.MISSING), 0.1, True),
+    ],
+)
+def test_a_queue_that_latency_and_utilization_contradict_decides_nothing(
+    queue: float, utilization: Reading, latency_s: float, believed: bool
+) -> None:
+    state = with_rule(a_rule(metric=RuleMetric.QUEUE, above=20.0), 0.0)
+    readings = seen(queue_depth=queue, utilization=utilization, latency_p95=latency_s, arrival_rate=50.0)
+    floor, memory = floor_and_memory(replace(state, samples={VAD: readings}))
+    assert memory.fired is believed
+    assert (floor is not None) is believed
