@@ -1,14 +1,12 @@
 """The lab's child processes: they log to files, listen on loopback, and end with their parent."""
 
 import contextlib
-import fcntl
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -199,32 +197,23 @@ class Service(ABC):
         self.stop()
 
 
-class _Reserved:
-    """The ports that processes of this machine have drawn and may not have bound yet.
+_reserved: dict[int, socket.socket] = {}
 
-    Byte `port` of a file is locked until the process that drew the port ends.
+
+def _reserve(port: int) -> bool:
+    """Reserve `port` for this process, which may bind it later; return whether no process had reserved it.
+
+    A socket with an abstract name stands for it until this process ends. It leaves no file, and is in the network
+    namespace whose port it is.
     """
-
-    def __init__(self) -> None:
-        self._file: int | None = None
-        self._own: set[int] = set()
-
-    def take(self, port: int) -> bool:
-        """Reserve `port` for this process; return whether it was free."""
-        if self._file is None:
-            path = Path(tempfile.gettempdir()) / f"sluice-lab-ports-{os.getuid()}"
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        if port in self._own:
-            return False
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
-        except OSError:
-            return False
-        self._own.add(port)
-        return True
-
-
-_reserved = _Reserved()
+    mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        mark.bind(f"\0sluice-lab-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    _reserved[port] = mark
+    return True
 
 
 def free_ports(count: int) -> list[int]:
@@ -243,7 +232,7 @@ def free_ports(count: int) -> list[int]:
             port = candidates.pop()
             with contextlib.suppress(OSError):
                 attempt.bind((LOOPBACK, port))
-                if _reserved.take(port):
+                if _reserve(port):
                     ports.append(port)
     if len(ports) < count:
         raise ProcessError(f"no {count} free TCP ports on {LOOPBACK} in {_PORTS.start}-{_PORTS.stop - 1}")
