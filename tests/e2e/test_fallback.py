@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from lab_runs import SLUICE, LabRun, Seen, lab_run, processes_about
+from lab_runs import SLUICE, LabRun, Seen, eventually, lab_run, processes_about
 
 pytestmark = pytest.mark.lab
 
@@ -14,6 +14,9 @@ FAILING, FALLBACK = "encoder-inferentia", "encoder-gpu"
 DEADLINE_S, STARTUP_S, INTERVAL_S = 4.0, 1.0, 1.0
 WINDOW_S = 5.0
 BUSY_S = 3.0  # the API server's times in whole seconds, and a tolerance for a busy machine
+
+
+_UNAVAILABLE = re.compile(r"sluice_placement_unavailable\{[^}]*\} 1\.0")
 
 
 class Witness:
@@ -33,8 +36,14 @@ class Witness:
         operator = next(line for line in processes_about(self._folder) if "controller operator" in line)
         port = re.search(r"--port (\d+)", operator)
         assert port is not None
-        with urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=5) as answer:
-            self.metrics = answer.read().decode()
+        url = f"http://127.0.0.1:{port[1]}/metrics"
+
+        def read() -> bool:
+            with urlopen(url, timeout=5) as answer:
+                self.metrics = answer.read().decode()
+            return bool(_UNAVAILABLE.search(self.metrics))
+
+        eventually(read)  # a cycle writes the status before it sets its metrics
 
 
 class Fallback:
@@ -87,7 +96,7 @@ def tells(fallback: Fallback, words: str) -> None:
     assert not any(seen.available("inferentia").get("status") == "False" for seen in fallback.run.seen)
     last = fallback.run.seen[-1]
     assert "PoolsUnavailable" in {event["reason"] for event in last.events if event["type"] == "Warning"}
-    unavailable = re.findall(r"sluice_placement_unavailable\{[^}]*\} 1\.0", fallback.witness.metrics)
+    unavailable = _UNAVAILABLE.findall(fallback.witness.metrics)
     assert any('pool="inferentia"' in series and 'stage="encoder"' in series for series in unavailable)
     assert "encoder on inferentia: no node can schedule this pod" in fallback.witness.explained
     assert words in fallback.witness.explained
