@@ -41,7 +41,7 @@ _BRIEF_S = 3.0
 _FIRST_S = 30.0
 EVERYTHING: Mapping[str, str] = MappingProxyType({})
 _PAUSES_S = (0.2, 2.0)  # after the first failure, and at most
-_ABSENT_S = 20.0
+_ABSENT_S = 10.0
 """How often a kind is looked for that is not installed."""
 _AT_ONCE_S = 1.0
 """A stream that ends within this time without an event counts as failed; repeating it at once would be a hot loop."""

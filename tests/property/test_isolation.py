@@ -83,7 +83,7 @@ def test_what_is_only_asked_for_ends_no_ready_replica_of_others(part: int) -> No
 
 @parts
 def test_a_pod_that_only_its_own_fault_keeps_from_a_node_takes_no_pool_from_others(part: int) -> None:
-    for seed, rng in rngs(part, 2, 10000 // SHARE):
+    for seed, rng in rngs(part, 2, 12000):
         world = a_world(rng, (), elastic=rng.random() < 0.5)
         stuck = with_stuck_pods(rng, replace(who_does_not_act(rng, "h0"), autoscalers={}), own_fault=True)
         world = replace(world, snapshot=replace(world.snapshot, pipelines=(*world.snapshot.pipelines, stuck)))
@@ -98,14 +98,14 @@ def test_a_pod_that_only_its_own_fault_keeps_from_a_node_takes_no_pool_from_othe
         found = find_availability(world.snapshot, idle)
         assert not found.out(KEY[1]), f"seed {seed}"
         assert not any(found.failures[state.spec.key] for state in victims(world)), f"seed {seed}"
-        if seed % 50 == 0:
+        if seed % 200 == 0:
             decision = decide(world.snapshot, world.policy)
             assert decision.pools[0].memory.unavailable_until_s is None, f"seed {seed}"
 
 
 @parts
 def test_a_demand_that_contradicts_what_arrives_ends_no_replica(part: int) -> None:
-    for seed, rng in rngs(part, 3, 4000 // SHARE):
+    for seed, rng in rngs(part, 3, 9000):
         victim = a_victim(rng, "v0")
         told = contradicted(rng, victim)
         assert isinstance(told.demand, float)
@@ -114,7 +114,7 @@ def test_a_demand_that_contradicts_what_arrives_ends_no_replica(part: int) -> No
             continue
         honest, found = (stabilised_demand(each, NOW_S, 15.0).demand for each in (victim, told))
         assert found == honest, f"seed {seed}"
-        if seed % 40 == 0:
+        if seed % 200 == 0:
             world = a_world(rng, ())
             both = [replace(world.snapshot, pipelines=(each,)) for each in (victim, told)]
             assert after(decide(both[0], world.policy)) == after(decide(both[1], world.policy)), f"seed {seed}"
@@ -230,7 +230,7 @@ def test_nothing_that_another_wrote_raises_and_every_text_is_made(part: int) -> 
         for own in decision.pipelines:
             assert conditions(own), seed
             assert summary(own), seed
-            if seed % 50 == 0:
+            if seed % 200 == 0:
                 assert explain(decision, own.key), seed
         for pool in decision.pools:
             assert pool_conditions(world.snapshot.pools[pool.name], pool.memory, NOW_S, pool.claimed), seed

@@ -1,7 +1,7 @@
 """Turns goals into replica changes: up before down, replacements first, and no change pushes spend above a cap."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.act.goals import Goal
@@ -23,6 +23,7 @@ from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, Poo
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 _SAME_SHARE = 1e-9
+_MANY = 64
 _ENOUGH = 0.5
 
 
@@ -241,11 +242,31 @@ def _reduce(moves: Sequence[Move], ledger: Ledger, scope: Scope) -> None:
         if others:
             key = max(others, key=lambda other: (_left_share(move, other, ledger), other))
             instead.append((move.key, key))
-        ledger.after[(move.key, key)] -= 1
+            ledger.after[(move.key, key)] -= 1
+        else:
+            _remove_one(move, key, ledger, move.goal.planned[key], lambda: ledger.exceeds(scope))
     for name in reversed(instead):  # restore those that are not needed to get within the cap
         ledger.after[name] += 1
         if ledger.exceeds(scope):
             ledger.after[name] -= 1
+
+
+def _remove_one(move: Move, key: PlacementKey, ledger: Ledger, floor: int, above: Callable[[], bool]) -> None:
+    """Remove a replica; of many that are desired and do not exist, as many at once as are `above` a limit.
+
+    Someone may have asked for a million of them. At least `floor` stay.
+    """
+    name, target = (move.key, key), move.assessment.state.target(*key)
+    there = 0 if isinstance(target, TargetMissing) else target.existing
+    low, high = max(floor, there), ledger.after[name]
+    if high - low < _MANY:
+        ledger.after[name] -= 1
+        return
+    while high - low > 1:  # within the limit at `low`, if at all; above it at `high`
+        middle = (low + high) // 2
+        ledger.after[name] = middle
+        low, high = (low, middle) if above() else (middle, high)
+    ledger.after[name] = low
 
 
 def _loss(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, bool, float, float]:
@@ -338,6 +359,8 @@ def _lower(move: Move, borrowers: Sequence[Move], ledger: Ledger, composition: C
             lowest = max(move.goal.next[key], move.begun(key)) if short else move.goal.next[key]
             if ledger.after[(move.key, key)] > move.goal.next[key] < lowest:
                 waiting.append(stage.name)
+            # Those beyond the ready ones serve nothing: without them nothing is later.
+            ledger.after[(move.key, key)] = min(ledger.after[(move.key, key)], max(lowest, move.ready(key)))
             while ledger.after[(move.key, key)] > lowest:
                 ledger.after[(move.key, key)] -= 1
                 left = _carried(_serving(move, keys, ledger), capacities)
@@ -383,11 +406,11 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
 
     The replacement of a stage's last replica starts only when that replica is gone. For this gap see `_spared`.
     """
-    before = dict(ledger.after)
+    before, name = dict(ledger.after), (move.key, wanted)
     givers, scope = moves if limit.name is not None else [move], ledger.group(limit)
     if limit.kind is LimitKind.BUDGET and any(map(ledger.excuses, ledger.caps_of(move.key, wanted))):
         return  # the cap would take what is excused
-    while ledger.limit_beyond(move.key, wanted) is not None:
+    while ledger.limit_beyond(*name) is not None:
         excess = [
             (giver, key)
             for giver in givers
@@ -401,7 +424,7 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             ledger.after.update(before)
             return
         giver, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
-        ledger.after[(giver.key, key)] -= 1
+        _remove_one(giver, key, ledger, giver.goal.replicas[key], lambda: ledger.limit_beyond(*name) is not None)
 
 
 def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
@@ -449,7 +472,10 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
             if not excess:
                 ledger.ask(move.key, {**before, wanted: desired})
                 return
-            ledger.after[(move.key, min(excess, key=lambda key: _value(move, key, ledger)))] -= 1
+            giver = min(excess, key=lambda key: _value(move, key, ledger))
+            _remove_one(
+                move, giver, ledger, move.goal.next[giver], lambda: ledger.limit_beyond(move.key, wanted) is not None
+            )
         ledger.after[name] += 1
     ledger.after[name] = desired
 

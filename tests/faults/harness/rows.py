@@ -585,6 +585,8 @@ def autoscaler(kind: str) -> Callable[[World, Judge], None]:
     """Another autoscaler targets the workload of `main`, and all loads rise."""
 
     def run(world: World, judge: Judge) -> None:
+        if kind == "ScaledObject":
+            installed(world, KEDA)
         world.begin()
         operator = world.operator()
         settle(world, operator)
@@ -627,7 +629,7 @@ def _horizontal(world: World) -> Callable[[], None]:
 _BY_CPU = [
     {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
 ]
-KEDA = {
+KEDA: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
     "metadata": {"name": "scaledobjects.keda.sh"},
@@ -643,6 +645,25 @@ KEDA = {
                 "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
             }
         ],
+    },
+}
+
+
+VERTICAL_AUTOSCALER: dict[str, Any] = {
+    **KEDA,
+    "metadata": {
+        "name": "verticalpodautoscalers.autoscaling.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+    },
+    "spec": {
+        "group": "autoscaling.k8s.io",
+        "scope": "Namespaced",
+        "names": {
+            "plural": "verticalpodautoscalers",
+            "singular": "verticalpodautoscaler",
+            "kind": "VerticalPodAutoscaler",
+        },
+        "versions": [{**KEDA["spec"]["versions"][0], "name": "v1"}],
     },
 }
 
@@ -666,11 +687,26 @@ def karpenter_kinds() -> list[dict[str, Any]]:
     ]
 
 
-def _scaled_object(world: World) -> Callable[[], None]:
-    """Install KEDA's kind without its operator: Sluice reads the objects only."""
+def installed(world: World, *kinds: dict[str, Any]) -> None:
+    """Install `kinds`, and wait until they are served."""
     extensions = client.ApiextensionsV1Api(world.core.api_client)
-    with contextlib.suppress(client.ApiException):  # it exists from an earlier row
-        extensions.create_custom_resource_definition(KEDA)
+    for kind in kinds:
+        with contextlib.suppress(client.ApiException):  # it exists from an earlier row
+            extensions.create_custom_resource_definition(kind)
+        until(lambda kind=kind: _served(world, kind), what="the kind to be served")
+
+
+def _served(world: World, kind: dict[str, Any]) -> bool:
+    spec = kind["spec"]
+    try:
+        world.objects.list_cluster_custom_object(spec["group"], spec["versions"][0]["name"], spec["names"]["plural"])
+    except client.ApiException:
+        return False
+    return True
+
+
+def _scaled_object(world: World) -> Callable[[], None]:
+    """Create a ScaledObject without KEDA's operator: Sluice reads the objects only."""
     body = {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -924,10 +960,7 @@ def no_capacity(world: World, judge: Judge) -> None:
 
     Karpenter's objects and Events are put on the server as it writes them. `spare` needs twice the nodes that exist.
     """
-    extensions = client.ApiextensionsV1Api(world.core.api_client)
-    for kind in karpenter_kinds():
-        with contextlib.suppress(client.ApiException):  # it exists from an earlier row
-            extensions.create_custom_resource_definition(kind)
+    installed(world, *karpenter_kinds())
     world.begin()
     elastic = {"spec": {"capacity": {"nodePool": "scarce", "instances": None}}}
     world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)

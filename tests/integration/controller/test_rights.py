@@ -16,7 +16,7 @@ import yaml
 from fault_proxy import SCALES, Passed, Refuse, Where
 from helm_chart import Chart, of_kind
 from kubernetes import client, utils
-from rows import KEDA, karpenter_kinds
+from rows import KEDA, VERTICAL_AUTOSCALER, installed, karpenter_kinds
 from story import settle
 from world import GROUP, NAMESPACE, QUICK, VERSION, Operator, World, pipeline, until
 
@@ -86,9 +86,7 @@ class Scope(NamedTuple):
 @pytest.fixture(scope="module", params=["all namespaces", "one namespace"])
 def scope(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scope]:
     with World(tmp_path_factory.mktemp("rights"), ensure(print)) as world:
-        extensions = client.ApiextensionsV1Api(world.core.api_client)
-        for kind in (KEDA, *karpenter_kinds()):
-            extensions.create_custom_resource_definition(kind)
+        installed(world, KEDA, VERTICAL_AUTOSCALER, *karpenter_kinds())
         stateful = _stateful_set(world)
         world.objects.create_cluster_custom_object("sluice.dev", "v1alpha1", "computebudgets", A_BUDGET)
         world.begin()

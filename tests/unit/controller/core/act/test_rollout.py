@@ -10,6 +10,7 @@ from builders import (
     VAD,
     a_placement,
     a_pool,
+    a_scaling,
     a_snapshot,
     a_spec,
     a_stage,
@@ -292,3 +293,23 @@ def test_the_work_of_a_cycle_does_not_grow_with_the_square_of_the_fleet(
         return asked
 
     assert questions(20) <= 2 * questions(10)
+
+
+@pytest.mark.parametrize("budget", [None, 30.0])
+@pytest.mark.parametrize("down", [100, 2 * 10**9])
+def test_a_million_replicas_that_someone_asked_for_take_no_million_steps(budget: float | None, down: int) -> None:
+    asr = StageName("asr")
+    spec = a_spec(
+        a_stage("asr", a_placement("gpu", bounds=(0, 2 * 10**9))), scaling=a_scaling(down_s=0.0, down=down), budget=1e12
+    )
+    asked = a_target(10**9, existing=8, ready=8)
+    other = a_spec(a_stage("asr", a_placement("gpu")), name="other")
+    snapshot = a_snapshot(
+        a_state(spec, demand=100.0, replicas={(asr, PoolName("gpu")): asked}),
+        a_state(other, demand=100.0, replicas={(asr, PoolName("gpu")): 2}),
+        fleet=pools(a_pool("gpu", instances=40, ready=40)),
+    )
+    decision = decide(snapshot, Policy(budget_per_hour=budget))
+    (change,) = decision.pipelines[0].changes
+    assert change.after < 10**9
+    assert [own.desired[(asr, PoolName("gpu"))] >= 2 for own in decision.pipelines] == [True, True]
