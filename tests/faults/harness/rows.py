@@ -693,7 +693,7 @@ def installed(world: World, *kinds: dict[str, Any]) -> None:
     for kind in kinds:
         with contextlib.suppress(client.ApiException):  # it exists from an earlier row
             extensions.create_custom_resource_definition(kind)
-        until(lambda kind=kind: _served(world, kind), what="the kind to be served")
+        until(partial(_served, world, kind), what="the kind to be served")
 
 
 def _served(world: World, kind: dict[str, Any]) -> bool:
