@@ -1,6 +1,7 @@
 """The rows of the fault matrix, in order."""
 
 import contextlib
+import functools
 import re
 import shlex
 import shutil
@@ -693,7 +694,7 @@ def installed(world: World, *kinds: dict[str, Any]) -> None:
     for kind in kinds:
         with contextlib.suppress(client.ApiException):  # it exists from an earlier row
             extensions.create_custom_resource_definition(kind)
-        until(partial(_served, world, kind), what="the kind to be served")
+        until(functools.partial(_served, world, kind), what="the kind to be served")
 
 
 def _served(world: World, kind: dict[str, Any]) -> bool:
