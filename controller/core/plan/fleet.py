@@ -321,21 +321,27 @@ def planned_together(
         # What is claimed stops growth. So that the growth of one does not take what another has, each keeps of its
         # present replicas what it would have without the claims. Who shares nothing with what is claimed is planned
         # as if there were no claims.
-        there = {each.key: each.existing for each in group}
         free = components_of(problem)
         apart = {own.key for part in components_of(beside) if part in free for own in part.pipelines}
-        problem = replace(
-            beside,
-            pipelines=tuple(
-                own
-                if own.key in apart
-                else keeping(
-                    own, {key: min(n, there[own.key].get(key, 0)) for key, n in plan.of(own.key).replicas().items()}
-                )
-                for own in beside.pipelines
-            ),
-        )
+        kept = {
+            each.key: {key: min(n, each.existing.get(key, 0)) for key, n in plan.of(each.key).replicas().items()}
+            for each in group
+            if each.key not in apart
+        }
+
+        def beside_kept(own: Pipeline) -> Pipeline:
+            return keeping(own, kept[own.key]) if own.key in kept else own
+
+        def only_kept(own: Pipeline) -> Pipeline:
+            return own.bounded(lambda stage, placement: (kept[own.key][stage.name, placement.pool],) * 2)
+
+        whole, problem = problem, replace(beside, pipelines=tuple(map(beside_kept, beside.pipelines)))
         plan = _allocated(problem, advice, before)
+        if any(plan.of(own).replicas()[key] < n for own, counts in kept.items() for key, n in counts.items()):
+            # A first replica of one comes before the others of another: then none of them grows.
+            pipelines = tuple(only_kept(own) if own.key in kept else own for own in whole.pipelines)
+            problem = replace(whole, pipelines=pipelines)
+            plan = _allocated(problem, advice, before)
     needs = _without_spares(problem, plan, group)
     if needs == problem:
         return problem, plan
