@@ -35,7 +35,7 @@ from controller.core.state.snapshot import PipelineState, TargetState
 from controller.core.state.spec import Mode
 from optimizer.model import PipelineKey
 
-SHARE = 20
+SHARE = 10
 PARTS = 2
 parts = pytest.mark.parametrize("part", range(PARTS))
 """The worlds of a test in parts, which run at the same time."""
