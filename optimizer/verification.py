@@ -91,9 +91,7 @@ def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | Non
 def _replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
     answer = share.answer
     assert answer is not None
-    account = fleet.account(pipeline)
-    if account is not None:
-        account.charge(REPLAY)
+    fleet.charge(pipeline, REPLAY)
     placed = tuple(
         (table.stage.name, placement.pool, replicas, batch)
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)

@@ -133,6 +133,12 @@ class Fleet:
         """Return the account of the work for `pipeline`; None where work is not counted."""
         return None if self.problem.effort is None else self.problem.effort.own.get(pipeline.key)
 
+    def charge(self, pipeline: Pipeline, units: float) -> None:
+        """Charge the account of `pipeline` with `units` of work."""
+        account = self.account(pipeline)
+        if account is not None:
+            account.charge(units)
+
     def exhausted(self, pipeline: Pipeline) -> bool:
         """Return whether nothing is left in the account of `pipeline`."""
         account = self.account(pipeline)
@@ -161,13 +167,11 @@ class Fleet:
             pools = supply.pools, *(a.tobytes() for a in (supply.prices_per_hour, supply.units_per_instance))
             anonymous = replace(pipeline, key=PipelineKey(""), priority=0, budget_per_hour=None)
             value = anonymous, share, mixing, target, problem.switching_cost_per_hour, pools, supply.limits.tobytes()
-            account = self.account(pipeline)
-            if account is not None:
-                account.charge(sum(TABLE * len(stage.placements) ** 2 for stage in pipeline.stages))
+            self.charge(pipeline, sum(TABLE * len(stage.placements) ** 2 for stage in pipeline.stages))
             found = _SUBPROBLEMS.get(value) or _SUBPROBLEMS.put(
                 value, self._subproblem(pipeline, share, mixing, target)
             )
-            self._subproblems[key] = found.charging(account)
+            self._subproblems[key] = found.charging(self.account(pipeline))
         return self._subproblems[key]
 
     def _subproblem(self, pipeline: Pipeline, share: float, mixing: Mixing, target: Target) -> Subproblem:

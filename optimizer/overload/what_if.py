@@ -297,9 +297,7 @@ class WhatIf:
             self._highest(stage, request.supply),
         )
         if key not in self._tables:
-            account = self._fleet.account(self.pipeline)
-            if account is not None:
-                account.charge(TABLE * len(stage.placements) ** 2)
+            self._fleet.charge(self.pipeline, TABLE * len(stage.placements) ** 2)
             self._tables[key] = stage_options(
                 stage,
                 _load(self.pipeline.scaled(request.share), index),

@@ -24,7 +24,7 @@ ROWS = 32
 class Account:
     """The units that may be spent, and those that were.
 
-    `beat` is called at each charge: whoever waits for the decision learns that it goes on.
+    `beat` is called at each charge, so that a liveness probe sees progress during a decision.
     """
 
     limit: float

@@ -473,9 +473,7 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
                 ledger.ask(move.key, {**before, wanted: desired})
                 return
             giver = min(excess, key=lambda key: _value(move, key, ledger))
-            _remove_one(
-                move, giver, ledger, move.goal.next[giver], lambda: ledger.limit_beyond(move.key, wanted) is not None
-            )
+            _remove_one(move, giver, ledger, move.goal.next[giver], lambda: ledger.limit_beyond(*name) is not None)
         ledger.after[name] += 1
     ledger.after[name] = desired
 

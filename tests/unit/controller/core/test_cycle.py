@@ -860,7 +860,7 @@ def test_pipelines_that_take_long_to_plan_delay_no_other_and_say_so() -> None:
     decision = decide(snapshot, policy, beat=lambda: heard.append(None))
     beside = {own.spec.name: own for own in decision.pipelines}
     assert beside["light"] == alone
-    assert len(heard) > 100, "whoever waits learns that the decision goes on"
+    assert len(heard) > 100, "a liveness probe sees progress"
     for name in ("h0", "h1"):
         told = {each.type: each for each in conditions(beside[name])}
         assert (told["PlannedInFull"].status, told["PlannedInFull"].reason) == ("False", "EffortExhausted")
