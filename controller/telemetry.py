@@ -308,6 +308,11 @@ class Telemetry:
             "SpeechPipelines, ComputePools and ComputeBudgets with an invalid spec",
             registry=self._registry,
         )
+        self._foreign = Gauge(
+            "sluice_foreign_pipelines",
+            "Pipelines of the managed namespaces that another operator scales",
+            registry=self._registry,
+        )
         self._leader = Gauge("sluice_leader", "1 if this replica is the leader, else 0", registry=self._registry)
         self._leader.set(1)  # stays 1 without leader election
         self._interval = Gauge(
@@ -350,8 +355,12 @@ class Telemetry:
         self._success.set(snapshot.now_s)
         self._invalid.set(invalid)
 
-    def read(self, unanswered: Mapping[QueryKind, float]) -> None:
-        """Report the share (0–1) of the queries for metrics that got no answer, for each kind that has queries."""
+    def read(self, unanswered: Mapping[QueryKind, float], foreign: int = 0) -> None:
+        """Report the share (0–1) of the queries for metrics that got no answer, for each kind that has queries.
+
+        `foreign` is the number of pipelines that another operator scales.
+        """
+        self._foreign.set(foreign)
         self._unanswered.clear()
         for kind, share in unanswered.items():
             self._unanswered.labels(kind.value).set(share)

@@ -189,6 +189,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
     from controller.kube.auto_scaling import GroupActuator
+    from controller.kube.claims import Claims
     from controller.kube.cluster import Cluster
     from controller.kube.events import EventRecorder
     from controller.kube.first_contact import FirstContact
@@ -250,6 +251,8 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.enter_context(server)
         _LOG.info("metrics and probes at %s", server.url)
         pipelines, pools, budgets = ResourceStore(), ResourceStore(), ResourceStore()
+        own = f"{settings.lease_namespace}/{settings.lease_name}" if settings.leader_elect else ""
+        claims = Claims(gateway, own, everywhere=not settings.namespaces)
         account = aws_account(settings, gateway.server_clock.now_s)
         parts.callback(account.close)
         cluster = parts.enter_context(
@@ -270,6 +273,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 namespaces=settings.namespaces,
                 priorities=settings.priorities,
                 account=account,
+                claims=claims,
             ),
             cluster=cluster,
             interval_s=settings.interval_s,
@@ -315,6 +319,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             interval_s=settings.interval_s,
             kept=kept,
             pool_status=settings.writes_pool_status,
+            claims=claims,
         )
         parts.callback(reporter.close)
         loop = ControlLoop(

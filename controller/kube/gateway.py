@@ -351,14 +351,18 @@ class Gateway:
         patch = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
         return _scale(self._call("PATCH", self._scale_path(namespace, target), body=patch))
 
-    def patch_status(self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json) -> Json:
+    def patch_status(
+        self, resource: Resource, namespace: str | None, name: str, uid: str, status: Json, version: str | None = None
+    ) -> Json:
         """Merge `status` into the status of the object with this `name` and `uid`, and return the object.
 
         Raises:
             NotFound: the object was deleted.
-            Conflict: the object of this name has another uid, because it was deleted and created again.
+            Conflict: the object of this name has another uid, because it was deleted and created again; or it is not at
+                the resource version `version`.
         """
-        patch = {"metadata": {"uid": uid}, "status": status}
+        metadata = {"uid": uid} if version is None else {"uid": uid, "resourceVersion": version}
+        patch = {"metadata": metadata, "status": status}
         return self._call("PATCH", resource.path(namespace, name, "status"), body=patch)
 
     def create(self, resource: Resource, namespace: str | None, body: Json) -> Json:

@@ -64,6 +64,7 @@ from controller.core.state.spec import (
 )
 from controller.kube.auto_scaling import group_names, groups_of, made_by_groups, within_groups
 from controller.kube.carried_state import CarriedState
+from controller.kube.claims import Claims
 from controller.kube.cluster import Cluster, View
 from controller.kube.gateway import (
     NAMESPACES,
@@ -156,6 +157,8 @@ class Observation:
     unanswered: Mapping[QueryKind, float] = field(default_factory=dict)
     budgets: Mapping[str, KeptResource] = field(default_factory=dict)
     invalid_budgets: tuple[InvalidObject, ...] = ()
+    foreign: Mapping[PipelineKey, KeptResource] = field(default_factory=dict)
+    """The pipelines that another operator scales."""
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -185,9 +188,14 @@ class Resources:
         namespaces: tuple[str, ...] = (),
         priorities: PriorityLimits = _UNLIMITED,
         account: Account | None = None,
+        claims: Claims | None = None,
     ) -> None:
-        """Without `namespaces`, the pipelines of all namespaces are managed. `account` answers for prices."""
+        """Without `namespaces`, the pipelines of all namespaces are managed. `account` answers for prices.
+
+        `claims` knows what other operators scale; None: there are no others.
+        """
         self.namespaces = namespaces
+        self._claims = claims
         self._pipelines = pipelines
         self._pools = pools
         self._budgets = budgets
@@ -195,6 +203,16 @@ class Resources:
         self.account: Account = NoAccount() if account is None else account
         self._specs: dict[_Version, PipelineSpec | str] = {}
         self._valid_budgets: dict[str, Json] = {}
+
+    def begin(self) -> None:
+        """Begin a cycle: find out which of the resources belong to other operators."""
+        if self._claims is not None:
+            stores = (self._pipelines, self._pools, self._budgets)
+            self._claims.begin(each for store in stores for each in store.snapshot().values())
+
+    def elsewhere(self, resource: KeptResource) -> bool:
+        """Return whether another operator scales the pipeline `resource`."""
+        return self._claims is not None and self._claims.elsewhere(resource) is not None
 
     def pipelines(self) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
         """Return the pipelines in the managed namespaces with their specs, and those whose spec cannot be used."""
@@ -382,14 +400,19 @@ class Reader:
         pools, invalid_pools = self._resources.pools()
         if not self._unaccounted.orphans.restored:
             self._unaccounted.orphans.restore({spec.name: resource.status() for spec, resource in pools})
-        valid, broken = self._resources.pipelines()
+        self._resources.begin()
+        managed, broken = self._resources.pipelines()
         budgets, invalid_budgets = self._resources.budgets()
         by_name = {spec.name: spec for spec, _ in pools}
-        based = [(with_basis(spec, by_name), resource) for spec, resource in valid]
-        declared, invalid_pipelines = self._with_shared_stages(based, broken)
+        based = [(with_basis(spec, by_name), resource) for spec, resource in managed]
+        valid = [each for each in based if not self._resources.elsewhere(each[1])]
+        foreign = [each for each in based if self._resources.elsewhere(each[1])]
+        broken = tuple(each for each in broken if not self._resources.elsewhere(each.resource))
+        declared, invalid_pipelines = self._with_shared_stages(valid, broken, [spec for spec, _ in foreign])
         pipelines = [(self._metrics.with_windows(spec), resource) for spec, resource in declared]
         specs = [spec for spec, _ in pipelines]
         invalid = self._unaccounted.valid_before(specs, [found.resource.uid for found in invalid_pipelines])
+        invalid += tuple(spec for spec, _ in foreign)
         account = self._resources.account
         groups = group_names(specs, by_name.values())
         if groups:
@@ -403,6 +426,7 @@ class Reader:
         self._kubelet_clocks.forget_before(now_s - KEPT_S)
         resources = {resource.uid: resource for _, resource in pipelines}
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
+        resources |= {resource.uid: resource for _, resource in foreign}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
         billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
@@ -461,6 +485,7 @@ class Reader:
             unanswered=answer.unanswered,
             budgets={spec.name: resource for spec, resource, _ in budgets},
             invalid_budgets=invalid_budgets,
+            foreign={spec.key: resource for spec, resource in foreign},
         )
 
     def _budget_states(
@@ -485,12 +510,17 @@ class Reader:
         return tuple(states)
 
     def _with_shared_stages(
-        self, pipelines: list[tuple[PipelineSpec, KeptResource]], invalid: tuple[InvalidObject, ...]
+        self,
+        pipelines: list[tuple[PipelineSpec, KeptResource]],
+        invalid: tuple[InvalidObject, ...],
+        foreign: Sequence[PipelineSpec],
     ) -> tuple[list[tuple[PipelineSpec, KeptResource]], tuple[InvalidObject, ...]]:
-        """Return the pipelines with their shared stages filled in; those where this is not possible cannot be used."""
-        found, unresolved = resolved(
-            (spec for spec, _ in pipelines), self._unaccounted.last_valid([each.resource.uid for each in invalid])
-        )
+        """Return the pipelines with their shared stages filled in; those where this is not possible cannot be used.
+
+        Stages of `foreign` pipelines may be shared like those of all others.
+        """
+        last_valid = self._unaccounted.last_valid([each.resource.uid for each in invalid])
+        found, unresolved = resolved((spec for spec, _ in pipelines), (*last_valid, *foreign))
         missing = tuple(
             InvalidObject(
                 resource=resource,

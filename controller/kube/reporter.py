@@ -11,16 +11,25 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from functools import partial
 from itertools import chain, islice
 from typing import TypeVar
 
 from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.events import events
-from controller.core.messages.problems import NO_LEASE, NO_ROOM, failed_scaling, recovered, unwritten_status
-from controller.core.messages.reasons import ConditionType, EventReason
+from controller.core.messages.problems import (
+    NO_LEASE,
+    NO_ROOM,
+    failed_scaling,
+    foreign_pipeline,
+    recovered,
+    unwritten_status,
+)
+from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.claims import Claims
 from controller.kube.durable import PlannedTexts, kept_document, written_at_s
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
@@ -42,7 +51,7 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
-from controller.kube.status import budget_status, invalid_status, pipeline_status, pool_status
+from controller.kube.status import budget_status, foreign_status, invalid_status, pipeline_status, pool_status
 from controller.kube.store import KeptResource, ResourceStore
 from optimizer.model import PipelineKey
 
@@ -52,6 +61,8 @@ INVALID_SHARE = 0.5
 """Share of the interval for writing the statuses of resources that cannot be used; the rest wait for later cycles."""
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
+FOREIGN_SHARE = 0.1
+"""Share of the interval for telling at pipelines of other operators that this one leaves them alone."""
 _PARALLEL = 8
 _MOST_HUNG = 3
 """Namespaces and kinds in which a status got no answer in one cycle: each takes as long as the time limit."""
@@ -91,13 +102,14 @@ class Reporter:
         interval_s: float,
         kept: KeptMemory | None = None,
         pool_status: bool = True,
+        claims: Claims | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`pipelines`, `pools` and `budgets` get every written object at once, before the watches deliver it.
 
         `interval_s` is the time between cycles; `kept` has the memory of pipelines whose status cannot be written, and
-        without it these are not scaled; without `pool_status`, ComputePools and ComputeBudgets are only read; `clock`
-        returns monotonic seconds.
+        without it these are not scaled; without `pool_status`, ComputePools and ComputeBudgets are only read; without
+        `claims` there is no other operator; `clock` returns monotonic seconds.
         """
         self._gateway = gateway
         self._events = events
@@ -105,6 +117,7 @@ class Reporter:
         self._interval_s = interval_s
         self._kept = kept
         self._pool_status = pool_status
+        self._claims = claims
         self._clock = clock
         self._away: dict[Resource, Unavailable] = {}
         """Why no further status of a kind is written in this cycle."""
@@ -149,7 +162,7 @@ class Reporter:
     def _report_shared(self, statuses: Iterable[tuple[Resource, KeptResource, Json]], now_s: float) -> None:
         for kind, resource, status in statuses:
             old = resource.status()
-            if self._write(kind, resource, old, status, now_s) is _Outcome.WRITTEN:
+            if not self._is_foreign(resource) and self._write(kind, resource, old, status, now_s) is _Outcome.WRITTEN:
                 self._record_verdict(resource, old, status)
 
     def record_events(
@@ -180,6 +193,7 @@ class Reporter:
                     self._events.record(resource, kind, event.reason, event.message)
         self._forget_kept(observation)
         self._report_invalid(observation)
+        self._report_foreign(observation)
 
     def _forget_kept(self, observation: Observation) -> None:
         """Remove the memory from the Lease of pipelines whose status was written, or that are gone."""
@@ -201,12 +215,46 @@ class Reporter:
             (kind, found.resource, old, status)
             for kind, invalid in kinds
             for found in invalid
-            if (status := _invalid_status(kind, found, old := found.resource.status(), now_s)) != old
+            if not self._is_foreign(found.resource)
+            and (status := _invalid_status(kind, found, old := found.resource.status(), now_s)) != old
         )
         written = self._while_time(INVALID_SHARE, news, lambda one: self._write(*one, now_s))
         for (_, resource, old, status), outcome in written:
             if outcome is _Outcome.WRITTEN:
                 self._record_verdict(resource, old, status)
+
+    def _is_foreign(self, resource: KeptResource) -> bool:
+        return self._claims is not None and self._claims.elsewhere(resource) is not None
+
+    def _report_foreign(self, observation: Observation) -> None:
+        """Say at each pipeline that another operator scales that this one leaves it alone, as far as time permits."""
+        list(self._while_time(FOREIGN_SHARE, observation.foreign.values(), partial(self._tell, observation)))
+
+    def _tell(self, observation: Observation, resource: KeptResource) -> _Outcome:
+        other = None if self._claims is None else self._claims.elsewhere(resource)
+        if self._claims is None or other is None:
+            return _Outcome.GONE
+        old, why = resource.status(), foreign_pipeline(self._claims.own, other)
+        condition = unusable_condition(ConditionType.ONE_OPERATOR, ConditionReason.SCALED_BY_ANOTHER_OPERATOR, why)
+        new = foreign_status(old, resource.generation, condition, observation.snapshot.now_s)
+        if new is old:
+            return _Outcome.WRITTEN
+        try:
+            # Conditions are a list: it must be the one that the other operator has just written.
+            written = self._patched(PIPELINES, resource, {"conditions": new["conditions"]}, guarded=True)
+        except KubeError as error:
+            _LOG.info("%s/%s: %s, which could not be said there: %s", resource.namespace, resource.name, why, error)
+            return _Outcome.REFUSED
+        self._stores[PIPELINES].put(written)
+        if not any(each["type"] == condition.type for each in old.get("conditions", [])):
+            self._events.record(resource.whole(), "Warning", condition.reason, condition.message)
+        return _Outcome.WRITTEN
+
+    def _patched(self, kind: Resource, resource: KeptResource, status: Json, *, guarded: bool) -> Json:
+        """Merge `status` into that of `resource`; `guarded`: only if the object is still as it is stored here."""
+        version = resource.whole()["metadata"]["resourceVersion"] if guarded else None
+        place = kind, resource.namespace or None, resource.name, resource.uid
+        return self._gateway.patch_status(*place, status, version=version)
 
     def _while_time(
         self, share: float, items: Iterable[T], write: Callable[[T], _Outcome]
@@ -302,7 +350,10 @@ class Reporter:
         """
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
-        if not worth_writing(old, status, age_s) or not (patch := merge_patch(old, status)):
+        claims = self._claims is not None and self._claims.to_make(resource)
+        if self._claims is not None and self._claims.own:
+            status = {**status, "operator": self._claims.own}
+        if not (claims or worth_writing(old, status, age_s)) or not (patch := merge_patch(old, status)):
             self._refusals.over(resource.uid, written=False)
             return _Outcome.WRITTEN
         if (hung := self._hung_like(kind, resource)) is not None:
@@ -311,7 +362,8 @@ class Reporter:
         if kind in self._away:  # each of thousands of requests would wait for its timeout
             return _without_answer(self._away[kind])
         try:
-            written = self._gateway.patch_status(kind, resource.namespace or None, name, resource.uid, patch)
+            # Of two operators that claim it at once, the second is refused.
+            written = self._patched(kind, resource, patch, guarded=claims)
         except NotFound:
             self._stores[kind].remove(resource.whole())
             return _Outcome.GONE
@@ -326,10 +378,15 @@ class Reporter:
                 return _Outcome.GONE
             if isinstance(error, Hung):
                 self._hung[kind, resource.namespace] = error
+            if isinstance(error, Conflict) and claims:
+                _LOG.info("%s: not claimed, because it has changed; tried again in the next cycle", name)
+                return _Outcome.AWAY
             self._refusals.refused(resource.uid, str(error))
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
+        if self._claims is not None:
+            self._claims.made(resource)
         self._refusals.over(resource.uid, written=True)
         return _Outcome.WRITTEN
 

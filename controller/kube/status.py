@@ -13,6 +13,7 @@ from controller.core.act.admission import LAPSE_S
 from controller.core.messages.conditions import ConditionValue, budget_condition, conditions, pool_conditions
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
+from controller.core.messages.reasons import ConditionType
 from controller.core.messages.sentences import short_words
 from controller.core.messages.summary import summary
 from controller.core.state.carry_over import PriceMemory
@@ -23,6 +24,7 @@ from controller.core.state.snapshot import BudgetState, PipelineState, PoolState
 from controller.core.state.spec import Declared, PlacementKey, PoolSpec
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
+from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
 from optimizer.model import PoolName, whole_instances
@@ -34,6 +36,8 @@ _OBSERVED_DIGITS = 2
 _RELIED_ON_DIGITS = 3
 _SMALLEST, _LARGEST = Decimal("1e-12"), Decimal("1e30")
 _MESSAGE = 2048  # characters that the schema allows
+_TOLD_S, _FORGOTTEN_S = 600.0, 1800.0
+"""How often another operator repeats its condition, and the age at which it is dropped: that operator is gone then."""
 
 
 def pipeline_status(
@@ -56,7 +60,7 @@ def pipeline_status(
     status: Json = without_nulls(
         {
             "observedGeneration": spec.generation,
-            "conditions": _conditions(conditions(own), old, spec.generation, now_s),
+            "conditions": [*_conditions(conditions(own), old, spec.generation, now_s), *_told_by_another(old, now_s)],
             "summary": summary(own),
             "demand": number(own.demand.planned),
             **({} if known is None else {field_of(known): known.name}),
@@ -112,7 +116,9 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
     (absent: no limit). It may have been lower while replicas were starting, and nothing would raise it until the
     resource is usable again. It is not renewed, and lapses.
     """
-    others = [other for other in old.get("conditions", []) if other["type"] != condition.type]
+    outdated = {condition.type, ConditionType.ONE_OPERATOR.value}
+    others = [other for other in old.get("conditions", []) if other["type"] not in outdated]
+    others += _told_by_another(old, now_s)
     by_plan = (old.get("memory") or {}).get("admissible")
     admissible = number(by_plan, rounding=ROUND_FLOOR) if isinstance(by_plan, int | float) else None
     return {
@@ -122,6 +128,18 @@ def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s:
         "observedGeneration": generation,
         "conditions": [*_conditions((condition,), old, generation, now_s), *others],
     }
+
+
+def foreign_status(old: Json, generation: int, condition: ConditionValue, now_s: float) -> Json:
+    """Return the status of a pipeline that another operator scales: `old` with `condition`, repeated now and then.
+
+    The operator that scales it keeps that condition for half an hour.
+    """
+    told = _told_by_another(old, now_s, within_s=_TOLD_S)
+    if told and told[0]["message"] == condition.message:
+        return old
+    others = [other for other in old.get("conditions", []) if other["type"] != condition.type]
+    return {**old, "conditions": [*others, *_conditions((condition,), {}, generation, now_s)]}
 
 
 def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: float) -> Json:
@@ -303,6 +321,12 @@ def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, no
         }
         for value in values
     ]
+
+
+def _told_by_another(old: Json, now_s: float, within_s: float = _FORGOTTEN_S) -> list[Json]:
+    """Return the condition in `old` by which another operator says that it leaves the pipeline alone, if it is new."""
+    told = [each for each in old.get("conditions", []) if each["type"] == ConditionType.ONE_OPERATOR.value]
+    return [each for each in told if now_s - seconds(each["lastTransitionTime"]) < within_s]
 
 
 def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[PoolName, PoolState]) -> float:

@@ -103,7 +103,7 @@ class KeptResource:
 
     There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds. `overrides` are the texts of the annotations that set something beside the spec: a change of
-    them leaves the generation as it is.
+    them leaves the generation as it is. `operator` is whose it is by its status (`controller.kube.claims`).
     """
 
     uid: str
@@ -112,6 +112,7 @@ class KeptResource:
     name: str
     packed: bytes
     overrides: tuple[str | None, ...] = ()
+    operator: str = ""
 
     def whole(self) -> Json:
         """Return the resource as in the API, without `metadata.managedFields`."""
@@ -136,6 +137,7 @@ def kept_resource(resource: Json) -> KeptResource:
         name=metadata["name"],
         packed=zlib.compress(json.dumps(rest, separators=(",", ":")).encode(), 1),
         overrides=tuple(annotations.get(name) for name in (PAUSE_ANNOTATION, PIN_ANNOTATION)),
+        operator=sys.intern(str((resource.get("status") or {}).get("operator") or "")),
     )
 
 

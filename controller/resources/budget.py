@@ -6,7 +6,7 @@ from pydantic import Field
 
 from controller.resources.base import Constraint, ListMap, Part, constraint
 from controller.resources.fields import DROP_NULLS, DecimalString, LabelKey, LabelValue, Number, Text
-from controller.resources.metadata import Condition, Metadata, label_keys
+from controller.resources.metadata import Condition, Metadata, OperatorName, label_keys
 from controller.resources.schedule import MAX_FLOORS, CronEntry
 
 MAX_SHORT = 32
@@ -79,6 +79,8 @@ class BudgetStatus(Part):
 
     observed_generation: int | None = None
     """The generation of the spec that this status is based on."""
+    operator: OperatorName | None = None
+    """The operator that writes this status, as the namespace and the name of its Lease."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=8)] = Field(default_factory=list)
     """WithinBudget says whether the spend is within the limit."""
     limit_per_hour: Number | None = None

@@ -28,6 +28,8 @@ def label_keys(attribute: str, field: str) -> Constraint:
 
 Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 """An RFC 3339 time."""
+OperatorName = Annotated[str, Field(max_length=512)]
+"""An operator, as NAMESPACE/NAME of its Lease."""
 
 
 class Metadata(Part):

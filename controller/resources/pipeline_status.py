@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from controller.resources.base import ListMap, Part
 from controller.resources.fields import Label, Number, Text
-from controller.resources.metadata import Condition, Timestamp
+from controller.resources.metadata import Condition, OperatorName, Timestamp
 from controller.resources.schedule import MAX_SCHEDULE
 
 
@@ -176,10 +176,13 @@ class PipelineStatus(Part):
 
     observed_generation: int | None = None
     """The generation of the spec that this status is about."""
+    operator: OperatorName | None = None
+    """The operator that scales this pipeline, as the namespace and the name of its Lease. No other one does, while that
+    one renews its Lease."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
     Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    Shedding, PlannedInFull."""
+    Shedding, PlannedInFull, OneOperator."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

@@ -24,7 +24,7 @@ from controller.resources.fields import (
     Text,
     duration_s,
 )
-from controller.resources.metadata import Condition, Metadata, Timestamp, label_keys
+from controller.resources.metadata import Condition, Metadata, OperatorName, Timestamp, label_keys
 
 MAX_NODE_PRICES = 512
 """The most prices of nodes in a status: 32 instance types in 16 zones."""
@@ -413,6 +413,8 @@ class PoolStatus(Part):
 
     observed_generation: int | None = None
     """The generation of the spec that this status is based on."""
+    operator: OperatorName | None = None
+    """The operator that writes this status, as the namespace and the name of its Lease."""
     orphans: Annotated[list[OrphanStatus], Field(max_length=MAX_ORPHANS)] = Field(default_factory=list)
     """Workloads that Sluice scaled and that no pipeline has any more. They count until someone sets their replicas."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=10)] = Field(default_factory=list)

@@ -102,7 +102,7 @@ namespaces writes the status of ComputePools and ComputeBudgets only if it is to
 {{- range $rule := $document.rules -}}
 {{- $resources := list -}}
 {{- range $resource := $rule.resources -}}
-{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "namespaces" "computepools" "computepools/status" "computebudgets" "computebudgets/status" "nodepools" "nodeclaims")) -}}
+{{- $own := ternary "Cluster" "Namespaced" (has $resource (list "nodes" "namespaces" "computepools" "computepools/status" "computebudgets" "computebudgets/status" "nodepools" "nodeclaims" "leases")) -}}
 {{- $written := or (not (has $resource (list "computepools/status" "computebudgets/status"))) (include "sluice.writesPools" $root) -}}
 {{- if and (has $scope (list "All" $own)) $written -}}
 {{- $resources = append $resources $resource -}}

@@ -57,6 +57,14 @@ def unreadable_target(target: Target, problem: str, *, unavailable: bool) -> str
     return f"{target}: the API server did not answer: {problem}" if unavailable else f"{target}: {problem}"
 
 
+def foreign_pipeline(own: str, other: str) -> str:
+    """Return the text about a pipeline that the operator `other` scales; `own` is the one that says so."""
+    return (
+        f"operator {own or 'without a Lease'} leaves this pipeline alone: status.operator is {other}; "
+        "remove one of the two, or give each its own namespaces"
+    )
+
+
 def recovered(condition: str, status: str) -> str:
     """Return the text about a condition that has become good again, where it has no message of its own."""
     return f"condition {condition} is {status} again"

@@ -30,6 +30,7 @@ class ConditionType(Enum):
     DEVICES_HEALTHY = "DevicesHealthy"
     SHEDDING = "Shedding"
     PLANNED_IN_FULL = "PlannedInFull"
+    ONE_OPERATOR = "OneOperator"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
     NODES_EXCLUSIVE = "NodesExclusive"
@@ -78,6 +79,7 @@ class ConditionReason(Enum):
     NOTHING_SHEDS = "NothingSheds"
     WITHIN_EFFORT = "WithinEffort"
     EFFORT_EXHAUSTED = "EffortExhausted"
+    SCALED_BY_ANOTHER_OPERATOR = "ScaledByAnotherOperator"
     DELIVERS = "Delivers"
     CANNOT_DELIVER = "CannotDeliver"
     ON_TRIAL = HoldReason.ON_TRIAL.value

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -223,6 +224,70 @@ def test_without_a_lease_it_says_that_it_must_be_alone(
     assert operator.leads()
     holder = client.CoordinationV1Api(admin).read_namespaced_lease("sluice", "sluice-system").spec.holder_identity
     assert not holder
+
+
+def test_of_two_operators_for_one_namespace_one_leaves_it_to_the_other_until_that_is_gone(
+    run: Callable[..., OperatorProcess], operator_kubeconfig: Path, admin: client.ApiClient, namespace: str
+) -> None:
+    """Both are for the namespace: Helm finds that out, but not where charts are rendered without a cluster."""
+    objects, leases = client.CustomObjectsApi(admin), client.CoordinationV1Api(admin)
+    captions = GROUP, VERSION, namespace, PIPELINES.plural, "captions"
+
+    def status() -> dict[str, Any]:
+        found: dict[str, Any] = objects.get_namespaced_custom_object(*captions).get("status", {})
+        return found
+
+    def told() -> list[str]:
+        return [each["message"] for each in status()["conditions"] if each["type"] == "OneOperator"]
+
+    with a_second_lease(admin):
+        objects.create_namespaced_custom_object(*captions[:-1], a_pipeline("captions"))
+        first = run(operator_kubeconfig, "--namespaces", namespace, *SHORT_LEASE)
+        until(lambda: status().get("operator") == "sluice-system/sluice")
+        second = run(operator_kubeconfig, "--namespaces", namespace, *SHORT_LEASE, "--lease-name", "second")
+        until(second.leads)
+        until(told)
+        assert "sluice-system/second leaves this pipeline alone: status.operator is sluice-system/sluice" in told()[0]
+        until(lambda: "sluice_foreign_pipelines 1.0" in second.get("/metrics")[1])
+        assert second.get("/readyz")[0] == 200
+        assert "sluice_foreign_pipelines 0.0" in first.get("/metrics")[1]
+        objects.create_namespaced_custom_object(*captions[:-1], a_pipeline("other"))
+        other = *captions[:-1], "other"
+        until(lambda: "status" in objects.get_namespaced_custom_object(*other))
+        assert objects.get_namespaced_custom_object(*other)["status"]["operator"] == "sluice-system/sluice"
+
+        assert first.end() == 0
+        leases.delete_namespaced_lease("sluice", "sluice-system")
+
+        until(lambda: status()["operator"] == "sluice-system/second")
+        assert second.end() == 0
+    for pipeline in (captions, other):
+        objects.delete_namespaced_custom_object(*pipeline)
+
+
+@contextmanager
+def a_second_lease(admin: client.ApiClient) -> Iterator[None]:
+    """Give the operator the rights to a second Lease, as a second release has them, and take them away again."""
+    rights = client.RbacAuthorizationV1Api(admin)
+    binding = rights.read_namespaced_role_binding("sluice", "sluice-system")
+    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    role = {
+        "metadata": {"name": "second"},
+        "rules": [{**leases, "resourceNames": ["second"], "verbs": ["get", "patch"]}],
+    }
+    subjects = admin.sanitize_for_serialization(binding.subjects)
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "second"}
+    rights.create_namespaced_role("sluice-system", role)
+    rights.create_namespaced_role_binding(
+        "sluice-system", {"metadata": {"name": "second"}, "roleRef": reference, "subjects": subjects}
+    )
+    try:
+        yield
+    finally:
+        rights.delete_namespaced_role_binding("second", "sluice-system")
+        rights.delete_namespaced_role("second", "sluice-system")
+        with suppress(client.ApiException):
+            client.CoordinationV1Api(admin).delete_namespaced_lease("second", "sluice-system")
 
 
 def two_replicas(

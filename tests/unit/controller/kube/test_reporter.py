@@ -12,6 +12,7 @@ from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.claims import Claims
 from controller.kube.durable import memory_from
 from controller.kube.events import EventRecorder
 from controller.kube.gateway import (
@@ -35,6 +36,7 @@ from controller.kube.gateway import (
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.reporter import Reporter
+from controller.kube.status import pipeline_status
 from controller.kube.store import ResourceStore
 from optimizer.model import PipelineKey, PoolName
 
@@ -56,13 +58,21 @@ class StatusLog:
     leases: LeaseLog = field(default_factory=LeaseLog)
 
     def patch_status(
-        self, resource: Resource, namespace: str | None, name: str, uid: str, status: dict[str, Any]
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        uid: str,
+        status: dict[str, Any],
+        version: str | None = None,
     ) -> dict[str, Any]:
         self.asked.append(name)
         if error := self.errors.get(name, self.error):
             raise error
-        self.patches.append(name)
         before = self.objects[name]
+        if version is not None and version != before["metadata"]["resourceVersion"]:
+            raise Conflict("the object has been modified")
+        self.patches.append(name)
         version = str(int(before["metadata"]["resourceVersion"]) + 1)
         self.objects[name] = {
             **before,
@@ -72,6 +82,8 @@ class StatusLog:
         return self.objects[name]
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> dict[str, Any]:
+        if (resource, namespace) == (LEASES, "other-system"):
+            return {"metadata": {"resourceVersion": "7"}, "spec": {"leaseDurationSeconds": 15}}
         if resource is LEASES:
             return self.leases.get(resource, namespace, name)
         uid = f"uid-{name}" if name not in self.replaced else "another"
@@ -102,7 +114,7 @@ def _merged(document: Any, patch: Any) -> Any:
 class World:
     """The default snapshot of the builders, its resources, and a reporter."""
 
-    def __init__(self, *, pool_status: bool = True, lease: bool = True) -> None:
+    def __init__(self, *, pool_status: bool = True, lease: bool = True, operator: str = "sluice-system/sluice") -> None:
         self.snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
         names = [("SpeechPipeline", "captions", {"namespace": "speech"})]
         names += [("ComputePool", name, {}) for name in self.snapshot.pools]
@@ -122,6 +134,7 @@ class World:
         gateway = cast(Gateway, self.log)
         looks = itertools.count(step=3.0)
         self.kept = KeptMemory(gateway, namespace="sluice-system", name="sluice", identity=LeaseLog.HOLDER)
+        self.claims = Claims(gateway, operator)
         self.reporter = Reporter(
             gateway,
             EventRecorder(gateway),
@@ -131,6 +144,7 @@ class World:
             interval_s=10.0,
             kept=self.kept if lease else None,
             pool_status=pool_status,
+            claims=self.claims,
             clock=lambda: next(looks),
         )
 
@@ -206,10 +220,67 @@ def test_a_pipeline_that_is_another_one_by_now_is_not_acted_on_and_forgotten(wor
     assert world.pipelines.snapshot() == {}
 
 
-def test_a_conflict_about_the_same_pipeline_does_not_make_it_forgotten(world: World) -> None:
+def test_a_conflict_about_the_same_pipeline_does_not_make_it_forgotten() -> None:
+    world = World(operator="")
     world.log.error = Conflict("the object has been modified")
     assert world.report() == {CAPTIONS}
     assert world.pipelines.snapshot() != {}
+
+
+def test_a_pipeline_is_claimed_before_it_is_scaled_and_of_two_operators_one_gets_it() -> None:
+    first, second = World(), World(operator="other-system/sluice")
+    second.log = first.log
+    assert first.report() == {CAPTIONS}
+    assert first.log.objects["captions"]["status"]["operator"] == "sluice-system/sluice"
+    assert first.log.objects["gpu"]["status"]["operator"] == "sluice-system/sluice"
+
+    late = World(operator="other-system/sluice")
+    late.log.objects["captions"] = first.log.objects["captions"]  # written since it was read
+    assert late.report() == frozenset()
+    assert late.log.objects["captions"]["status"]["operator"] == "sluice-system/sluice"
+    assert "captions" not in late.log.leases.annotations
+
+
+def test_what_another_operator_scales_is_only_told_and_the_other_one_keeps_the_words(world: World) -> None:
+    world.report()
+    for name in ("captions", "gpu"):
+        world.log.objects[name]["status"]["operator"] = "other-system/sluice"
+    for name, resource in world.log.objects.items():
+        (world.pipelines if name == "captions" else world.pools).put(
+            {**resource, "metadata": {**resource["metadata"], "resourceVersion": "100"}}
+        )
+        resource["metadata"]["resourceVersion"] = "100"
+    stores = (world.pipelines, world.pools)
+    world.claims.begin(each for store in stores for each in store.snapshot().values())
+    before = world.log.objects["captions"]["status"]
+    world.log.patches.clear()
+    world.log.events.clear()
+
+    for _ in range(3):
+        foreign = {CAPTIONS: world.pipelines.snapshot()["speech", "captions"]}
+        snapshot = replace(world.snapshot, pipelines=())
+        observation = replace(world.observation(snapshot), foreign=foreign)
+        world.reporter.report(observation, decide(snapshot, Policy()))
+        world.reporter.record_events(observation, (), ())
+
+    assert [name for name in world.log.patches if name in ("captions", "gpu")] == ["captions"]
+    assert world.log.events == [("captions", "ScaledByAnotherOperator")]
+    after = world.log.objects["captions"]["status"]
+    told = after["conditions"][-1]
+    assert (told["type"], told["status"]) == ("OneOperator", "False")
+    assert (
+        "operator sluice-system/sluice leaves this pipeline alone: status.operator is other-system/sluice"
+        in (told["message"])
+    )
+    assert {**after, "conditions": after["conditions"][:-1]} == before
+    for later_s, kept in ((60.0, True), (2000.0, False)):
+        told = a_written_status(replace(world.snapshot, now_s=NOW_S + later_s), old=after)["conditions"]
+        assert any(each["type"] == "OneOperator" for each in told) is kept
+
+
+def a_written_status(snapshot: Snapshot, old: dict[str, Any]) -> dict[str, Any]:
+    decision = decide(snapshot, Policy())
+    return pipeline_status(snapshot, snapshot.pipelines[0], decision.pipelines[0], decision, old)
 
 
 @pytest.mark.parametrize("error", [NotLeading("another leads"), Silent("timeout")])

@@ -1,0 +1,100 @@
+"""Which operator scales a pipeline, when several are installed: the one that the status names, while it is alive.
+
+Only operators may write statuses, so no tenant can make a claim or take one away. A claim is written with the status,
+before any replica is changed, and refused by the API server if the object has changed since it was read: of several
+operators that find it unclaimed, one gets it. A claim lasts as long as its operator renews its Lease.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from controller.kube.gateway import LEASES, Gateway, KubeError, NotFound
+from controller.kube.server_clock import boot_clock
+from controller.kube.store import KeptResource
+
+_LOG = logging.getLogger(__name__)
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z0-9][a-z0-9.-]{0,252}")
+_DURATIONS = 20
+"""So many durations of its Lease, five minutes with the default, an operator may be away without losing its claims: a
+pod that is evicted and scheduled again must find what it scaled."""
+_DURATION_S = 15.0  # of a Lease that names none
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The Lease of another operator: its resource version, and since when it has had that, in monotonic seconds."""
+
+    version: str
+    since_s: float
+    alive: bool = True
+
+
+@dataclass(slots=True)
+class Claims:
+    """The claims of the operators of this cluster. `own` is the Lease of this one as NAMESPACE/NAME; it may be empty.
+
+    Without a Lease, an operator makes no claim, and leaves alone what others claim. `everywhere` is whether this
+    operator manages all namespaces. `clock` returns monotonic seconds.
+    """
+
+    gateway: Gateway
+    own: str = ""
+    everywhere: bool = True
+    clock: Callable[[], float] = boot_clock
+    _leases: dict[str, _Seen] = field(default_factory=dict)
+    _in_namespace: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    _made: set[str] = field(default_factory=set)
+
+    def begin(self, resources: Iterable[KeptResource]) -> None:
+        """Begin a cycle with all pipelines, pools and budgets: read the Leases of the operators that they name."""
+        claimed: dict[str, set[str]] = {}
+        for each in resources:
+            if each.operator:
+                claimed.setdefault(each.namespace, set()).add(each.operator)
+        named = {name for names in claimed.values() for name in names if name != self.own and _NAME.fullmatch(name)}
+        self._leases = {name: self._read(name) for name in sorted(named)}
+        living = {name for name, seen in self._leases.items() if seen.alive} | {self.own}
+        self._in_namespace = {namespace: frozenset(names & living) for namespace, names in claimed.items()}
+
+    def elsewhere(self, resource: KeptResource) -> str | None:
+        """Return the other operator that `resource` belongs to, None if it is this one's or unclaimed."""
+        others = {name for name, seen in self._leases.items() if seen.alive}
+        if resource.operator == self.own or not others:
+            return None
+        if resource.operator in others:
+            return resource.operator
+        here = self._in_namespace.get(resource.namespace, frozenset())
+        if not here and self.everywhere and not any(self.own in names for names in self._in_namespace.values()):
+            # The pools are claimed by an operator of all namespaces: the first pipeline of a new one is for it.
+            here = self._in_namespace.get("", frozenset())
+        first = min(here, default=self.own)
+        return None if first == self.own else first
+
+    def to_make(self, resource: KeptResource) -> bool:
+        """Return whether the claim on `resource` is still to be written.
+
+        A field that the installed definition lacks is dropped by the API server, and is not written again.
+        """
+        return bool(self.own) and resource.operator != self.own and resource.uid not in self._made
+
+    def made(self, resource: KeptResource) -> None:
+        """Note that the claim on `resource` was written."""
+        self._made.add(resource.uid)
+
+    def _read(self, name: str) -> _Seen:
+        namespace, _, lease = name.partition("/")
+        now_s, before = self.clock(), self._leases.get(name)
+        try:
+            found = self.gateway.get(LEASES, namespace, lease)
+        except NotFound:
+            return _Seen("", now_s, alive=False)
+        except KubeError as error:  # unknown is not gone
+            if before is None:
+                _LOG.warning("operator %s counts as running: its Lease cannot be read: %s", name, error)
+            return before or _Seen("", now_s)
+        version = str(found["metadata"]["resourceVersion"])
+        since_s = now_s if before is None or before.version != version else before.since_s
+        duration_s = float((found.get("spec") or {}).get("leaseDurationSeconds") or _DURATION_S)
+        return _Seen(version, since_s, alive=now_s - since_s < _DURATIONS * duration_s)
