@@ -31,7 +31,7 @@ class Right:
 
     @property
     def _is_of_the_cluster(self) -> bool:
-        cluster = {"nodes", "namespaces", "computepools", "computebudgets", "nodepools", "nodeclaims"}
+        cluster = {"nodes", "namespaces", "computepools", "computebudgets", "nodepools", "nodeclaims", "leases"}
         return self.resource.partition("/")[0] in cluster
 
     def __str__(self) -> str:
@@ -65,6 +65,7 @@ _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("autoscaling", ("horizontalpodautoscalers",), ("list", "watch")),
     ("keda.sh", ("scaledobjects",), ("list", "watch")),
     ("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list", "watch")),
+    ("coordination.k8s.io", ("leases",), ("get",)),
 )
 """The rules of the operator's ClusterRole: API group, resources, verbs."""
 

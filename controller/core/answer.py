@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from controller.core.act.admission import admitted_by_plan, admitted_meanwhile
+from controller.core.act.admission import admitted_by_plan, admitted_meanwhile, served_by_ready
 from controller.core.act.goals import Goal
 from controller.core.act.rollout import PipelineRollout, Rollout
 from controller.core.act.scale_in import deletion_costs
@@ -59,6 +59,11 @@ def pipeline_decision(
     plan, horizon = fleet.plans[assessment.key], assessment.demand.horizon
     awaits_turn = assessment.key in fleet.waiting
     reported = fleet.unreachable.get(assessment.key, plan)
+    kept_away_since_s = _kept_away_since_s(assessment, rollout, now_s)
+    if rollout.kept_away is not None and kept_away_since_s is not None and not awaits_turn:
+        longest_s = max(own.startup_s + launches_s.get(own.pool, 0.0) for own in assessment.spec.placements().values())
+        if now_s - kept_away_since_s > longest_s:
+            reported = _as_served(reported, rollout.kept_away, served_by_ready(assessment, policy))
     limit = reported.limited_by
     # What is not known to be a limit is no reason to refuse load.
     unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in unbounded
@@ -104,6 +109,7 @@ def pipeline_decision(
             missed_since_s=missed_since_s,
             changed={key[0] for key in _written(assessment, rollout)},
             left_alone_since_s=left_alone_since_s,
+            kept_away_since_s=kept_away_since_s,
             now_s=now_s,
         ),
         metrics=_metrics_use(assessment, now_s),
@@ -121,6 +127,21 @@ def pipeline_decision(
         miss=_miss(assessment, missed_since_s, now_s),
         starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
     )
+
+
+def _kept_away_since_s(assessment: Assessment, rollout: PipelineRollout, now_s: float) -> float | None:
+    """Return since when a limit has kept replicas of the plan away without a change, None where none does."""
+    if rollout.kept_away is None:
+        return None
+    before_s = assessment.state.memory.kept_away_since_s
+    return now_s if before_s is None else min(now_s, before_s)  # a clock may have been set back
+
+
+def _as_served(plan: PipelinePlan, limit: Limit, served: float) -> PipelinePlan:
+    """Return `plan` with the share of the demand that is served while `limit` keeps its replicas away."""
+    if served >= plan.served_fraction:
+        return plan
+    return replace(plan, served_fraction=served, feasible=False, limited_by=limit)
 
 
 def _naming_quota(plan: PipelinePlan, quotas: Mapping[PoolName, str]) -> PipelinePlan:
@@ -241,6 +262,7 @@ def _memory(
     missed_since_s: float | None,
     changed: Collection[StageName],
     left_alone_since_s: float | None,
+    kept_away_since_s: float | None,
     now_s: float,
 ) -> PipelineMemory:
     """Return what the next cycle remembers; `changed` are the stages whose replicas this one changes."""
@@ -272,6 +294,7 @@ def _memory(
         contradicted_since_s=assessment.demand.contradicted_since_s,
         begun_s=assessment.demand.begun_s,
         left_alone_since_s=left_alone_since_s,
+        kept_away_since_s=kept_away_since_s,
     )
 
 

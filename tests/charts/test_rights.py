@@ -53,6 +53,7 @@ def test_an_operator_of_some_namespaces_has_them_there_and_reads_what_has_no_nam
         ),
         *(("", kind, verb) for kind in ("namespaces", "nodes") for verb in ("list", "watch")),
         *(("karpenter.sh", kind, verb) for kind in ("nodepools", "nodeclaims") for verb in ("list", "watch")),
+        ("coordination.k8s.io", "leases", "get"),
     }
     everything = rules(one(source("rbac.yaml"), "ClusterRole"))
     for role in granted:

@@ -48,6 +48,16 @@ def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None
     return assessment.planned_demand * plan.served_fraction
 
 
+def served_by_ready(assessment: Assessment, policy: Policy) -> float:
+    """Return the share (0–1) of the planned demand that the ready replicas serve within the SLA, by the model."""
+    planned = assessment.planned_demand
+    ready = {key: target.ready for key, target in assessment.state.found()}
+    if planned <= 0 or {stage for stage, _ in ready} != {stage.name for stage in assessment.spec.stages}:
+        return 1.0
+    carried = _carried(assessment, ready, planned, policy)
+    return 1.0 if carried is None else min(1.0, carried / planned)
+
+
 def admitted_meanwhile(
     assessment: Assessment,
     plan: PipelinePlan,

@@ -72,7 +72,7 @@ class PipelineRollout:
     one of its ComputeBudgets, is above its cap. `recommended` has the replicas that a pipeline in mode Recommend would
     have after this cycle if it alone were in mode Auto, for the workloads that it would scale. Of a fleet planned in
     turns, only pipelines that another autoscaler follows have it. `budgets` has the amount of each ComputeBudget of the
-    pipeline, by name.
+    pipeline, by name. `kept_away` is the limit that replicas of the plan do not fit in, where nothing else changes.
     """
 
     desired: Mapping[PlacementKey, int]
@@ -82,6 +82,7 @@ class PipelineRollout:
     above_cap: bool
     recommended: Mapping[PlacementKey, int]
     budgets: Mapping[str, float]
+    kept_away: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ def roll_out(
     ]
     moves = [move for move in candidates if move.assessment.acting]
     moves.sort(key=lambda move: (-move.assessment.spec.priority, move.key))
-    holds, forced = _schedule(moves, ledger, policy.composition)
+    holds, forced, kept_away = _schedule(moves, ledger, policy.composition)
     recommended = {
         move.key: _recommended(move, ledger, policy.composition) for move in candidates if not move.assessment.acting
     }
@@ -163,6 +164,7 @@ def roll_out(
             above_cap=above or ledger.above_cap(spend, key) or not exceeded.isdisjoint(budgets),
             recommended=recommended.get(key, {}),
             budgets=budgets,
+            kept_away=kept_away.get(key),
         )
     return Rollout(
         pipelines=pipelines,
@@ -175,8 +177,14 @@ def roll_out(
 
 def _schedule(
     moves: Sequence[Move], ledger: Ledger, composition: Composition
-) -> tuple[Mapping[PipelineKey, tuple[Hold, ...]], Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]]]:
+) -> tuple[
+    Mapping[PipelineKey, tuple[Hold, ...]],
+    Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]],
+    Mapping[PipelineKey, Limit],
+]:
     """Change `ledger.after` for `moves`, most important first; return the holds, and the changes that a cap forced.
+
+    The third value is what refused replicas to pipelines of which nothing has changed.
 
     Four steps: First, the excess above a cap is removed at once, regardless of any hold. Second, replicas are added, by
     priority, where they fit. Third, replicas are removed where their replacements are ready. Fourth, for pipelines that
@@ -201,6 +209,7 @@ def _schedule(
         for lender in move.assessment.lenders:
             borrowers.setdefault(lender, []).append(move)
     held = {move.key: _lower(move, borrowers.get(move.key, ()), ledger, composition) for move in moves}
+    kept_away: dict[PipelineKey, Limit] = {}
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
         for key, limit in blocked if late(move.assessment) else ():
@@ -208,7 +217,9 @@ def _schedule(
         changed = any(before[name] != ledger.after[name] for name in ledger.placements(move.key))
         if blocked and move.assessment.state.settled() and not changed:
             _make_room(move, moves, ledger, *blocked[0])
-    return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced
+        if blocked and not any(before[name] != ledger.after[name] for name in ledger.placements(move.key)):
+            kept_away[move.key] = blocked[0][1]
+    return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced, kept_away
 
 
 def _recommended(move: Move, ledger: Ledger, composition: Composition) -> Mapping[PlacementKey, int]:

@@ -253,6 +253,7 @@ class PipelineMemory:
     `quiet_since_s`: since when nothing has arrived of a demand that is observed, None while something does.
     `begun_s`: when the demand was first observed, None before that, and where a release without this field saw it.
     `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
+    `kept_away_since_s`: since when a limit has kept replicas of the plan away, and nothing has changed.
     `contradicted_since_s`: since when more arrives than the demand query says, None while it does not.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
@@ -278,6 +279,7 @@ class PipelineMemory:
     contradicted_since_s: float | None = None
     begun_s: float | None = None
     left_alone_since_s: float | None = None
+    kept_away_since_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -302,6 +304,7 @@ class PipelineMemory:
         _require_time(self.contradicted_since_s, "contradicted_since_s")
         _require_time(self.begun_s, "begun_s")
         _require_time(self.left_alone_since_s, "left_alone_since_s")
+        _require_time(self.kept_away_since_s, "kept_away_since_s")
         _require_learned(self.learned)
         for name, batch in self.batches.items():
             require(1 <= batch <= LARGEST_BATCH, f"batches {name}", batch, f"must be 1 to {LARGEST_BATCH}")

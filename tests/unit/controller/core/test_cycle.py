@@ -70,6 +70,31 @@ class TestMoney:
         assert moves(decision) == {ENCODER: (2, 3)}
         assert HoldReason.AWAITING_CAPACITY in holds(decision)
 
+    def test_what_is_kept_away_for_longer_than_a_start_up_is_not_served_and_the_status_says_so(
+        self, planner: Planner
+    ) -> None:
+        planner.wants({VAD: 4, ENCODER: 5})
+        state = a_state(a_spec(budget=5.5), demand=100.0, replicas={VAD: 4, ENCODER: a_target(2, terminating=3)})
+        longest_s = max(each.startup_s for each in state.spec.placements().values())
+        seen = []
+        for later_s in (0.0, longest_s / 2, longest_s + 15.0):
+            decision = decided(state, now_s=NOW_S + later_s)
+            plan = decision.plan
+            assert plan is not None
+            assert not decision.changes
+            seen.append((summary(decision)["health"] == "Overloaded", plan.served_fraction < 1))
+            state = replace(state, memory=decision.memory)
+        assert seen == [(False, False), (False, False), (True, True)]
+        assert plan is not None
+        assert plan.limited_by == Limit(kind=LimitKind.BUDGET)
+        assert decision.admissible is not None
+        assert 0 < decision.admissible < 100.0
+        gone = replace(state, targets={**state.targets, ENCODER: a_target(2)})
+        decision = decided(gone, now_s=NOW_S + longest_s + 30.0)
+        assert decision.changes
+        assert decision.plan is not None
+        assert decision.plan.served_fraction == 1.0
+
     def test_a_move_whose_overlap_does_not_fit_under_the_cap_is_made_in_steps_that_fit(self, planner: Planner) -> None:
         spec = a_spec(budget=6.2)
         planner.wants({VAD: 1, ENCODER_GPU: 3})
