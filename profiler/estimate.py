@@ -39,6 +39,9 @@ FACTOR_BOUNDS = (1e-3, 1e3)
 FAN_OUT = 1.1
 """A stage that is declared to multiply nothing does so from this measured ratio on. Below it, items of a queue that
 shrinks or is tried again look like fan-out."""
+MOST_WARMING = 0.1
+"""With a larger share of replicas in their first minutes, no service time gets longer: they are slower then than later,
+and what was learned of them would add replicas for as long as it takes to learn the opposite."""
 MIN_ITEMS = 30.0
 """Least number of items within the window for a correction."""
 _LEAST_DAMPING = 0.05
@@ -211,6 +214,8 @@ def _placement_profile(
         before, most = (1.0, MOST_CHANGE_AT_FIRST) if factor is None else (factor, MOST_CHANGE)
         low, high = FACTOR_BOUNDS
         goal = min(high, max(low, min(before * most, max(before / most, ratio))))
+        if factor is not None and placement.warming > MOST_WARMING:
+            goal = min(goal, factor)
         factor = goal if factor is None else factor + SMOOTHING * (goal - factor)
     measured = factor is not None
     factor = shared if factor is None else factor
@@ -234,6 +239,8 @@ def _learned_profile(
     times, cv = learned.batch_times.get(key), learned.cvs.get(key, prior.cv)
     law = prior if times is None else fitted_law(times, limit, cv).law
     measured = _measured_batch(placement, law, window_s)
+    if measured is not None and times is not None and placement.warming > MOST_WARMING:
+        measured = None if measured[1] > law.mean_s(measured[0]) else measured
     if measured is not None:
         weight = min(1.0, interval_s / window_s)
         times = with_measurement(times, *measured, weight=weight, age_s=interval_s)

@@ -35,7 +35,8 @@ class PlacementInput:
 
     `law_declared`, `cv_declared` and `memory_declared` say whether service law, variation and session slots of `prior`
     are more than placeholders.
-    `startup_s` is the start-up time of the ready replicas, None where it is not known.
+    `startup_s` is the start-up time of the ready replicas, None where it is not known. `warming` is the share (0–1) of
+    them whose first minutes are within the window of the samples.
     """
 
     prior: Placement
@@ -46,6 +47,7 @@ class PlacementInput:
     cv_declared: bool = True
     memory_declared: bool = True
     startup_s: float | None = None
+    warming: float = 0.0
 
     @property
     def pool(self) -> PoolName:

@@ -378,8 +378,15 @@ def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
         deletion_cost=int(cost) if re.fullmatch(r"[+-]?\d{1,10}", cost, re.ASCII) else 0,
         startup_s=_startup_s(pod),
         start_seen=bool(pod["status"].get(START_SEEN)),
+        ready_s=_first_ready_s(pod),
         node=_node(pod) or "",
     )
+
+
+def _first_ready_s(pod: Json) -> float:
+    """Return when the pod became ready: for the first time, where that was seen."""
+    first_s: float | None = pod["status"].get(FIRST_READY)
+    return _since_s(pod, "Ready") if first_s is None else first_s
 
 
 def _startup_s(pod: Json) -> float | None:
@@ -388,10 +395,9 @@ def _startup_s(pod: Json) -> float | None:
     None where a container was restarted before, or the time of its node is not known. Where the first time ready was
     not seen, `Ready` counts, which may be of a later time.
     """
-    first_s = (pod.get("status") or {}).get(FIRST_READY)
-    if (first_s is None and restarts(pod)) or not _holds(pod, "PodScheduled"):
+    if (FIRST_READY not in pod["status"] and restarts(pod)) or not _holds(pod, "PodScheduled"):
         return None
-    return max(0.0, (_since_s(pod, "Ready") if first_s is None else first_s) - _since_s(pod, "PodScheduled"))
+    return max(0.0, _first_ready_s(pod) - _since_s(pod, "PodScheduled"))
 
 
 def _unscheduled(pod: Json) -> PendingReplica:

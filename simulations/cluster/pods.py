@@ -94,7 +94,7 @@ class Workload:
             if pod.ready_s is not None:
                 leaving = pod.node is not None and pod.node.index in announced
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
-                serving.append(_serving(pod.name, leaving, pod.deletion_cost, startup_s))
+                serving.append(_serving(pod.name, leaving, pod.deletion_cost, startup_s, pod.ready_s))
             elif pod.bound_s is not None and pod.node is not None and pod.node.up_s <= now_s:
                 since_s = math.floor(pod.bound_s)
                 starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
@@ -329,8 +329,12 @@ class Workloads:
 
 
 @lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments
-def _serving(name: str, leaving: bool, deletion_cost: int, startup_s: float | None) -> ServingReplica:
-    return ServingReplica(name=name, leaving=leaving, deletion_cost=deletion_cost, startup_s=startup_s, start_seen=True)
+def _serving(
+    name: str, leaving: bool, deletion_cost: int, startup_s: float | None, ready_s: float | None
+) -> ServingReplica:
+    return ServingReplica(
+        name=name, leaving=leaving, deletion_cost=deletion_cost, startup_s=startup_s, start_seen=True, ready_s=ready_s
+    )
 
 
 def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:

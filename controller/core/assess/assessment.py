@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import NO_LAUNCHES, DemandState, planning_demand
-from controller.core.assess.learned_numbers import settled
+from controller.core.assess.learned_numbers import settled, warming
 from controller.core.assess.optimizer_input import optimizer_demand, optimizer_pipeline
 from controller.core.state.bound import NO_BOUNDS, Bounds
 from controller.core.state.carry_over import Conflict
@@ -316,6 +316,7 @@ def _profiler_input(
                         cv_declared=placement.declared.cv,
                         memory_declared=placement.declared.memory,
                         startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.pool),
+                        warming=warming(state, (stage.name, placement.pool), stage.metrics_window_s, now_s),
                     )
                     for placement in stage.placements
                 ),

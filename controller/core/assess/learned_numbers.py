@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from controller.core.state.shared import filled
-from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
 from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
 from optimizer.model import StageName
 from profiler.stages import Learned, to_grain
 
+WARM_UP_S = 120.0
+"""For so long a replica may serve more slowly than later: caches fill, code is compiled for the shapes that arrive."""
 PACKING, LEAST_PACKED = 2, 32
 """While the session slots of a replica are not known, a plan has at most this many times as many sessions on it as were
 seen there, but at least `LEAST_PACKED`."""
@@ -18,6 +20,14 @@ seen there, but at least `LEAST_PACKED`."""
 def settled(stage: StageSpec, stages_moved_at_s: Mapping[StageName, float], now_s: float) -> bool:
     """Return whether no replica of the stage started or stopped within the window of its metrics."""
     return stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
+
+
+def warming(state: PipelineState, key: PlacementKey, window_s: float, now_s: float) -> float:
+    """Return the share (0–1) of the ready replicas whose first `WARM_UP_S` are within the window of their samples."""
+    target = state.target(*key)
+    if isinstance(target, TargetMissing) or not target.ready:
+        return 0.0
+    return min(1.0, target.ready_after(now_s - window_s - WARM_UP_S) / target.ready)
 
 
 def with_learned_numbers(snapshot: Snapshot) -> Snapshot:

@@ -47,8 +47,9 @@ class ServingReplica:
 
     `startup_s` is the time from when it got its node until it was ready first, None where that is not known.
     `start_seen` says that the operator saw this pod from its creation; else `startup_s` may be of a later time at which
-    it became ready again. `node` is the node that it runs on, "" where that is not known. `protected` says that an
-    instance of an Auto Scaling group is protected from scale-in.
+    it became ready again. `ready_s` is when (epoch seconds) it was ready first, None where that is not known. `node` is
+    the node that it runs on, "" where that is not known. `protected` says that an instance of an Auto Scaling group is
+    protected from scale-in.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ServingReplica:
     deletion_cost: int = 0
     startup_s: float | None = None
     start_seen: bool = False
+    ready_s: float | None = None
     node: str = ""
     protected: bool = False
 
@@ -184,6 +186,10 @@ class TargetState:
         usual = [(time_s, seen) for time_s, seen in known if time_s <= limit_s or (seen and leaps)]
         times_s = sorted(time_s for time_s, seen in usual if seen) or sorted(time_s for time_s, _ in usual)
         return times_s[(len(times_s) - 1) // 2] if times_s else None
+
+    def ready_after(self, time_s: float) -> int:
+        """Return how many ready replicas were ready for the first time after `time_s`, epoch seconds."""
+        return sum(each.ready_s is not None and each.ready_s > time_s for each in self.serving)
 
     @property
     def leaving(self) -> int:

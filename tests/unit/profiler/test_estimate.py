@@ -158,6 +158,35 @@ class TestServiceFactor:
         assert factor_of(1.3, 8, **readings) == 1.3
 
 
+class TestReplicasInTheirFirstMinutes:
+    """A model that has just been loaded compiles and fills caches: it is slower than it will be."""
+
+    FACTOR, WARM = 1.2, 0.05
+
+    def factor(self, service_s: float, warming: float, before: float | None) -> float:
+        seen = replace(placement(service_time=service_s), warming=warming)
+        key = StageName("vad"), PoolName("cpu")
+        learned = Learned() if before is None else Learned(service_factors={key: before})
+        return profile_of(stage("vad", seen), learned=learned).stages[0].placements[0].service_factor
+
+    def test_they_make_no_service_time_longer(self) -> None:
+        assert self.factor(0.060, warming=0.5, before=self.FACTOR) == self.FACTOR
+        assert self.factor(0.060, warming=self.WARM, before=self.FACTOR) > self.FACTOR
+        assert self.factor(0.016, warming=0.5, before=self.FACTOR) < self.FACTOR
+        assert self.factor(0.060, warming=1.0, before=None) == pytest.approx(3.0), "it is all that is known"
+
+    def test_nor_a_learned_law(self) -> None:
+        key = StageName("vad"), PoolName("cpu")
+        usual = replace(placement(service_time=0.020), law_declared=False)
+        slow = replace(placement(service_time=0.040), law_declared=False)
+        found = profile_of(stage("vad", usual)).stages[0].placements[0]
+        assert found.batch_times is not None
+        learned = Learned(batch_times={key: found.batch_times})
+        for warming, same in ((0.5, True), (self.WARM, False)):
+            seen = profile_of(stage("vad", replace(slow, warming=warming)), learned=learned).stages[0].placements[0]
+            assert (seen.batch_times == found.batch_times) is same
+
+
 class TestUndeclaredLaw:
     """A server that declares no service time and exports none: its throughput at its busy share shows it."""
 

@@ -29,6 +29,9 @@ UP = NodeNames(up=frozenset({"n"}), leaving=frozenset())
 SCALE = Scale(replicas=4, selector="app=vad", resource_version="17")
 
 
+SINCE_S = 1767225600.0  # 2026-01-01T00:00:00Z, as of all conditions
+
+
 def a_pod(name: str, *, phase: str = "Running", terminating: bool = False, **conditions: str) -> dict[str, Any]:
     metadata: dict[str, Any] = {"name": name}
     if terminating:
@@ -300,9 +303,9 @@ def test_pods_that_serve_say_whether_they_are_to_go_and_what_their_deletion_cost
     odd["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": "cheap"}
     state = target_state(SCALE, [on("up", a_pod("a", Ready="True")), marked, odd], NODES)
     assert state.serving == (
-        ServingReplica(name="a", node="up"),
-        ServingReplica(name="b", leaving=True, deletion_cost=-7, node="leaving"),
-        ServingReplica(name="c", node="up"),
+        ServingReplica(name="a", node="up", ready_s=SINCE_S),
+        ServingReplica(name="b", leaving=True, deletion_cost=-7, node="leaving", ready_s=SINCE_S),
+        ServingReplica(name="c", node="up", ready_s=SINCE_S),
     )
     assert state.leaving == 1
 

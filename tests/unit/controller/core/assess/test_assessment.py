@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from builders import (
     ENCODER,
+    NOW_S,
     VAD,
     a_snapshot,
     a_spec,
@@ -46,6 +47,17 @@ def test_replicas_on_nodes_that_are_being_removed_are_placed_anew() -> None:
     assert assessment.leaving == {ENCODER: 1}
     assert assessment.current[ENCODER] == 3
     assert assessment.pipeline.stages[1].placements[0].current == 2
+
+
+def test_replicas_in_their_first_minutes_are_told_to_the_profiler() -> None:
+    ages_s = (30.0, 170.0, 200.0, None)
+    replicas = tuple(
+        ServingReplica(name=f"asr-{index}", ready_s=None if age_s is None else NOW_S - age_s)
+        for index, age_s in enumerate(ages_s)
+    )
+    vad, encoder = assessed(a_state(replicas={VAD: 2, ENCODER: replace(a_target(4), serving=replicas)})).seen.stages
+    assert encoder.window_s == 60.0
+    assert [placement.warming for placement in (*vad.placements, *encoder.placements)] == [0.0, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("mode", list(Mode))
