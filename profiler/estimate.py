@@ -444,6 +444,7 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.SESSIONS: _total,
     Quantity.SESSION_REFUSALS: _total,
     Quantity.RX_QUEUE_PRESSURE: _worst,
+    Quantity.ENGINES: _mean,
 }
 
 

@@ -1,12 +1,18 @@
 """Computes the profile of a pipeline from its metrics and from what earlier cycles learned. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from profiler.correction import with_corrections
 from profiler.estimate import estimate_pipeline
 from profiler.receive import learned_receive_limits
+from profiler.samples import Absence, Quantity
 from profiler.slots import learned_slots
-from profiler.stages import Learned, PipelineInput, PipelineProfile
+from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementKey
+
+MOST_ENGINES = 64
+"""No replica has more engines; bounds what an absurd reading can teach."""
+_ROUNDING = 1e-6
 
 
 def profile_pipeline(
@@ -32,7 +38,17 @@ def profile_pipeline(
         session_slots=session_slots,
         sessions_held=sessions_held,
         receive_limits=learned.receive_limits,
+        engines={**learned.engines, **dict(_engines(pipeline))},
     )
+
+
+def _engines(pipeline: PipelineInput) -> Iterator[tuple[PlacementKey, int]]:
+    """Yield the engines in a replica of each placement whose servers tell them, rounded down while pods differ."""
+    for stage in pipeline.stages:
+        for placement in stage.placements:
+            engines = placement.samples.of(Quantity.ENGINES)
+            if not isinstance(engines, Absence) and engines >= 1:
+                yield (stage.name, placement.pool), min(MOST_ENGINES, int(engines + _ROUNDING))
 
 
 def _learned(profile: PipelineProfile) -> Learned:

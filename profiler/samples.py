@@ -101,6 +101,9 @@ class Quantity(Enum):
     RX_QUEUE_PRESSURE = "rxQueuePressure"
     """Receive pressure of the worst pod, 0–1: how near the kernel is to losing what arrives for it. The function is
     `profiler.nic.pressure.rx_queue_pressure`."""
+    ENGINES = "engines"
+    """Engines in a pod that each serve batches of their own, as with data parallelism. Servers without them do not
+    export it."""
 
 
 class DeviceQuantity(Enum):

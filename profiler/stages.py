@@ -141,7 +141,7 @@ class Learned:
     `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
     of those without a declared one, `startups_s` the start-up times, and `sessions_held` the most sessions per
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
-    `receive_limits` has the packets of replicas, where an exporter reads them.
+    `receive_limits` has the packets of replicas, where an exporter reads them, and `engines` the engines in a replica.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -155,6 +155,7 @@ class Learned:
     session_slots: Mapping[PlacementKey, int] = field(default_factory=dict)
     sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)
     receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
+    engines: Mapping[PlacementKey, int] = field(default_factory=dict)
 
     def without(self, stages: Collection[StageName]) -> "Learned":
         """Return this without what is about `stages`."""

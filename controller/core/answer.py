@@ -10,7 +10,7 @@ from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.prices import next_price
-from controller.core.bounds import not_ours
+from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
@@ -107,7 +107,7 @@ def pipeline_decision(
             excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
             admissible=by_plan,
             missed_since_s=missed_since_s,
-            changed={key[0] for key in _written(assessment, rollout)},
+            changed=dict(_written(assessment, rollout)),
             left_alone_since_s=left_alone_since_s,
             kept_away_since_s=kept_away_since_s,
             now_s=now_s,
@@ -245,11 +245,14 @@ def _metrics_use(assessment: Assessment, now_s: float) -> MetricsUse:
     )
 
 
-def _written(assessment: Assessment, rollout: PipelineRollout) -> Iterator[PlacementKey]:
-    """Yield the placements whose replicas this cycle changes, except where the last write was refused."""
+def _written(assessment: Assessment, rollout: PipelineRollout) -> Iterator[tuple[PlacementKey, int]]:
+    """Yield the placements of which this cycle changes the replicas, and by how many.
+
+    Those whose last write was refused are left out.
+    """
     for key, count in rollout.desired.items():
         if count != assessment.current.get(key) and key not in assessment.state.refused:
-            yield key
+            yield key, count - assessment.current.get(key, 0)
 
 
 def _memory(
@@ -260,12 +263,12 @@ def _memory(
     excused_until_s: float | None,
     admissible: float | None,
     missed_since_s: float | None,
-    changed: Collection[StageName],
+    changed: Mapping[PlacementKey, int],
     left_alone_since_s: float | None,
     kept_away_since_s: float | None,
     now_s: float,
 ) -> PipelineMemory:
-    """Return what the next cycle remembers; `changed` are the stages whose replicas this one changes."""
+    """Return what the next cycle remembers; `changed` has by how many replicas this one changes placements."""
     batches = assessment.state.memory.batches
     if assessment.acting and goal.follows_plan:
         batches = {
@@ -279,7 +282,7 @@ def _memory(
         rules=assessment.bounds.rule_memories,
         batches=batches,
         # Replicas that start before the next cycle would not be seen to start.
-        stages_moved_at_s={**assessment.stages_moved_at_s, **dict.fromkeys(changed, now_s)},
+        stages_moved_at_s={**assessment.stages_moved_at_s, **dict.fromkeys((key[0] for key in changed), now_s)},
         excess_excused_until_s=excused_until_s,
         conflicts=assessment.conflicts,
         metrics_lost=assessment.demand.loss,
@@ -295,6 +298,7 @@ def _memory(
         begun_s=assessment.demand.begun_s,
         left_alone_since_s=left_alone_since_s,
         kept_away_since_s=kept_away_since_s,
+        turns=alternation.next_turns(assessment, changed if assessment.acting else {}, now_s),
     )
 
 

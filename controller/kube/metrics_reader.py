@@ -1,7 +1,7 @@
 """Asks the metric source for what all pipelines need, once per cycle."""
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from controller.kube.observed_windows import ObservedWindows
@@ -28,11 +28,15 @@ class MetricsReader:
         return self._windows.applied(spec)
 
     def read(
-        self, specs: Sequence[PipelineSpec], targets: Sequence[PlacementTarget], devices: Mapping[PoolName, str]
+        self,
+        specs: Sequence[PipelineSpec],
+        targets: Sequence[PlacementTarget],
+        devices: Mapping[PoolName, str],
+        sharing: Set[tuple[str, str]] = frozenset(),
     ) -> ReadAnswer:
         """Return the metrics of `targets` and the results of the queries in `specs`; log problems that are new.
 
-        `devices` has the device of each pool.
+        `devices` has the device of each pool, and `sharing` the pods that share theirs with others.
         """
         queries = {spec.key: user_queries(spec) for spec in specs}
         answer = self._source.read(
@@ -42,6 +46,7 @@ class MetricsReader:
                 deadline_s=self._deadline_s,
                 scalar_owners={name: key for key, own in queries.items() for name in own},
                 devices=devices,
+                sharing=sharing,
                 scalar_kinds={name: _query_kind(name) for own in queries.values() for name in own},
             )
         )
@@ -61,10 +66,12 @@ def metrics_target(
     pods: frozenset[str],
     endpoints: Mapping[str, PodEndpoint],
     long_ready: frozenset[str] = frozenset(),
+    engines: int = 1,
 ) -> PlacementTarget:
     """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
 
-    `long_ready` are those of `pods` that have had to report for `SILENT_S`.
+    `long_ready` are those of `pods` that have had to report for `SILENT_S`. `engines` is how many a pod has, as far as
+    that is known.
     """
     return PlacementTarget(
         pipeline=spec.key,
@@ -74,7 +81,7 @@ def metrics_target(
         pods=pods,
         preset=stage.preset,
         window_s=stage.metrics_window_s,
-        concurrency=placement.prior.concurrency,
+        concurrency=max(placement.prior.concurrency, engines),
         batch_limit=placement.prior.batch_sizes[-1],
         overrides=stage.metric_overrides,
         endpoints=endpoints,

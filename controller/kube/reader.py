@@ -37,6 +37,7 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
+from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.decision import Decision
 from controller.core.state.shared import resolved
@@ -57,6 +58,7 @@ from controller.core.state.spec import (
     Mode,
     PipelineSpec,
     PlacementKey,
+    PlacementSpec,
     PoolSpec,
     StageSpec,
     Target,
@@ -105,6 +107,7 @@ from controller.kube.workloads import (
     ready_nodes,
     reporting_pods,
     shared_nodes,
+    sharing_nodes,
     target_state,
     zones,
 )
@@ -447,12 +450,16 @@ class Reader:
             specs, invalid, seen, (orphan for own in orphans.values() for orphan in own)
         )
         devices = {spec.name: spec.device for spec, _ in pools}
-        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads), devices)
+        memories = {spec.key: self._carried.memory(spec, resource, now_s) for spec, resource in pipelines}
+        engines = {key: memory.learned.engines for key, memory in memories.items()}
+        sharing = _on_nodes(workloads, sharing_nodes(nodes))
+        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads, engines), devices, sharing)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
-                self._pipeline_state(spec, resource, workloads, answer, now_s) for spec, resource in pipelines
+                self._pipeline_state(spec, resource, workloads, answer, memories[spec.key])
+                for spec, resource in pipelines
             ),
             pools={
                 spec.name: replace(
@@ -660,17 +667,28 @@ class Reader:
         )
 
     def _metrics_targets(
-        self, specs: Sequence[PipelineSpec], workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]
+        self,
+        specs: Sequence[PipelineSpec],
+        workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
+        engines: Mapping[PipelineKey, Mapping[PlacementKey, int]],
     ) -> tuple[PlacementTarget, ...]:
-        return tuple(
-            metrics_target(
+        """Return what is read of each placement; `engines` has how many a pod has."""
+
+        def target(spec: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementTarget:
+            key = (stage.name, placement.pool)
+            found = workloads[spec.key, key]
+            return metrics_target(
                 spec,
                 stage,
                 placement,
-                pods=workloads[spec.key, (stage.name, placement.pool)].reporting,
-                endpoints=workloads[spec.key, (stage.name, placement.pool)].endpoints,
-                long_ready=workloads[spec.key, (stage.name, placement.pool)].long_ready,
+                pods=found.reporting,
+                endpoints=found.endpoints,
+                long_ready=found.long_ready,
+                engines=engines[spec.key].get(key, 1),
             )
+
+        return tuple(
+            target(spec, stage, placement)
             for spec in specs
             for stage in spec.stages
             if _reads(stage, specs)
@@ -683,7 +701,7 @@ class Reader:
         resource: KeptResource,
         workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
         answer: ReadAnswer,
-        now_s: float,
+        memory: PipelineMemory,
     ) -> PipelineState:
         targets = {key: workloads[spec.key, key].state for key in spec.placement_keys()}
         return PipelineState(
@@ -698,7 +716,7 @@ class Reader:
                 for rule in stage.rules
                 if rule.query is not None
             },
-            memory=self._carried.memory(spec, resource, now_s),
+            memory=memory,
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
             autoscalers=self.ownership.autoscalers(spec),
@@ -842,6 +860,20 @@ class Reader:
             return reading
         kept = kept_quota(resource.status(), spec.quota)
         return reading if kept is None else replace(kept, problem=reading.problem)
+
+
+def _on_nodes(
+    workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload], nodes: Collection[str]
+) -> frozenset[tuple[str, str]]:
+    """Return the pods on `nodes`, by namespace and name."""
+    if not nodes:
+        return frozenset()
+    return frozenset(
+        (pipeline.partition("/")[0], pod)
+        for (pipeline, _), found in workloads.items()
+        for pod, node in found.placed.items()
+        if node in nodes
+    )
 
 
 def _reads(stage: StageSpec, specs: Sequence[PipelineSpec]) -> bool:

@@ -19,6 +19,7 @@ from profiler.samples import PodEndpoint
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
+_SHARING = "nvidia.com/gpu.sharing-strategy"
 FIRST_READY, START_SEEN = "sluice/firstReady", "sluice/startSeen"
 """What the reader adds to the status of a pod: when it was ready first (epoch seconds), and whether this was seen."""
 _NOTICES = frozenset(
@@ -286,6 +287,12 @@ def placed_pods(pods: Sequence[Json]) -> dict[str, str]:
         for pod in pods
         if (node := _node(pod)) is not None and pod.get("status", {}).get("phase") not in _FINISHED
     }
+
+
+def sharing_nodes(nodes: Sequence[Json]) -> frozenset[str]:
+    """Return the names of the nodes that give a device to several pods, by NVIDIA's GPU feature discovery."""
+    labelled = ((node["metadata"]["name"], (node["metadata"].get("labels") or {}).get(_SHARING)) for node in nodes)
+    return frozenset(name for name, sharing in labelled if sharing not in {None, "", "none"})
 
 
 def shared_nodes(

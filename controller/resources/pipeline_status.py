@@ -133,7 +133,7 @@ class StageStatus(Part):
     """Share of the replicas' cost that this pipeline pays, 0 to 1: that of its items. Present for a shared stage."""
     pressure: Number | None = None
     """0.40 latency + 0.30 utilization + 0.30 queue (or rxQueuePressure, if that is larger), each 0 to 1."""
-    absent: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
+    absent: Annotated[list[Text], Field(max_length=24)] = Field(default_factory=list)
     """Quantities that could not be measured, each with the reason."""
     placements: Annotated[list[PlacementStatus], ListMap(key="pool"), Field(max_length=8)] = Field(default_factory=list)
     """The stage on each of its pools."""
@@ -179,7 +179,7 @@ class PipelineStatus(Part):
     operator: OperatorName | None = None
     """The operator that scales this pipeline, as the namespace and the name of its Lease. No other one does, while that
     one renews its Lease."""
-    conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=16)] = Field(default_factory=list)
+    conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=24)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
     Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
     Shedding, PlannedInFull, OneOperator."""

@@ -1,6 +1,6 @@
 """The interface of all sources of metrics, which `profiler.sources.prometheus` and others implement."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -36,7 +36,8 @@ class ReadRequest:
     Every quantity is read for each of `placements`. `scalars` are the users' own queries (demand, SLA, rules) by keys
     that the caller chooses; `scalar_owners` has the pipeline of each query, and `scalar_kinds` its kind, by default
     DEMAND. The whole read may take `deadline_s` seconds. `devices` has the device of each pool, whose exporters are
-    read for its pods; a pool that is not listed has none.
+    read for its pods; a pool that is not listed has none. `sharing` are the pods (namespace, name) whose devices other
+    pods use too: series of such a device are of no single pod.
     """
 
     placements: tuple[PlacementTarget, ...]
@@ -45,6 +46,7 @@ class ReadRequest:
     scalar_owners: Mapping[Hashable, PipelineKey] = field(default_factory=dict)
     scalar_kinds: Mapping[Hashable, QueryKind] = field(default_factory=dict)
     devices: Mapping[PoolName, str] = field(default_factory=dict)
+    sharing: Set[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,29 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from profiler.samples import THROTTLED_SHARE, Absence, DeviceFault, DeviceQuantity, Reading, SeriesLabels, sane
+from profiler.samples import (
+    THROTTLED_SHARE,
+    Absence,
+    AbsenceReason,
+    DeviceFault,
+    DeviceQuantity,
+    Reading,
+    SeriesLabels,
+    sane,
+)
 from profiler.sources.combine import Pod, combine_values, reporting
 from profiler.sources.device_presets import DeviceFormula, formulas_of
 from profiler.sources.promql import PodSeries, fill_devices
 from profiler.sources.reporting_pods import PodResults
+
+_FAULTS = frozenset({DeviceQuantity.ERRORS, DeviceQuantity.THROTTLED})
+_USE = frozenset(
+    {
+        *(DeviceQuantity.UTILIZATION, DeviceQuantity.MEMORY_BYTES),
+        *(DeviceQuantity.LATENCY_P99_S, DeviceQuantity.COLLECTIVE_ACTIVITY),
+    }
+)
+"""Quantities that say how a device is used: of one that several pods share, they are of no single pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +41,18 @@ class PlannedDevices:
 
     formulas: Mapping[DeviceQuantity, tuple[str, DeviceFormula]]
 
-    def readings(self, pods: Set[Pod], results: PodResults) -> Mapping[DeviceQuantity, Reading]:
-        """Return the readings of a placement with `pods`, an `Absence` where too few pods have a series."""
-        return {quantity: _reading(pods, results[query], own) for quantity, (query, own) in self.formulas.items()}
+    def readings(
+        self, pods: Set[Pod], results: PodResults, shared: Set[Pod] = frozenset()
+    ) -> Mapping[DeviceQuantity, Reading]:
+        """Return the readings of a placement with `pods`, an `Absence` where too few pods have a series.
+
+        `shared` are those of `pods` that share their device with others. Its series have the name of one of them, or
+        of another workload's pod: they count as errors and throttling of all, and are the use of none.
+        """
+        return {
+            quantity: _reading(quantity, pods, shared, results[query], formula)
+            for quantity, (query, formula) in self.formulas.items()
+        }
 
     def faults(self, pods: Set[Pod], results: PodResults) -> Mapping[str, DeviceFault]:
         """Return what is wrong with the devices of `pods`, by the pod's name; pods without a fault are left out."""
@@ -59,8 +86,17 @@ def planned_devices(device: str, labels: SeriesLabels, namespaces: Sequence[str]
     )
 
 
-def _reading(pods: Set[Pod], result: PodSeries | Absence, formula: DeviceFormula) -> Reading:
+def _reading(
+    quantity: DeviceQuantity, pods: Set[Pod], shared: Set[Pod], result: PodSeries | Absence, formula: DeviceFormula
+) -> Reading:
     if isinstance(result, Absence):
         return result
+    if shared and quantity in _USE:
+        pods = pods - shared
+        if not pods:
+            detail = "the pods share their devices with others (time slicing or MPS): no series is of one pod"
+            return Absence(reason=AbsenceReason.UNSUPPORTED, detail=detail)
+    elif shared and quantity in _FAULTS:
+        pods = (pods - shared) | result.values(pods).keys()
     values = result.values(pods)
     return combine_values(formula.combine, reporting(pods, dict.fromkeys(values, 0.0), math.inf), values)

@@ -118,7 +118,8 @@ class PlannedPlacement:
     """What is read for one placement: the readings and sessions, which others may share, of its `pods`.
 
     `pods` is None where no query is about them, `sessions` where only their sum over the pods is known, `devices` where
-    the pool has none that are read. `device_pods` are the pods whose devices are read.
+    the pool has none that are read. `device_pods` are the pods whose devices are read; `shared_devices` are those
+    of them that have none of their own.
     """
 
     readings: Mapping[Quantity, PlannedReading]
@@ -126,6 +127,7 @@ class PlannedPlacement:
     pods: PlacementPods | None = None
     devices: PlannedDevices | None = None
     device_pods: frozenset[Pod] = frozenset()
+    shared_devices: frozenset[Pod] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,7 @@ class QueryPlan:
                 readings={quantity: reading(pods) for quantity, reading in of_pods},
                 sessions=own.sessions.by_pod(pods, by_pod) if own.sessions is not None and pods is not None else {},
                 scrapes=pods.scrapes(by_pod) if pods is not None and pods.queries.checks else UNKNOWN_SCRAPES,
-                devices={} if devices is None else devices.readings(own.device_pods, by_pod),
+                devices={} if devices is None else devices.readings(own.device_pods, by_pod, own.shared_devices),
                 device_faults={} if devices is None else devices.faults(own.device_pods, by_pod),
             )
 
@@ -295,6 +297,7 @@ def query_plan(
             pods=None if queries is None else PlacementPods(target=target, queries=queries, max_age_s=max_age_s),
             devices=of_devices(target),
             device_pods=frozenset((target.namespace, pod) for pod in target.pods),
+            shared_devices=frozenset((target.namespace, pod) for pod in target.pods) & request.sharing,
         )
         if not target.overrides:
             return found

@@ -217,6 +217,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),
         Quantity.SESSION_REFUSALS: Expression(value=_rate(Counter.REFUSED_SESSIONS)),
         Quantity.RX_QUEUE_PRESSURE: _NOT_EXPORTED,
+        Quantity.ENGINES: _NOT_EXPORTED,
     },
 }
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds import (
+    alternation,
     first_window,
     idle,
     learning,
@@ -126,6 +127,7 @@ def _goal(
             *steps.bounds(assessment, replicas),
             *leaving_nodes.bounds(assessment, wanted),
             *first_window.bounds(assessment, replicas, now_s),
+            *(alternation.bounds(assessment, replicas, now_s) if stays else ()),
         ]
     )
     one = resolve(step, keys) if step else NO_LIMITS
@@ -187,7 +189,7 @@ def _holds(
         *leaving_nodes.holds(assessment),
         *pins.holds(assessment, replicas),
         *of(steps.MAX_STEP),
-        *of(first_window.FIRST_WINDOW),
+        *of(first_window.FIRST_WINDOW, alternation.ALTERNATE),
         *idle.holds(assessment, after),
     ]
     for (stage, pool), limit in raised.raised[key].refused.items():  # those of its own budget are in `unmet`

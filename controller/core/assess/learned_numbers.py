@@ -54,7 +54,8 @@ def _with_numbers(state: PipelineState) -> PipelineState:
         for key, target in state.found()
         if (size := target.per_instance(placements[key].prior.per_instance)) != placements[key].prior.per_instance
     }
-    if not (sizes or learned.startups_s or learned.session_slots or learned.sessions_held or learned.cvs):
+    numbers = (learned.startups_s, learned.session_slots, learned.sessions_held, learned.cvs, learned.engines)
+    if not (sizes or any(numbers)):
         return state
     stages = tuple(
         replace(
@@ -88,9 +89,11 @@ def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> P
         slots = learned.session_slots.get(key, _packed(learned.sessions_held.get(key)))
     if not declared.startup:
         startup_s = learned.startups_s.get(key, startup_s)
-    if (law, slots, startup_s) == (prior.service, prior.session_slots, placement.startup_s):
+    concurrency = max(prior.concurrency, learned.engines.get(key, 1))
+    found = replace(prior, service=law, session_slots=slots, concurrency=concurrency)
+    if (found, startup_s) == (prior, placement.startup_s):
         return placement
-    return replace(placement, prior=replace(prior, service=law, session_slots=slots), startup_s=startup_s)
+    return replace(placement, prior=found, startup_s=startup_s)
 
 
 def _packed(held: int | None) -> int | None:

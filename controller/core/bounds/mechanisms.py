@@ -1,6 +1,7 @@
 """All mechanisms in order of precedence: what comes first is never broken for what comes later."""
 
 from controller.core.bounds import (
+    alternation,
     declared,
     feedback,
     first_window,
@@ -42,6 +43,7 @@ MECHANISMS = (
     learning.UNMEASURED,
     outages.PATIENT_TRIAL,
     first_window.FIRST_WINDOW,
+    alternation.ALTERNATE,
     steps.MAX_STEP,
 )
 """Of a level, the order of the mechanisms says nothing: their bounds count together."""

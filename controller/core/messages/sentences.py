@@ -50,6 +50,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.TOO_NEW: "ready replicas are too new to have samples; no replica is removed until they have",
     HoldReason.TARGET_MISSING: "cannot read or scale a workload; its stage is left unchanged and no replica is removed",
     HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.scaleDown.stabilization",
+    HoldReason.ALTERNATING: "scale-down waits: what it would remove was removed and added again at the same load",
     HoldReason.WITHIN_TOLERANCE: "current replicas meet the SLA and the saving is below scaling.tolerance",
     HoldReason.STEP_LIMITED: "limited by maxStep",
     HoldReason.AWAITING_TURN: "not planned yet: a large fleet is planned over several cycles",

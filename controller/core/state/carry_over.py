@@ -9,6 +9,7 @@ from controller.core.state.spec import Target
 from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
 from profiler.correction import MOST_CV, THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
+from profiler.profile import MOST_ENGINES
 from profiler.receive import MOST_PACKETS_PER_ITEM, MOST_PACKETS_PER_S
 from profiler.samples import ABSURD
 from profiler.slots import MOST_SLOTS
@@ -64,6 +65,21 @@ class RuleMemory:
     holds_since_s: float | None = None
     returns: int = 0
     ended_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The last change of a placement's replicas by Sluice, at `at_s`.
+
+    `added` says whether it added replicas. `lowest` and `highest` are the planned demands for which it and the changes
+    before it went in that direction. `turns` is how often in a row changes undid those before, at the same load.
+    """
+
+    at_s: float
+    added: bool
+    lowest: float
+    highest: float
+    turns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +270,7 @@ class PipelineMemory:
     `begun_s`: when the demand was first observed, None before that, and where a release without this field saw it.
     `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
     `kept_away_since_s`: since when a limit has kept replicas of the plan away, and nothing has changed.
+    `turns`: the last change of each placement, and how often changes undid each other.
     `contradicted_since_s`: since when more arrives than the demand query says, None while it does not.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
@@ -280,6 +297,7 @@ class PipelineMemory:
     begun_s: float | None = None
     left_alone_since_s: float | None = None
     kept_away_since_s: float | None = None
+    turns: Mapping[tuple[StageName, PoolName], Turn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -315,6 +333,11 @@ class PipelineMemory:
             require(0 <= rule.returns <= 100, "rules returns", rule.returns, "must be 0 to 100")
         for key, since_s in self.uncreated_since_s.items():
             _require_time(since_s, f"uncreated_since_s {key}")
+        for key, turn in self.turns.items():
+            _require_time(turn.at_s, f"turns {key}")
+            _require_load(turn.lowest, f"turns {key}")
+            _require_load(turn.highest, f"turns {key}")
+            require(0 <= turn.turns <= 1000, f"turns {key}", turn.turns, "must be 0 to 1000")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
 
@@ -342,6 +365,8 @@ def _require_learned(learned: Learned) -> None:
     for what, sessions in (("session_slots", learned.session_slots), ("sessions_held", learned.sessions_held)):
         for key, count in sessions.items():
             require(1 <= count <= MOST_SLOTS, f"{what} {key}", count, f"must be 1 to {MOST_SLOTS:g}")
+    for key, engines in learned.engines.items():
+        require(1 <= engines <= MOST_ENGINES, f"engines {key}", engines, f"must be 1 to {MOST_ENGINES}")
     for key, limit in learned.receive_limits.items():
         _require_within(limit.packets_per_s, MOST_PACKETS_PER_S, f"receive_limits {key} packets_per_s")
         _require_within(limit.packets_per_item, MOST_PACKETS_PER_ITEM, f"receive_limits {key} packets_per_item")

@@ -41,6 +41,7 @@ class HoldReason(Enum):
     """Ready replicas that are so new that they cannot have samples yet."""
     TARGET_MISSING = "TargetMissing"
     STABILIZING = "Stabilizing"
+    ALTERNATING = "Alternating"
     WITHIN_TOLERANCE = "WithinTolerance"
     STEP_LIMITED = "StepLimited"
     AWAITING_TURN = "AwaitingTurn"

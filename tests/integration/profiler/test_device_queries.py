@@ -77,6 +77,7 @@ def query_of(device: str, quantity: DeviceQuantity) -> str:
             DeviceQuantity.COLLECTIVE_ACTIVITY,
             {"asr-1": 0.956, "asr-2": 0.0},
         ),
+        ("dcgm_exporter_own_pod.txt", "GPU", DeviceQuantity.UTILIZATION, {}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.UTILIZATION, {"asr-1": 0.8, "asr-2": 0.2}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.MEMORY_BYTES, {"asr-1": 100 * 2**20, "asr-2": 300 * 2**20}),
         ("dcgm_exporter_mig.txt", "GPU", DeviceQuantity.COLLECTIVE_ACTIVITY, {}),

@@ -50,6 +50,14 @@ def test_what_is_learned_continues_from_cycle_to_cycle() -> None:
     assert factors[2] > factors[3] > factors[4] > factors[5] > 1.0
 
 
+@pytest.mark.parametrize(("read", "engines"), [(2.0, 2), (1.5, 1), (0.0, 4), (1e9, 64), (None, 4)])
+def test_the_engines_of_a_replica_are_those_that_were_told_last(read: float | None, engines: int) -> None:
+    told: PlacementSamples = NO_SAMPLES if read is None else PlacementSamples(readings={Quantity.ENGINES: read})
+    pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=(on("cpu", told),)),))
+    learned = profile_pipeline(pipeline, Learned(engines={KEY: 4}), now_s=0.0, interval_s=15.0)[1]
+    assert learned.engines == {KEY: engines}
+
+
 def test_a_start_up_time_that_was_measured_lasts_until_the_next_one() -> None:
     def learned_with(startup_s: float | None, before: Learned) -> Learned:
         placements = (replace(STAGE.placements[0], startup_s=startup_s),)

@@ -224,6 +224,32 @@ def test_metrics_are_asked_for_of_the_model_and_the_answer_that_the_stage_select
     assert {(other.model, other.answer) for other in others if other.stage != first.stage} == {(None, Answer.WHOLE)}
 
 
+def test_pods_on_nodes_that_share_devices_are_told_to_the_source_and_engines_that_are_known_too() -> None:
+    (pipeline,) = manifests("batch-transcription.yaml")
+    (stage, *_), pool = pipeline["spec"]["stages"], "c7i"
+    pipeline["status"] = {
+        "memory": {"version": 1, "time": "2026-01-01T00:00:00Z", "learned": {"engines": [[[stage["name"], pool], 2]]}}
+    }
+    sliced = a_node("node-0")
+    sliced["metadata"]["labels"] = {"nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    source, now_s = Silent(), iter((NOW_S, NOW_S + 600.0))
+    reader = Reader(
+        cast("Gateway", NobodyElse()),
+        source,
+        Resources(a_store(pipeline), a_store(*manifests("pools.yaml")), a_store()),
+        cluster=cast("Cluster", World(nodes=[sliced], ready=True)),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: next(now_s),
+    )
+    reader.observe()
+    reader.observe()
+    reader.close()
+    first = next(each for each in source.requests[1].placements if (each.stage, each.pool) == (stage["name"], pool))
+    assert source.requests[1].sharing == {("archive", pod) for pod in first.pods} != set()
+    assert first.concurrency == 2
+
+
 def test_a_pod_of_a_kubelet_whose_clock_is_ahead_must_report_after_the_usual_time() -> None:
     source, now_s = Silent(), iter((NOW_S, NOW_S + 61.0))
     reader = Reader(

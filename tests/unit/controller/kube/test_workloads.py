@@ -19,6 +19,7 @@ from controller.kube.workloads import (
     ready_nodes,
     reporting_pods,
     shared_nodes,
+    sharing_nodes,
     target_state,
     zones,
 )
@@ -413,6 +414,15 @@ def test_pools_that_match_the_same_node_share_it() -> None:
     gpu, zone = PoolName("gpu"), PoolName("zone")
     shared = shared_nodes({gpu: {"pool": "gpu"}, zone: {"zone": "a"}, PoolName("cpu"): {"pool": "cpu"}}, nodes)
     assert shared == {gpu: {zone: ("n",)}, zone: {gpu: ("n",)}, PoolName("cpu"): {}}
+
+
+def test_nodes_that_give_a_device_to_several_pods_say_so() -> None:
+    strategies = {"sliced": "time-slicing", "mps": "mps", "whole": "none", "unlabelled": None}
+    nodes = [
+        {"metadata": {"name": name, "labels": {} if how is None else {"nvidia.com/gpu.sharing-strategy": how}}}
+        for name, how in strategies.items()
+    ]
+    assert sharing_nodes([*nodes, {"metadata": {"name": "bare"}}]) == {"sliced", "mps"}
 
 
 def test_pods_on_nodes_of_other_pools_are_outside_and_those_on_unknown_nodes_are_not() -> None:

@@ -14,6 +14,9 @@ value = "sum by (namespace, pod) (rate(requests_total{$pods}[$window]))"
 """
 
 
+_OF_SOME_SERVERS = {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH, Quantity.ENGINES}
+
+
 def test_the_bundled_presets_are_there() -> None:
     assert set(load_presets()) >= {"generic", "triton", "vllm"}
 
@@ -22,7 +25,7 @@ def test_the_bundled_presets_are_there() -> None:
 def test_a_bundled_preset_has_every_quantity_of_a_stage(name: str) -> None:
     edges = {Quantity.LATENCY_P95_FLOOR, Quantity.LATENCY_P95_CEILING}  # only histograms have them
     formulas = load_presets()[name].formulas
-    assert set(Quantity) - set(formulas) <= {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH, *edges}
+    assert set(Quantity) - set(formulas) <= {*_OF_SOME_SERVERS, *edges}
     assert (edges <= set(formulas)) is (formulas[Quantity.LATENCY_P95].combine is Combine.QUANTILE)
 
 

@@ -1,6 +1,7 @@
 """The sessions of single pods, the models of servers, and the number of queries."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from profiler.sources.device_queries import PlannedDevices
 from profiler.sources.history import TargetHistory
 from profiler.sources.presets import PresetFiles
 from profiler.sources.promql_evaluation import Evaluation
-from profiler.sources.promql_syntax import parse
+from profiler.sources.promql_syntax import UnsupportedQuery, parse
 from profiler.sources.queries import QueryPlan, query_plan
 
 PLACEMENT = (PipelineKey("speech/captions"), StageName("asr"), PoolName("gpu"))
@@ -132,6 +133,25 @@ def test_a_service_time_of_zero_is_absent() -> None:
     assert reading == Absence(reason=AbsenceReason.UNSUPPORTED, detail="the server reports 0 for every item")
 
 
+def test_engines_of_a_pod_are_counted_and_share_its_requests() -> None:
+    """vLLM with data parallelism: several engines in a pod, each with a batch of its own, in one exposition."""
+    target = replace(TARGET, pods=frozenset({"asr-0"}), preset="vllm", batch_limit=16, concurrency=2)
+    history = TargetHistory({"namespace": "speech", "pod": "asr-0", "instance": "10.0.0.1:8000", "job": "vllm"})
+    for index in range(13):
+        own = [("vllm:num_requests_running", {"engine": str(n), "model_name": "m"}, 8.0) for n in range(2)]
+        history.record(5.0 * index, own, 300.0)
+    evaluation = Evaluation([history], at_s=60.0, lookback_s=300.0)
+    found = planned(target)
+    results: dict[str, Any] = {}
+    for query in found.pod_queries():
+        with suppress(UnsupportedQuery):
+            results[query] = evaluation.result(parse(query))
+    results = {**{query: [] for query in found.pod_queries()}, **results}
+    samples = found.answer(results, {}, {}).placements[PLACEMENT]
+    read = {each: samples.of(each) for each in (Quantity.ENGINES, Quantity.BATCH_SIZE, Quantity.UTILIZATION)}
+    assert read == {Quantity.ENGINES: 2.0, Quantity.BATCH_SIZE: 8.0, Quantity.UTILIZATION: 0.5}
+
+
 def devices_of(plan: QueryPlan) -> PlannedDevices:
     found = plan.placements[PLACEMENT].devices
     assert found is not None
@@ -139,13 +159,19 @@ def devices_of(plan: QueryPlan) -> PlannedDevices:
 
 
 class TestDevices:
-    def planned(self, device: str | None = "GPU", labels: SeriesLabels | None = None) -> QueryPlan:
+    def planned(
+        self, device: str | None = "GPU", labels: SeriesLabels | None = None, shared: frozenset[str] = frozenset()
+    ) -> QueryPlan:
         target = replace(TARGET, pods=frozenset({"a", "b", "c", "d"}), labels=labels)
         devices = {} if device is None else {PLACEMENT[2]: device}
-        return query_plan(ReadRequest(placements=(target,), scalars={}, deadline_s=1.0, devices=devices), PRESETS)
+        sharing = {("speech", pod) for pod in shared}
+        request = ReadRequest(placements=(target,), scalars={}, deadline_s=1.0, devices=devices, sharing=sharing)
+        return query_plan(request, PRESETS)
 
-    def read(self, values: Mapping[DeviceQuantity, Mapping[str, str] | Absence]) -> PlacementSamples:
-        found = self.planned()
+    def read(
+        self, values: Mapping[DeviceQuantity, Mapping[str, str] | Absence], shared: frozenset[str] = frozenset()
+    ) -> PlacementSamples:
+        found = self.planned(shared=shared)
         results: dict[str, Any] = {query: [] for query in found.pod_queries()}
         for quantity, own in values.items():
             query, _ = devices_of(found).formulas[quantity]
@@ -181,6 +207,25 @@ class TestDevices:
         assert few.reason is AbsenceReason.PARTIAL
         assert isinstance(none, Absence)
         assert none.reason is AbsenceReason.MISSING
+
+    def test_the_use_of_a_shared_device_is_of_no_pod_but_its_errors_count(self) -> None:
+        """With time slicing the exporter names one of the pods, or that of another workload."""
+        one, both = frozenset({"a"}), frozenset({"a", "b", "c", "d"})
+        named = {"a": "0.9", "foreign": "0.8"}
+        values = {
+            DeviceQuantity.UTILIZATION: named,
+            DeviceQuantity.ERRORS: {"a": "2"},
+            DeviceQuantity.RX_PACKETS_RPS: dict.fromkeys("abcd", "10"),
+        }
+        found = self.read(values, shared=both)
+        use, errors = found.devices[DeviceQuantity.UTILIZATION], found.devices[DeviceQuantity.ERRORS]
+        assert isinstance(use, Absence)
+        assert (use.reason, "share their devices" in use.detail) == (AbsenceReason.UNSUPPORTED, True)
+        assert errors == 2.0
+        assert found.device_faults == {"a": DeviceFault(errors=2.0)}
+        assert found.devices[DeviceQuantity.RX_PACKETS_RPS] == 40.0, "the network is of each pod"
+        others = {DeviceQuantity.UTILIZATION: {"a": "0.9", "b": "0.2", "c": "0.3", "d": "0.4"}}
+        assert self.read(others, shared=one).devices[DeviceQuantity.UTILIZATION] == pytest.approx(0.3)
 
     def test_what_the_back_end_does_not_answer_is_absent(self) -> None:
         away = Absence(reason=AbsenceReason.UNAVAILABLE)

@@ -217,7 +217,7 @@ class TestStartup:
 
 
 class TestLearnedNumbers:
-    LEARNED = Learned(cvs={KEY: 0.7}, startups_s={KEY: 33.0}, session_slots={KEY: 12})
+    LEARNED = Learned(cvs={KEY: 0.7}, startups_s={KEY: 33.0}, session_slots={KEY: 12}, engines={KEY: 2})
 
     def filled(self, placement: PlacementSpec) -> PlacementSpec:
         state = a_state(a_spec(a_stage("asr", placement)), memory=PipelineMemory(learned=self.LEARNED))
@@ -230,9 +230,12 @@ class TestLearnedNumbers:
         assert found.prior.service.cv == pytest.approx(0.7, rel=0.01)
         assert (found.prior.service.fixed_s, found.startup_s, found.prior.session_slots) == (0.01, 33.0, 12)
 
-    def test_declared_numbers_stay(self) -> None:
-        declared = replace(a_stage("asr", a_server(memory=True)).placements[0])
-        assert self.filled(a_server(memory=True)) == declared
+    def test_declared_numbers_stay_but_a_replica_has_the_engines_that_it_tells(self) -> None:
+        declared = a_stage("asr", a_server(memory=True)).placements[0]
+        several = replace(declared, prior=replace(declared.prior, concurrency=2))
+        assert self.filled(a_server(memory=True)) == several
+        more = replace(a_server(memory=True), prior=replace(a_server(memory=True).prior, concurrency=3))
+        assert self.filled(more).prior.concurrency == 3
 
     def test_the_law_of_a_server_without_any_is_that_of_the_profile(self) -> None:
         bare = a_server(service=False)

@@ -106,6 +106,7 @@ def test_learned_numbers_of_a_cycle_are_kept() -> None:
         (Learned(session_slots={KEY: 0}), "session_slots"),
         (Learned(session_slots={KEY: 2_000_000_000}), "session_slots"),
         (Learned(sessions_held={KEY: -1}), "sessions_held"),
+        (Learned(engines={KEY: 65}), "engines"),
         (Learned(receive_limits={KEY: ReceiveLimit(packets_per_s=0.0, packets_per_item=1.0)}), "packets_per_s"),
         (Learned(receive_limits={KEY: ReceiveLimit(packets_per_s=1.0, packets_per_item=math.inf)}), "packets_per_item"),
         (
