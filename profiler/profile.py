@@ -48,7 +48,7 @@ def _engines(pipeline: PipelineInput) -> Iterator[tuple[PlacementKey, int]]:
         for placement in stage.placements:
             engines = placement.samples.of(Quantity.ENGINES)
             if not isinstance(engines, Absence) and engines >= 1:
-                yield (stage.name, placement.pool), min(MOST_ENGINES, int(engines + _ROUNDING))
+                yield (stage.name, placement.pool), int(min(MOST_ENGINES, engines) + _ROUNDING)
 
 
 def _learned(profile: PipelineProfile) -> Learned:

@@ -1,5 +1,6 @@
 """One entry, and one value of what was learned that goes in and comes out."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -50,7 +51,7 @@ def test_what_is_learned_continues_from_cycle_to_cycle() -> None:
     assert factors[2] > factors[3] > factors[4] > factors[5] > 1.0
 
 
-@pytest.mark.parametrize(("read", "engines"), [(2.0, 2), (1.5, 1), (0.0, 4), (1e9, 64), (None, 4)])
+@pytest.mark.parametrize(("read", "engines"), [(2.0, 2), (1.5, 1), (0.0, 4), (math.inf, 64), (math.nan, 4), (None, 4)])
 def test_the_engines_of_a_replica_are_those_that_were_told_last(read: float | None, engines: int) -> None:
     told: PlacementSamples = NO_SAMPLES if read is None else PlacementSamples(readings={Quantity.ENGINES: read})
     pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=(on("cpu", told),)),))
