@@ -316,7 +316,7 @@ def _profiler_input(
                         cv_declared=placement.declared.cv,
                         memory_declared=placement.declared.memory,
                         startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.pool),
-                        warming=warming(state, (stage.name, placement.pool), stage.metrics_window_s, now_s),
+                        warming=warming(state, stage, placement, now_s),
                     )
                     for placement in stage.placements
                 ),

@@ -11,7 +11,8 @@ from optimizer.model import StageName
 from profiler.stages import Learned, to_grain
 
 WARM_UP_S = 120.0
-"""For so long a replica may serve more slowly than later: caches fill, code is compiled for the shapes that arrive."""
+"""For so long, but no longer than it took to start, a replica may serve more slowly than later: caches fill, code is
+compiled for the shapes that arrive."""
 PACKING, LEAST_PACKED = 2, 32
 """While the session slots of a replica are not known, a plan has at most this many times as many sessions on it as were
 seen there, but at least `LEAST_PACKED`."""
@@ -22,12 +23,13 @@ def settled(stage: StageSpec, stages_moved_at_s: Mapping[StageName, float], now_
     return stages_moved_at_s.get(stage.name, -math.inf) < now_s - stage.metrics_window_s
 
 
-def warming(state: PipelineState, key: PlacementKey, window_s: float, now_s: float) -> float:
-    """Return the share (0–1) of the ready replicas whose first `WARM_UP_S` are within the window of their samples."""
-    target = state.target(*key)
+def warming(state: PipelineState, stage: StageSpec, placement: PlacementSpec, now_s: float) -> float:
+    """Return the share (0–1) of the ready replicas of which the window of the samples has their first time."""
+    target = state.target(stage.name, placement.pool)
     if isinstance(target, TargetMissing) or not target.ready:
         return 0.0
-    return min(1.0, target.ready_after(now_s - window_s - WARM_UP_S) / target.ready)
+    warm_up_s = min(WARM_UP_S, placement.startup_s)
+    return min(1.0, target.ready_after(now_s - stage.metrics_window_s - warm_up_s) / target.ready)
 
 
 def with_learned_numbers(snapshot: Snapshot) -> Snapshot:

@@ -50,7 +50,8 @@ def test_replicas_on_nodes_that_are_being_removed_are_placed_anew() -> None:
 
 
 def test_replicas_in_their_first_minutes_are_told_to_the_profiler() -> None:
-    ages_s = (30.0, 170.0, 200.0, None)
+    startup_s = a_spec().placements()[ENCODER].startup_s
+    ages_s = (30.0, 59.0 + startup_s, 61.0 + startup_s, None)
     replicas = tuple(
         ServingReplica(name=f"asr-{index}", ready_s=None if age_s is None else NOW_S - age_s)
         for index, age_s in enumerate(ages_s)
