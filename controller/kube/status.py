@@ -7,6 +7,7 @@ servable load down, a required budget up.
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from controller.core.act.admission import LAPSE_S
@@ -326,7 +327,9 @@ def _conditions(values: Sequence[ConditionValue], old: Json, generation: int, no
 def _told_by_another(old: Json, now_s: float, within_s: float = _FORGOTTEN_S) -> list[Json]:
     """Return the condition in `old` by which another operator says that it leaves the pipeline alone, if it is new."""
     told = [each for each in old.get("conditions", []) if each["type"] == ConditionType.ONE_OPERATOR.value]
-    return [each for each in told if now_s - seconds(each["lastTransitionTime"]) < within_s]
+    with suppress(ValueError):  # a time that Python cannot express: the status was edited
+        return [each for each in told if now_s - seconds(each["lastTransitionTime"]) < within_s]
+    return []
 
 
 def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[PoolName, PoolState]) -> float:

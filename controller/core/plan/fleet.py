@@ -346,8 +346,15 @@ def planned_together(
     if needs == problem:
         return problem, plan
     found = _allocated(needs, advice, before)
-    served = sum(found.of(own.key).served_fraction - own.served_fraction for own in plan.pipelines)
-    return (needs, found) if served > 0 else (problem, plan)
+    # Who shares nothing with those that gain keeps its minimums.
+    gain = {own.key: found.of(own.key).served_fraction - own.served_fraction for own in plan.pipelines}
+    parts = [[own.key for own in part.pipelines] for part in components_of(problem)]
+    gaining = {key for part in parts if sum(map(gain.__getitem__, part)) > 0 for key in part}
+    pairs = zip(problem.pipelines, needs.pipelines, strict=True)
+    mixed = replace(problem, pipelines=tuple(need if need.key in gaining else own for own, need in pairs))
+    if mixed == problem:
+        return problem, plan
+    return mixed, found if mixed == needs else _allocated(mixed, advice, before)
 
 
 def _beside_claims(

@@ -11,7 +11,7 @@ from controller.core.cycle import decide
 from controller.core.state.decision import HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import Mode
+from controller.core.state.spec import Mode, StageSpec
 from optimizer.model import Basis, PoolName, StageName
 from optimizer.runtime.cache import BoundedCache
 
@@ -135,3 +135,18 @@ def test_a_pool_that_is_too_small_has_a_shadow_price_in_the_decision() -> None:
     assert prices == {"cpu": pytest.approx(1.5), "gpu": 0.0}
     unasked = decide(snapshot, Policy(advice=False)).pools
     assert {pool.shadow_price_per_hour for pool in unasked} == {None}, "a simulation does not pay for it"
+
+
+def test_minimums_that_one_pipeline_cannot_pay_change_nothing_for_another_on_other_pools() -> None:
+    def stages(pool: str, *bounds: tuple[int, int]) -> list[StageSpec]:
+        return [
+            a_stage(f"s{n}", a_placement(pool, service_s=0.01, bounds=own, stage=f"s{n}"))
+            for n, own in enumerate(bounds)
+        ]
+
+    fleet = pools(a_pool("cpu"), a_pool("gpu"))
+    one = a_state(a_spec(*stages("cpu", (0, 2), (0, 2), (1, 2)), name="a", budget=1.0), demand=0.0, replicas={})
+    other = a_state(a_spec(*stages("gpu", (2, 2)), name="b", budget=1.0), demand=0.0, replicas={})
+    alone = decide(a_snapshot(one, fleet=fleet), Policy()).pipelines[0]
+    beside = decide(a_snapshot(one, other, fleet=fleet), Policy()).pipelines[0]
+    assert beside == alone
