@@ -62,7 +62,8 @@ def excused(
     for each in whole:
         key, spent = each.key, ledger.observed_per_hour(each.key)
         over, rest = spent - each.spec.budget_per_hour, spent - ledger.shares_per_hour(each.key)
-        if not EPSILON < over <= rest + EPSILON:
+        serves = any(count and each.state.ready(*own) for own, count in each.current.items())
+        if not serves or not EPSILON < over <= rest + EPSILON:
             continue
         before_s = each.state.memory.left_alone_since_s
         alone[key] = now_s if before_s is None else min(now_s, before_s)

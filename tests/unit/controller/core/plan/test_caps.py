@@ -105,3 +105,11 @@ class TestNeighbours:
         (decision,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines
         assert decision.desired[KEY] == 1
         assert decision.admissible is None
+
+    def test_a_replica_that_ends_is_no_reason_to_plan_another_one(self) -> None:
+        spec = replace(self.SPEC, budget_per_hour=0.6)
+        state = a_state(spec, demand=0.0, replicas={KEY: a_target(0, existing=1, ready=0, nodes={"a": 1})})
+        fleet = pools(a_pool("gpu", instances=40, ready=40, nodes={"a": ""}))
+        (decision,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines
+        assert decision.plan is not None
+        assert decision.plan.cost_per_hour <= 0.6
