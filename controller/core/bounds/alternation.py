@@ -6,7 +6,7 @@ Whichever mechanisms undo each other's changes, each change cuts sessions or pay
 from collections.abc import Iterator, Mapping
 
 from controller.core.assess.assessment import Assessment
-from controller.core.bounds.pins import PIN
+from controller.core.bounds.steps import ready_beyond
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import Turn
 from controller.core.state.decision import Hold, HoldReason
@@ -30,18 +30,12 @@ REST_S, LONGEST_REST_S = 1800.0, 86_400.0
 
 def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int], now_s: float) -> Iterator[Bound]:
     """Yield the bounds of the placements that keep ready replicas beyond their `goal`."""
-    pinned = {bound.key for bound in assessment.bounds.of(PIN)}
-    for key, turn in assessment.state.memory.turns.items():
-        if key not in assessment.current or goal[key] >= assessment.current[key]:
-            continue
-        ends_s = _ends_s(turn)
-        if ends_s is None or now_s >= ends_s or key in pinned or key[0] in assessment.spec.borrowed:
-            continue
-        ready, most = assessment.state.ready(*key), assessment.bounds.reach.most(key)
-        least = int(min(assessment.current[key], ready, most))
-        if least > goal[key]:
-            hold = Hold(reason=HoldReason.ALTERNATING, stage=key[0], pool=key[1], until_s=ends_s)
-            yield ALTERNATE.on(key, least=least, hold=hold, since_s=turn.at_s, until_s=ends_s)
+    turns = assessment.state.memory.turns
+    ends_s = {key: until_s for key, turn in turns.items() if (until_s := _ends_s(turn)) is not None}
+    for key, least in ready_beyond(assessment, goal) if ends_s else ():
+        if now_s < (until_s := ends_s.get(key, now_s)):
+            hold = Hold(reason=HoldReason.ALTERNATING, stage=key[0], pool=key[1], until_s=until_s)
+            yield ALTERNATE.on(key, least=least, hold=hold, since_s=turns[key].at_s, until_s=until_s)
 
 
 def next_turns(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds.idle import idle_stages
-from controller.core.bounds.pins import PIN
+from controller.core.bounds.steps import ready_beyond
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.spec import PlacementKey
@@ -24,9 +24,6 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int], now_s: floa
     begun_s, window_s = assessment.demand.begun_s, assessment.spec.scaling.down.stabilization_s
     if begun_s is None or now_s >= begun_s + window_s or idle_stages(assessment):
         return
-    pinned = {bound.key for bound in assessment.bounds.of(PIN)}
-    for key, count in assessment.current.items():
-        least = int(min(count, assessment.state.ready(*key), assessment.bounds.reach.most(key)))
-        if least > goal[key] and key not in pinned and key[0] not in assessment.spec.borrowed:
-            hold = Hold(reason=HoldReason.STABILIZING, stage=key[0], pool=key[1], until_s=begun_s + window_s)
-            yield FIRST_WINDOW.on(key, least=least, hold=hold, since_s=begun_s, until_s=begun_s + window_s)
+    for key, least in ready_beyond(assessment, goal):
+        hold = Hold(reason=HoldReason.STABILIZING, stage=key[0], pool=key[1], until_s=begun_s + window_s)
+        yield FIRST_WINDOW.on(key, least=least, hold=hold, since_s=begun_s, until_s=begun_s + window_s)

@@ -58,3 +58,12 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
                     most=current[key] + max(0, change),
                     hold=Hold(reason=HoldReason.STEP_LIMITED, stage=key[0]),
                 )
+
+
+def ready_beyond(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator[tuple[PlacementKey, int]]:
+    """Yield the placements with ready replicas beyond their `goal` that nothing but savings removes, and how many."""
+    pinned = {bound.key for bound in assessment.bounds.of(PIN)}
+    for key, count in assessment.current.items():
+        least = int(min(count, assessment.state.ready(*key), assessment.bounds.reach.most(key)))
+        if least > goal[key] and key not in pinned and key[0] not in assessment.spec.borrowed:
+            yield key, least

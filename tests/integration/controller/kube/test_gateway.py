@@ -215,7 +215,9 @@ def test_the_operator_may_do_what_it_needs_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("name", "may"), [("sluice", {"get", "patch", "create"}), ("another", {"create", "get"})], ids=["its own", "another"]
+    ("name", "may"),
+    [("sluice", {"get", "patch", "create"}), ("another", {"create", "get"})],
+    ids=["its own", "another"],
 )
 def test_of_leases_the_operator_may_change_its_own(operator_kubeconfig: Path, name: str, may: set[str]) -> None:
     attributes = {"group": "coordination.k8s.io", "resource": "leases", "namespace": "sluice-system", "name": name}

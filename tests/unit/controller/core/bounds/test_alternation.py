@@ -18,7 +18,7 @@ STEP_S = 400.0
 
 
 class World:
-    """A pipeline whose plan somebody changes from time to time, for whatever reason."""
+    """A pipeline whose plan changes from time to time, for any reason."""
 
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
