@@ -44,8 +44,9 @@ class Claims:
     everywhere: bool = True
     clock: Callable[[], float] = boot_clock
     _leases: dict[str, _Seen] = field(default_factory=dict)
+    _others: frozenset[str] = frozenset()
     _in_namespace: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    _made: set[str] = field(default_factory=set)
+    _dropped: bool = False
 
     def begin(self, resources: Iterable[KeptResource]) -> None:
         """Begin a cycle with all pipelines, pools and budgets: read the Leases of the operators that they name."""
@@ -55,15 +56,15 @@ class Claims:
                 claimed.setdefault(each.namespace, set()).add(each.operator)
         named = {name for names in claimed.values() for name in names if name != self.own and _NAME.fullmatch(name)}
         self._leases = {name: self._read(name) for name in sorted(named)}
-        living = {name for name, seen in self._leases.items() if seen.alive} | {self.own}
+        self._others = frozenset(name for name, seen in self._leases.items() if seen.alive)
+        living = self._others | {self.own}
         self._in_namespace = {namespace: frozenset(names & living) for namespace, names in claimed.items()}
 
     def elsewhere(self, resource: KeptResource) -> str | None:
         """Return the other operator that `resource` belongs to, None if it is this one's or unclaimed."""
-        others = {name for name, seen in self._leases.items() if seen.alive}
-        if resource.operator == self.own or not others:
+        if resource.operator == self.own or not self._others:
             return None
-        if resource.operator in others:
+        if resource.operator in self._others:
             return resource.operator
         here = self._in_namespace.get(resource.namespace, frozenset())
         if not here and self.everywhere and not any(self.own in names for names in self._in_namespace.values()):
@@ -73,15 +74,15 @@ class Claims:
         return None if first == self.own else first
 
     def to_make(self, resource: KeptResource) -> bool:
-        """Return whether the claim on `resource` is still to be written.
-
-        A field that the installed definition lacks is dropped by the API server, and is not written again.
-        """
-        return bool(self.own) and resource.operator != self.own and resource.uid not in self._made
+        """Return whether the claim on `resource` is still to be written."""
+        return bool(self.own) and resource.operator != self.own and not self._dropped
 
     def made(self, resource: KeptResource) -> None:
-        """Note that the claim on `resource` was written."""
-        self._made.add(resource.uid)
+        """Note `resource` as it is after its claim was written.
+
+        An API server whose definitions are of an older version drops the field: then no claim is written any more.
+        """
+        self._dropped = bool(self.own) and resource.operator != self.own
 
     def _read(self, name: str) -> _Seen:
         namespace, _, lease = name.partition("/")

@@ -408,8 +408,9 @@ class Reader:
         budgets, invalid_budgets = self._resources.budgets()
         by_name = {spec.name: spec for spec, _ in pools}
         based = [(with_basis(spec, by_name), resource) for spec, resource in managed]
-        valid = [each for each in based if not self._resources.elsewhere(each[1])]
         foreign = [each for each in based if self._resources.elsewhere(each[1])]
+        of_others = {resource.uid for _, resource in foreign}
+        valid = [each for each in based if each[1].uid not in of_others]
         broken = tuple(each for each in broken if not self._resources.elsewhere(each.resource))
         declared, invalid_pipelines = self._with_shared_stages(valid, broken, [spec for spec, _ in foreign])
         pipelines = [(self._metrics.with_windows(spec), resource) for spec, resource in declared]

@@ -52,7 +52,7 @@ from controller.kube.reader import InvalidObject, Observation
 from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
 from controller.kube.status import budget_status, foreign_status, invalid_status, pipeline_status, pool_status
-from controller.kube.store import KeptResource, ResourceStore
+from controller.kube.store import KeptResource, ResourceStore, kept_resource
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
@@ -385,8 +385,8 @@ class Reporter:
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
-        if self._claims is not None:
-            self._claims.made(resource)
+        if claims and self._claims is not None:
+            self._claims.made(kept_resource(written))
         self._refusals.over(resource.uid, written=True)
         return _Outcome.WRITTEN
 

@@ -118,3 +118,10 @@ def test_a_claim_is_made_once_also_where_the_field_is_dropped() -> None:
     assert claims.to_make(new)
     claims.made(new)
     assert not claims.to_make(new)
+
+
+def test_what_was_claimed_and_lost_can_be_claimed_again() -> None:
+    claims, theirs = Leases().claims(), claimed("one", FIRST)
+    claims.made(claimed("one", SECOND))
+    assert of_others(claims, theirs) == [None], "that operator is gone"
+    assert claims.to_make(theirs)
