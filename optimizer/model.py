@@ -5,12 +5,14 @@ a latency or chooses an allocation.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, fsum
+from operator import itemgetter
 from typing import NewType
 
 from optimizer.runtime.effort import Account, Effort
@@ -80,30 +82,91 @@ class Composition(Enum):
     """Σ mean + √Σ(percentile − mean)²: nearly unbiased, without a safety margin."""
 
 
+class Batching(Enum):
+    """How a server takes its items into service."""
+
+    DYNAMIC = "Dynamic"
+    """A batch starts when the one before it ends, and all its items end together (Triton's dynamic batching)."""
+    CONTINUOUS = "Continuous"
+    """An item joins at once while fewer than the limit run, and leaves when its own work is done (vLLM, SGLang, TGI,
+    in-flight batching of TensorRT-LLM)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceLaw:
-    """The service time of a batch in seconds: on average `fixed_s + items · per_item_s`.
+    """The mean service time of a batch of b items, T(b) in seconds, which does not fall with b.
 
+    T(b) is `max(floor_s, fixed_s + b · per_item_s)`: below its knee a device waits for memory or launches, above it for
+    arithmetic (the roofline model, Williams, Waterman and Patterson 2009). With `points`, pairs of batch and seconds in
+    ascending order, it is interpolated between them: constant below the first, with the last slope beyond the last.
     `cv` is the coefficient of variation: standard deviation / mean.
+
+    At a server with continuous batching T(n) is the time that a mean item takes while n run, each at the same speed,
+    and `cv` is that of the work of items. `prefill_s` is the work of an item that nothing else progresses beside; other
+    servers have none.
     """
 
-    fixed_s: float
+    fixed_s: float = 0.0
     per_item_s: float = 0.0
+    floor_s: float = 0.0
+    points: tuple[tuple[int, float], ...] = ()
+    prefill_s: float = 0.0
     cv: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_at_least_0("fixed_s", self.fixed_s)
-        _require_at_least_0("per_item_s", self.per_item_s)
-        require(self.fixed_s + self.per_item_s > 0, "service law", self, "fixed_s + per_item_s must be > 0")
-        _require_at_least_0("cv", self.cv)
+        for name in ("fixed_s", "per_item_s", "floor_s", "prefill_s", "cv"):
+            _require_at_least_0(name, getattr(self, name))
+        if self.points:
+            sizes, times = zip(*self.points, strict=True)
+            require(sizes[0] >= 1 and all(a < b for a, b in pairwise(sizes)), "points", sizes, "batches must ascend")
+            require(all(map(math.isfinite, times)) and times[0] > 0, "points", times, "times must be finite and > 0")
+            require(all(a <= b for a, b in pairwise(times)), "points", times, "a larger batch must not take less time")
+            line = (self.fixed_s, self.per_item_s, self.floor_s)
+            require(line == (0, 0, 0), "points", line, "fixed_s, per_item_s and floor_s must be 0 beside points")
+        else:
+            least = max(self.floor_s, self.fixed_s + self.per_item_s)
+            require(least > 0, "service law", self, "a batch of one must take more than 0 s")
 
     def mean_s(self, batch: float) -> float:
         """Return the mean service time of a batch of `batch` items, in seconds."""
-        return self.fixed_s + batch * self.per_item_s
+        if not self.points:
+            return max(self.floor_s, self.fixed_s + batch * self.per_item_s)
+        k = min(bisect_left(self.points, batch, key=itemgetter(0)), len(self.points) - 1)
+        if k == 0:
+            return self.points[0][1]
+        (size, time_s), (next_size, next_s) = self.points[k - 1 : k + 1]
+        return time_s + (batch - size) * (next_s - time_s) / (next_size - size)
+
+    def slope_s(self, batch: float) -> float:
+        """Return the seconds that one item more takes at a batch of `batch` items."""
+        return self.mean_s(batch + 0.5) - self.mean_s(batch - 0.5)
+
+    def rate_rps(self, batch: int) -> float:
+        """Return the items per second of a server that always has `batch` items in service."""
+        return batch / (self.mean_s(batch) + batch * self.prefill_s)
+
+    @property
+    def linear(self) -> bool:
+        """Return whether T(b) is a straight line from the first item on."""
+        return not self.points and self.floor_s <= self.fixed_s + self.per_item_s
 
     def scaled(self, factor: float) -> "ServiceLaw":
         """Return the service law of hardware that takes `factor` times as long for each batch."""
-        return ServiceLaw(fixed_s=self.fixed_s * factor, per_item_s=self.per_item_s * factor, cv=self.cv)
+        return self._each(lambda time_s: time_s * factor)
+
+    def rounded(self, grain: Callable[[float], float]) -> "ServiceLaw":
+        """Return this law with `grain` of each of its numbers, so that laws that hardly differ are equal."""
+        return replace(self._each(grain), cv=grain(self.cv))
+
+    def _each(self, changed: Callable[[float], float]) -> "ServiceLaw":
+        return replace(
+            self,
+            fixed_s=changed(self.fixed_s),
+            per_item_s=changed(self.per_item_s),
+            floor_s=changed(self.floor_s),
+            points=tuple((size, changed(time_s)) for size, time_s in self.points),
+            prefill_s=changed(self.prefill_s),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +174,10 @@ class Placement:
     """One pool on which a stage can run, with the stage's service law and replica bounds on that pool.
 
     `service` is the current estimate: the prior, corrected by measurements. `per_instance` replicas share one instance
-    of the pool. `concurrency` is the number of batches that a replica serves at once. `batch_sizes` are the batch
-    limits to choose from (only one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill.
+    of the pool. `batching` says how items join those in service. `concurrency` is the number of batches that a replica
+    serves at once, or of its engines with continuous batching. `batch_sizes` are the batch limits to choose from (only
+    one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill, which continuous batching
+    never does.
     `session_slots` is the number of sessions that the memory of one replica holds (None: no limit). `wer` is the word
     error rate of the model variant, as a share (None: not declared). `saturation_rps` is the highest rate observed at
     an overloaded replica; it limits the capacity that follows from `service` (None: not observed). `current` is the
@@ -125,6 +190,7 @@ class Placement:
     max_replicas: int = 1
     per_instance: int = 1
     concurrency: int = 1
+    batching: Batching = Batching.DYNAMIC
     batch_sizes: tuple[int, ...] = (1,)
     batch_wait_s: float = 0.0
     session_slots: int | None = None
@@ -155,6 +221,10 @@ class Placement:
             self.batch_wait_s,
             "must be ≥ 0",
         )
+        if self.continuous:
+            require(self.batch_wait_s == 0, "batch_wait_s", self.batch_wait_s, "must be 0 with continuous batching")
+        else:
+            require(self.service.prefill_s == 0, "prefill_s", self.service.prefill_s, "needs continuous batching")
         require(
             self.session_slots is None or self.session_slots >= 1, "session_slots", self.session_slots, "must be ≥ 1"
         )
@@ -166,6 +236,15 @@ class Placement:
         )
         _require_at_least_0("wer", self.wer)
         require(self.current >= 0, "current", self.current, "must be ≥ 0")
+
+    @property
+    def continuous(self) -> bool:
+        """Return whether the servers batch continuously."""
+        return self.batching is Batching.CONTINUOUS
+
+    def law_rps(self, batch: int) -> float:
+        """Return the items per second of one replica with full batches of `batch` items, by its service law."""
+        return self.concurrency * self.service.rate_rps(batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +289,8 @@ class Stage:
     latency of an item to be that of one call: the slowest of them is not modelled. `min_replicas` is the least number
     of replicas of all placements together; 0 for a stage that may have none while it has no load. `latency_factor` is
     measured latency / the model's latency, within `LATENCY_FACTORS`. `sharing` is set for a stage whose replicas serve
-    several pipelines.
+    several pipelines. With `first_answer` an item goes on when the first part of its answer is there, at servers with
+    continuous batching after its prefill, and not with the whole answer. All placements batch in the same way.
     """
 
     name: StageName
@@ -220,6 +300,7 @@ class Stage:
     routing: Routing = Routing.LEAST_LOADED
     min_replicas: int = 1
     latency_factor: float = 1.0
+    first_answer: bool = False
     sharing: Sharing | None = None
 
     @property
@@ -242,6 +323,8 @@ class Stage:
         require(bool(self.placements), f"stage {self.name}.placements", self.placements, "must not be empty")
         pools = [placement.pool for placement in self.placements]
         require(len(set(pools)) == len(pools), f"stage {self.name}.placements", pools, "one placement per pool")
+        kinds = sorted({placement.batching.value for placement in self.placements})
+        require(len(kinds) == 1, f"stage {self.name}.placements", kinds, "all placements must batch in the same way")
         require(
             0 < self.pass_ratio <= MOST_PASSED,
             f"stage {self.name}.pass_ratio",

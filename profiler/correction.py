@@ -149,7 +149,7 @@ def with_corrections(
         all_arrive = all(complete[name] for name in running.after)
         complete[stage.name] = all_arrive and to_grain(stage.pass_ratio) == 1
         periodic = sessions is not None and all_arrive and shared is None
-        load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=periodic)
+        load = StageLoad(rate_rps=0.0, sessions=sessions, periodic=periodic, first_answer=running.first_answer)
         stages.append(_corrected(stage, observed, load, learned, cycle))
     overhead_s = _overhead(stages, pipeline, learned.overhead_s, cycle)
     return replace(profile, stages=tuple(stages), overhead_s=overhead_s)

@@ -311,9 +311,10 @@ def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Rea
     if isinstance(present, Absence) or isinstance(mean, Absence) or mean <= 0:
         return mean
     # A gauge that is sampled over time counts a batch b by its service time s(b), so the mean over items is
-    # E[b² / s] / E[b / s]. With a linear s(b), to the first order in b around its mean, and without skew:
+    # E[b² / s] / E[b / s]. With a linear s(b), to the first order in b around its mean, and without skew (the same
+    # holds to this order with continuous batching, where the mean service time is E[b] / E[b / s]):
     variance = max(0.0, mean * (present - mean))
-    slope = law.per_item_s / law.mean_s(mean)
+    slope = law.slope_s(mean) / law.mean_s(mean)
     weight = mean - slope * variance
     if weight <= 0:
         return present
@@ -330,7 +331,7 @@ def _forming(served: float, mean: float, law: ServiceLaw, limit: int) -> float:
     """
     if not 1 < mean < limit:
         return served
-    slope = law.per_item_s * mean / law.mean_s(mean)  # by how much the service grows with the batch, both in shares
+    slope = law.slope_s(mean) * mean / law.mean_s(mean)  # by how much the service grows with the batch, both in shares
     varied = 1 + law.cv * law.cv
     free = ((served - mean) * mean + (law.cv * (mean - 1)) ** 2) / max(_LEAST_DAMPING, 1 - slope * slope * varied)
     if free <= 0:

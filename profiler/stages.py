@@ -69,7 +69,8 @@ class SharedInput:
 class StageInput:
     """An observed stage. `pass_ratio` is as declared. The samples of its placements are averages over `window_s`.
 
-    `settled` says that no replica of it started or stopped within the window of the samples. `shared` is set for a
+    `first_answer` says that latencies end with the first part of an answer (`Stage.first_answer`). `settled` says that
+    no replica of it started or stopped within the window of the samples. `shared` is set for a
     stage that serves other pipelines too.
     """
 
@@ -79,6 +80,7 @@ class StageInput:
     routing: Routing
     window_s: float
     placements: tuple[PlacementInput, ...]
+    first_answer: bool = False
     settled: bool = True
     shared: SharedInput | None = None
 

@@ -28,7 +28,7 @@ from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
-from optimizer.model import PoolName, whole_instances
+from optimizer.model import PoolName, ServiceLaw, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
@@ -398,6 +398,19 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
     }
 
 
+def _law(law: ServiceLaw | None) -> Json:
+    if law is None:
+        return {}
+    return {
+        "fixedSeconds": number(law.fixed_s),
+        "perItemSeconds": number(law.per_item_s),
+        "floorSeconds": number(law.floor_s) if law.floor_s else None,
+        "points": [{"batch": size, "seconds": number(time_s)} for size, time_s in law.points] or None,
+        "prefillSeconds": number(law.prefill_s) if law.prefill_s else None,
+        "cv": number(law.cv),
+    }
+
+
 def _placement(
     key: PlacementKey,
     profile: PlacementProfile,
@@ -425,9 +438,7 @@ def _placement(
             "priorSeconds": number(prior_s),
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),
             "factor": number(profile.service_factor if declared.service else None),
-            "fixedSeconds": None if law is None else number(law.fixed_s),
-            "perItemSeconds": None if law is None else number(law.per_item_s),
-            "cv": None if law is None else number(law.cv),
+            **_law(law),
             "relativeError": number(profile.relative_error),
         },
         "startupSeconds": number(None if declared.startup else decision.memory.learned.startups_s.get(key)),

@@ -1,7 +1,7 @@
 """The sections of the readiness page, from manifest, learned numbers, plans, status and checks. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.adoption.check import Check
@@ -9,6 +9,7 @@ from controller.core.messages.phrases import (
     demand_words,
     duration,
     latency_words,
+    law_words,
     limit_words,
     money,
     money_needed,
@@ -276,26 +277,22 @@ def _measured(subject: Subject) -> Section:
     ]
     if guesses := [f"{row[0]} on {row[1]}" for row in rows if row[2] == "declared" and "measured" not in row[3]]:
         points.append(unknown(f"service time declared, not measured: {', '.join(guesses)}"))
-    columns = ("stage", "pool", "service time from", "fixed + per item", "error or confidence")
+    columns = ("stage", "pool", "service time from", "time of a batch", "error or confidence")
     return table("What was measured", points, columns, rows)
 
 
 def _source(placement: PlacementSpec, learned: LearnedPlacement | None) -> tuple[str, str, str]:
     law = placement.prior.service
     if placement.declared.service:
-        time = f"{duration(law.fixed_s)} + {duration(law.per_item_s)}"
+        time = law_words(law)
         said = " ".join(filter(None, [placement.source, placement.confidence]))
-        if learned is None or (learned.fixed_s, learned.per_item_s) == (law.fixed_s, law.per_item_s):
+        if learned is None or replace(learned.law, cv=law.cv) == law:
             return "declared", time, said or "-"
-        return "declared", f"{time}; measured {_law_words(learned)}", said or "-"
+        return "declared", f"{time}; measured {law_words(learned.law)}", said or "-"
     if learned is None:
         return "nothing", "not measured", "-"
     error = "-" if learned.relative_error is None else f"± {share_words(learned.relative_error)}"
-    return "measured", _law_words(learned), error
-
-
-def _law_words(learned: LearnedPlacement) -> str:
-    return f"{duration(learned.fixed_s)} + {duration(learned.per_item_s)}"
+    return "measured", law_words(learned.law), error
 
 
 def _live(subject: Subject) -> Section:

@@ -52,6 +52,15 @@ class LatencyStatus(Part):
     SLA cannot be met."""
 
 
+class ServiceTimePoint(Part):
+    """The mean time of batches of one size."""
+
+    batch: int
+    """Items of the batch."""
+    seconds: Number
+    """Its time, in seconds."""
+
+
 class ServiceTimeStatus(Part):
     """The time of one batch: its mean at the batch size observed, and the service law that plans use."""
 
@@ -66,6 +75,12 @@ class ServiceTimeStatus(Part):
     prior, the one learned. Absent until one is known."""
     per_item_seconds: Number | None = None
     """Part of it for each item of a batch, in seconds."""
+    floor_seconds: Number | None = None
+    """Least time of a batch, in seconds. Present only where the law has one."""
+    points: Annotated[list[ServiceTimePoint] | None, ListMap(key="batch")] = None
+    """Times of batches by size, where the law is not a line: then fixedSeconds and perItemSeconds are 0."""
+    prefill_seconds: Number | None = None
+    """Time of a request's prefill, during which no other progresses, in seconds. Present only where the law has one."""
     cv: Number | None = None
     """Coefficient of variation of the service time that plans use."""
     relative_error: Number | None = None

@@ -1,5 +1,7 @@
 """A placement: one way to run a stage, on one pool, with initial estimates of its service time and capacity."""
 
+import re
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -21,6 +23,9 @@ from optimizer.kv_cache import KvCacheShape
 
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
+CONTINUOUS_PRESETS = ("vllm",)
+"""Presets of servers that batch continuously, unless the placement says otherwise."""
+_SIZE = "[1-9][0-9]{0,3}"
 
 
 class Target(Part):
@@ -62,14 +67,50 @@ class ReplicaBounds(Part):
     """Maximum number of replicas."""
 
 
+def _never_falls(points: dict[str, Duration]) -> bool:
+    times = [duration_s(points[size]) for size in sorted(points, key=int)]
+    return times[0] > 0 and all(a <= b for a, b in pairwise(times))
+
+
 class ServiceTime(Part):
-    """Mean time to serve one batch: fixed + items × perItem. The initial estimate, corrected by measurement."""
+    """Mean time to serve one batch of b items: the larger of floor and fixed + b × perItem, or interpolated between
+    points. With continuous batching: the time of a mean request while b run. The initial estimate, corrected by
+    measurement."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
-            holds=lambda time: duration_s(time.fixed) + duration_s(time.per_item) > 0,
-            cel="duration(self.fixed) + duration(self.perItem) > duration('0s')",
-            rule="fixed or perItem must be longer than 0s",
+            holds=lambda time: (
+                time.points is not None
+                or duration_s(time.fixed) + duration_s(time.per_item) + duration_s(time.floor) > 0
+            ),
+            cel="has(self.points) || duration(self.fixed) + duration(self.perItem) + duration(self.floor)"
+            " > duration('0s')",
+            rule="fixed, perItem or floor must be longer than 0s, unless there are points",
+        ),
+        constraint(
+            holds=lambda time: (
+                time.points is None or duration_s(time.fixed) + duration_s(time.per_item) + duration_s(time.floor) == 0
+            ),
+            cel="!has(self.points) || duration(self.fixed) + duration(self.perItem) + duration(self.floor)"
+            " == duration('0s')",
+            rule="not allowed with fixed, perItem or floor: the points are the whole law",
+            field="points",
+        ),
+        constraint(
+            holds=lambda time: time.points is None or all(re.fullmatch(_SIZE, size) for size in time.points),
+            cel=f"!has(self.points) || self.points.all(size, size.matches('{_SIZE}'))",
+            rule='the names must be batch sizes in quotes, from "1" to "9999"',
+            field="points",
+        ),
+        constraint(
+            holds=lambda time: (
+                time.points is None
+                or not all(re.fullmatch(_SIZE, size) for size in time.points)
+                or _never_falls(time.points)
+            ),
+            cel=None,  # comparing all pairs would exceed CEL's cost budget
+            rule="must be longer than 0s, and a larger batch must not take less time",
+            field="points",
         ),
     )
 
@@ -77,6 +118,13 @@ class ServiceTime(Part):
     """Time per batch."""
     per_item: Duration = "0s"
     """Additional time per item of the batch."""
+    floor: Duration = "0s"
+    """Least time of a batch, however few items it has: the flat part of a roofline."""
+    points: Annotated[dict[str, Duration] | None, Field(min_length=1, max_length=16)] = None
+    """Times of batches by their size, such as {"1": 12ms, "4": 14ms, "16": 38ms}; instead of fixed, perItem and floor.
+    Between the points it is interpolated, beyond the last one continued with the last slope."""
+    prefill: Duration = "0s"
+    """Only with continuous batching: time of a request's prefill, during which no other request progresses."""
     cv: DecimalString | None = None
     """Coefficient of variation: standard deviation divided by mean. By default it is learned."""
     source: Annotated[str, Field(max_length=256)] | None = None
@@ -101,10 +149,19 @@ class Batching(Part):
             rule="must be in increasing order",
             field="sizes",
         ),
+        constraint(
+            holds=lambda batching: batching.kind != "Continuous" or duration_s(batching.wait) == 0,
+            cel="!has(self.kind) || self.kind != 'Continuous' || duration(self.wait) == duration('0s')",
+            rule="not allowed with kind Continuous: a request joins at once",
+            field="wait",
+        ),
     )
 
+    kind: Literal["Continuous", "Dynamic"] | None = None
+    """Dynamic: a batch starts when the one before it ends. Continuous: a request joins at once while fewer than max
+    run. By default Continuous with metrics.preset vllm, otherwise Dynamic."""
     max: Count | None = None
-    """Maximum batch size of the server."""
+    """Maximum batch size of the server; with kind Continuous the most requests that run at once."""
     sizes: Annotated[list[Count] | None, ListSet(), Field(min_length=1, max_length=16)] = None
     """Maximum batch sizes that the planner may choose from, in increasing order; instead of max."""
     wait: Duration = "0s"
@@ -198,3 +255,8 @@ class Placement(Part):
     """Word error rate of this model variant."""
     startup: Duration | None = None
     """Time from when a replica has a node until it is ready. By default it is measured, and 60s before that."""
+
+    def batches_continuously(self, preset: str) -> bool:
+        """Return whether the servers batch continuously, given the stage's preset of metrics."""
+        kind = None if self.batching is None else self.batching.kind
+        return preset in CONTINUOUS_PRESETS if kind is None else kind == "Continuous"

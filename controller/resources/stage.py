@@ -17,8 +17,9 @@ from controller.resources.fields import (
     Query,
     SeriesLabel,
     SeriesValue,
+    duration_s,
 )
-from controller.resources.placement import Placement
+from controller.resources.placement import CONTINUOUS_PRESETS, Placement
 from profiler.samples import Answer, Quantity
 
 MAX_AFTER = 16
@@ -198,6 +199,12 @@ def _of_the_servers(name: str, field: str, unset: str) -> Constraint:
     )
 
 
+_CONTINUOUS = (
+    "(has(p.batching) && has(p.batching.kind) ? p.batching.kind == 'Continuous'"
+    f" : has(self.metrics) && self.metrics.preset in {list(CONTINUOUS_PRESETS)})"
+)
+
+
 class Stage(Part):
     """A stage of the pipeline, served by the replicas of its placements, or by those of another pipeline's stage."""
 
@@ -232,6 +239,25 @@ class Stage(Part):
             rule="at least one placement must allow a replica (replicas.max of 1 or more)",
             field="placements",
         ),
+        constraint(
+            holds=lambda stage: len({stage.continuous(placement) for placement in stage.placements or ()}) <= 1,
+            cel=f"!has(self.placements) || self.placements.all(p, {_CONTINUOUS})"
+            f" || !self.placements.exists(p, {_CONTINUOUS})",
+            rule="all placements must have the same batching.kind (by default Continuous with metrics.preset vllm,"
+            " otherwise Dynamic)",
+            field="placements",
+        ),
+        constraint(
+            holds=lambda stage: all(
+                stage.continuous(placement)
+                for placement in stage.placements or ()
+                if placement.service_time is not None and duration_s(placement.service_time.prefill) > 0
+            ),
+            cel="!has(self.placements) || self.placements.all(p, !has(p.serviceTime)"
+            f" || duration(p.serviceTime.prefill) == duration('0s') || {_CONTINUOUS})",
+            rule="serviceTime.prefill needs batching.kind Continuous",
+            field="placements",
+        ),
     )
 
     name: Label
@@ -257,6 +283,10 @@ class Stage(Part):
     shared_from: SharedFrom | None = None
     """A stage of another pipeline in the same namespace whose replicas serve this stage too; instead of placements,
     routing, metrics, queueLimit and rules. That pipeline scales them, for the load of all; each pays for its share."""
+
+    def continuous(self, placement: Placement) -> bool:
+        """Return whether the servers of a placement of this stage batch continuously."""
+        return placement.batches_continuously(self.metrics.preset)
 
     def declares(self, name: str) -> bool:
         """Return whether the field `name` has another value than its default."""

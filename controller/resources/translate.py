@@ -253,7 +253,9 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         metrics_labels=_series_labels(stage.metrics.labels),
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
-        placements=tuple(_placement(placement) for placement in stage.placements or ()),
+        placements=tuple(
+            _placement(placement, continuous=stage.continuous(placement)) for placement in stage.placements or ()
+        ),
         shared_from=None
         if shared is None
         else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
@@ -290,7 +292,7 @@ def _rule(rule: ThresholdRule) -> Rule:
     )
 
 
-def _placement(placement: Placement) -> PlacementSpec:
+def _placement(placement: Placement, *, continuous: bool) -> PlacementSpec:
     time, batching = placement.service_time, placement.batching
     prior = model.Placement(
         pool=PoolName(intern(placement.pool)),
@@ -299,8 +301,10 @@ def _placement(placement: Placement) -> PlacementSpec:
         max_replicas=placement.replicas.max,
         per_instance=placement.per_instance,
         concurrency=placement.concurrency,
+        batching=model.Batching.CONTINUOUS if continuous else model.Batching.DYNAMIC,
         batch_sizes=(1,) if batching is None else batching.limits(),
-        batch_wait_s=0.0 if batching is None else duration_s(batching.wait),
+        # A wait that stands beside a preset whose servers batch continuously is not one of theirs.
+        batch_wait_s=0.0 if batching is None or continuous else duration_s(batching.wait),
         session_slots=None if placement.memory is None else _session_slots(placement.memory),
         wer=_number(placement.wer),
     )
@@ -324,6 +328,9 @@ def _service_law(time: ServiceTime) -> ServiceLaw:
     return ServiceLaw(
         fixed_s=duration_s(time.fixed),
         per_item_s=duration_s(time.per_item),
+        floor_s=duration_s(time.floor),
+        points=tuple(sorted((int(size), duration_s(text)) for size, text in (time.points or {}).items())),
+        prefill_s=duration_s(time.prefill),
         cv=UNDECLARED_CV if time.cv is None else float(time.cv),
     )
 

@@ -88,5 +88,6 @@ def stage_load(pipeline: Pipeline, stage: Stage) -> StageLoad:
         sessions=sessions,
         arrival_cv2=1 + kept * (demand.arrival_cv2 - 1),
         periodic=periodic,
+        first_answer=stage.first_answer,
         latency_factor=stage.latency_factor,
     )

@@ -1,12 +1,14 @@
 """Predict the time of items in a stage, given its load and its replicas.
 
 Times come from the simulated table (`optimizer.latency.batching`), with or without batching; the routing determines
-which servers share a queue. Periodic streams on fixed replicas without batching follow a Brownian bridge. For servers
-that wait for a batch to fill, the result is the larger of the table's time and the time of a batch that fills.
+which servers share a queue. Service laws that bend are replaced by straight lines (`optimizer.latency.lines`). Periodic
+streams on fixed replicas without batching follow a Brownian bridge. For servers that wait for a batch to fill, the
+result is the larger of the table's time and the time of a batch that fills. Servers that batch continuously are those
+of `optimizer.latency.continuous`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ from optimizer.latency.batching import (
     own_distribution,
     time_in_stage,
 )
+from optimizer.latency.continuous import Load, time_in_engines
+from optimizer.latency.lines import lines_of
 from optimizer.latency.quantiles import gamma_quantile, mixture_percentile
 from optimizer.model import Placement, Routing
 from optimizer.runtime.compiled import compiled
@@ -42,6 +46,7 @@ _ERRORS: dict[str, Array] = {
         "single items": ((26, 26, 35, 51), (15, 19, 31, 33), (5, 13, 20, 45), (5, 5, 8, 9)),
         "single items, least loaded": ((26, 27, 34, 75), (16, 38, 48, 45), (7, 18, 48, 55), (5, 5, 15, 56)),
         "erratic": ((197, 294, 447, 277), (72, 104, 151, 235), (30, 91, 81, 155), (32, 63, 67, 194)),
+        "continuous": ((100, 100, 100, 100), (100, 100, 100, 100), (100, 100, 100, 100), (100, 100, 100, 100)),
         "periodic": ((116, 102, 94, 147), (103, 92, 81, 77), (5, 64, 73, 80), (103, 87, 81, 99)),
     }.items()
 }
@@ -81,13 +86,14 @@ class StageLoad:
 
     `sessions` is the number of sessions, which hold a slot each; None for requests, which hold one while they are in
     the stage. `arrival_cv2` is as in `Demand`. `periodic` is True if the sessions send items at a fixed interval and no
-    earlier stage drops or multiplies any. `latency_factor` multiplies the model's latencies (`Stage.latency_factor`).
+    earlier stage drops or multiplies any. `first_answer` and `latency_factor` are as in `Stage`.
     """
 
     rate_rps: float
     sessions: float | None = None
     arrival_cv2: float = 1.0
     periodic: bool = False
+    first_answer: bool = False
     latency_factor: float = 1.0
 
 
@@ -116,7 +122,7 @@ class Predictions:
 
 def capacity_rps(placement: Placement, batch: int) -> float:
     """Return the items per second that one replica completes with full batches of `batch` items."""
-    rate = placement.concurrency * batch / placement.service.mean_s(batch)
+    rate = placement.law_rps(batch)
     return rate if placement.saturation_rps is None else min(rate, placement.saturation_rps)
 
 
@@ -320,7 +326,14 @@ class _Parts:
 
     def latency(self) -> tuple[Array, Array]:
         """Return mean and percentile of the time in each part, in seconds, shape (n,) each."""
-        mean, quantile = self._queued()
+        if self.kinds[0][0].continuous:
+            return self._running()
+        if all(batch == 1 or placement.service.linear for placement, batch in self.kinds):
+            mean, quantile = self.queued()
+        else:
+            below, above, share = self._straightened()
+            both = zip(below.queued(), above.queued(), strict=True)
+            mean, quantile = ((1 - share) * low + share * high for low, high in both)
         for number, (placement, batch) in enumerate(self.kinds):
             if batch == 1 and self._pinned:
                 at = np.nonzero(self.kind == number)[0]
@@ -329,6 +342,56 @@ class _Parts:
                 at = np.nonzero(self.kind == number)[0]
                 mean[at], quantile[at] = self._patient(placement, batch, at, mean[at], quantile[at])
         return mean, quantile
+
+    def _straightened(self) -> "tuple[_Parts, _Parts, Array]":
+        """Return the parts with straight lines in place of their laws, twice, and the share (n,) of the second ones."""
+        each_rps = self.utilization * np.array([p.service.rate_rps(batch) for p, batch in self.kinds])[self.kind]
+        kinds: list[tuple[Placement, int]] = []
+        below, share = np.zeros(len(self.kind), dtype=np.int64), np.zeros(len(self.kind))
+        last = below.copy()
+        for number, (placement, batch) in enumerate(self.kinds):
+            lines = lines_of(placement.service, batch)
+            at = np.nonzero(self.kind == number)[0]
+            line, share[at] = lines.at(each_rps[at])
+            below[at] = len(kinds) + line
+            last[at] = len(kinds) + len(lines.laws) - 1
+            kinds += [(replace(placement, service=law), batch) for law in lines.laws]
+        rates = np.array([placement.service.rate_rps(batch) for placement, batch in kinds])
+
+        def with_lines(kind: Counts) -> _Parts:
+            used, position = np.unique(kind, return_inverse=True)
+            return replace(
+                self,
+                kinds=tuple(kinds[k] for k in used),
+                kind=position,
+                utilization=np.minimum(each_rps / rates[kind], UTILIZATION_CEILING),
+            )
+
+        return with_lines(below), with_lines(np.minimum(below + 1, last)), share
+
+    def _running(self) -> tuple[Array, Array]:
+        """Return mean and percentile, in seconds, for servers that batch continuously."""
+        engines = np.array([placement.concurrency for placement, _ in self.kinds], dtype=np.int64)[self.kind]
+        law_rps = np.array([placement.law_rps(batch) for placement, batch in self.kinds])[self.kind]
+        cv2, count = self.load.arrival_cv2, self.replicas.astype(np.float64)
+        streams = np.full_like(count, np.inf)
+        match self.routing:
+            case Routing.PULL | Routing.LEAST_LOADED:
+                sharing, arrival_cv2 = self.replicas, np.full_like(count, cv2)
+            case Routing.ROUND_ROBIN:
+                sharing, arrival_cv2 = np.ones_like(self.replicas), cv2 / count
+            case Routing.RANDOM | Routing.STICKY:
+                sharing, arrival_cv2 = np.ones_like(self.replicas), 1 + (cv2 - 1) / count
+                if self._pinned:
+                    streams = np.maximum(self.streams, 1.0)
+        load = Load(
+            kind=self.kind,
+            engines=sharing * engines,
+            rate_rps=self.utilization * sharing * law_rps,
+            arrival_cv2=arrival_cv2,
+            streams=streams,
+        )
+        return time_in_engines(list(self.kinds), load, percentile=self.percentile, first=self.load.first_answer)
 
     def error(self) -> Array:
         """Return the error bar of each of the n latencies: the relative error that nine of ten predictions stay within.
@@ -354,6 +417,8 @@ class _Parts:
         )
 
     def _region(self, placement: Placement, batch: int) -> str:
+        if placement.continuous:
+            return "continuous"
         if placement.service.cv > _TABLED_CV:
             return "erratic"
         if batch > 1 and placement.batch_wait_s > 0:
@@ -374,7 +439,7 @@ class _Parts:
         load = self.load
         return self.routing is Routing.STICKY and load.periodic and bool(load.sessions) and load.rate_rps > 0
 
-    def _queued(self) -> tuple[Array, Array]:
+    def queued(self) -> tuple[Array, Array]:
         """Return mean and percentile, in seconds, for servers that take the waiting items without waiting for more."""
         cv2, count = self.load.arrival_cv2, self.replicas.astype(np.float64)
         slots = np.array([float(placement.concurrency) for placement, _ in self.kinds])[self.kind]
@@ -523,19 +588,19 @@ class _Parts:
 def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array, Array]:
     """Return mean (s) and variance (s²) of the time of items whose batch waits to fill and then starts immediately."""
     law, mean, variance = placement.service, np.empty(len(joins_rps)), np.empty(len(joins_rps))
-    _fill(joins_rps, placement.batch_wait_s, batch, law.fixed_s, law.per_item_s, law.cv, mean, variance)
+    service_s = np.array([law.mean_s(size) for size in range(1, batch + 1)])
+    _fill(joins_rps, placement.batch_wait_s, service_s, law.cv, mean, variance)
     return mean, variance
 
 
 @compiled
-def _fill(
-    joins_rps: Array, wait_s: float, batch: int, fixed_s: float, per_item_s: float, cv: float, mean: Array, var: Array
-) -> None:
-    """Write mean and variance of the time of items whose batch of at most `batch` > 1 waits to fill.
+def _fill(joins_rps: Array, wait_s: float, law_s: Array, cv: float, mean: Array, var: Array) -> None:
+    """Write mean and variance of the time of items whose batch waits to fill; `law_s` are the times of batches from 1.
 
     The number of items that join the first within the wait is Poisson. The first item waits for the whole wait, the
     others for the rest of it. The items of a batch that fills arrive evenly spread over the time of filling.
     """
+    batch = len(law_s)
     for row in range(len(joins_rps)):
         rate = max(joins_rps[row], 1e-12)
         log_joined = np.log(rate * wait_s)
@@ -543,7 +608,7 @@ def _fill(
         items, first, second = 0.0, 0.0, 0.0
         for others in range(batch):
             size = others + 1.0
-            service_s = fixed_s + per_item_s * size
+            service_s = law_s[others]
             if size < batch:
                 log_chance += log_joined - np.log(others) if others else 0.0
                 chance = np.exp(log_chance)

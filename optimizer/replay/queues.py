@@ -1,11 +1,13 @@
 """Simulate the queues of one stage in compiled code: departure times of items from their arrival times.
 
 A pipeline is simulated stage by stage. Departures from one stage are arrivals at the next, so that no event calendar
-for the whole pipeline is needed. Each queue is first come, first served. A free server takes the waiting items up to
-its batch limit. With a batch wait it starts when the batch is full or its oldest item has waited that long.
+for the whole pipeline is needed. Each queue is first come, first served. With dynamic batching a free server takes the
+waiting items up to its batch limit. With a batch wait it starts when the batch is full or its oldest item has waited
+that long. With continuous batching an item joins at once while fewer than the limit run, and all that run progress at
+the same speed (processor sharing), except while an item that has just joined is prefilled.
 
-Service times are gamma distributed. They are a function of the seed and of the first item of the batch, so that two
-allocations are compared under the same random numbers.
+Service times, or the work of items with continuous batching, are gamma distributed. They are a function of the seed and
+of the first item of the batch, so that two allocations are compared under the same random numbers.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.model import Routing, require
+from optimizer.model import Routing, ServiceLaw, require
 from optimizer.runtime.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -38,17 +40,16 @@ _DRAWS_KEPT = 2**16
 class ServerGroup:
     """A group of equal replicas; each serves `concurrency` batches at a time, of up to `batch` items.
 
-    A batch of b items takes `fixed_s + b · per_item_s` on average, with coefficient of variation `cv`. A batch waits at
-    most `batch_wait_s` to fill.
+    A batch waits at most `batch_wait_s` to fill. With `continuous` batching a replica has `concurrency` engines, each
+    of which runs up to `batch` items.
     """
 
     replicas: int
+    service: ServiceLaw
     concurrency: int = 1
     batch: int = 1
     batch_wait_s: float = 0.0
-    fixed_s: float
-    per_item_s: float = 0.0
-    cv: float = 0.0
+    continuous: bool = False
 
     def __post_init__(self) -> None:
         require(self.replicas >= 1, "replicas", self.replicas, "must be ≥ 1")
@@ -58,7 +59,7 @@ class ServerGroup:
     @property
     def capacity_rps(self) -> float:
         """Return the items per second that one replica of the group completes with full batches."""
-        return self.concurrency * self.batch / (self.fixed_s + self.batch * self.per_item_s)
+        return self.concurrency * self.service.rate_rps(self.batch)
 
 
 class _Items(NamedTuple):
@@ -73,14 +74,16 @@ class _Items(NamedTuple):
 
 
 class _Servers(NamedTuple):
-    """The n servers or replicas: their `group` (n,), which is a row of `draws`, and their batch limits `batch` (n,).
+    """The n servers or replicas: their `group` (n,) and their batch limits `batch` (n,).
 
-    The columns of `times` (n, 4) are batch wait, fixed time, time per item (all in seconds) and cv.
+    The rows of `times`, `mean_s` and `draws` are groups. The columns of `times` are batch wait, prefill (in seconds)
+    and cv; `mean_s` has the mean service time of each number of items from 0.
     """
 
     group: Counts
     batch: Counts
     times: Array
+    mean_s: Array
     draws: Array
 
 
@@ -111,9 +114,11 @@ def serve(
     in the order of first items, and keeps its replica. Turns go to groups in proportion to capacity, and within a group
     to its replicas in sequence. With Random each item goes to a random replica, in proportion to capacity. LeastLoaded
     picks the replica with the fewest items, queued and in service, in relation to its capacity; replicas with equal
-    loads take turns. With Pull the server that has been idle longest takes the next items.
+    loads take turns. With Pull the server that has been idle longest takes the next items; servers with continuous
+    batching, which are idle in part at almost all times, take items as with LeastLoaded.
 
-    The times at which service begins are written to `starts_s` (n,), if given.
+    The groups of a stage batch in the same way: all of them continuously, or none. The times at which service begins
+    are written to `starts_s` (n,), if given.
     """
     n = len(arrivals_s)
     if n == 0:
@@ -130,12 +135,25 @@ def serve(
         np.array([group.concurrency for group in groups], dtype=np.int64), replicas
     )  # how many batches each replica serves at a time
     batch = np.array([group.batch for group in groups], dtype=np.int64)
-    times = np.array([[group.batch_wait_s, group.fixed_s, group.per_item_s, group.cv] for group in groups])
-    draws = _draws(tuple(group.cv for group in groups), int(start))
+    widest = int(batch.max())
+    laws = [group.service for group in groups]
+    times = np.array([[group.batch_wait_s, group.service.prefill_s, group.service.cv] for group in groups])
+    mean_s = np.array([[law.mean_s(size) for size in range(widest + 1)] for law in laws])
+    draws = _draws(tuple(law.cv for law in laws), int(start))
     owner = np.repeat(np.arange(len(groups)), replicas)
+    relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]
+    if any(group.continuous for group in groups):
+        at_least_loaded = routing in {Routing.LEAST_LOADED, Routing.PULL} or len(slots) == 1
+        home = np.empty(0, dtype=np.int64)
+        if not at_least_loaded:
+            home = _queue_of(n, sessions, replicas, weights, routing, seed)
+        of_engine = np.repeat(owner, slots)
+        engines = _Servers(group=of_engine, batch=batch[of_engine], times=times, mean_s=mean_s, draws=draws)
+        first_engine = np.concatenate(([0], np.cumsum(slots))).astype(np.int64)
+        _serve_continuous(items, home, first_engine, engines, np.repeat(relative * slots, slots), start)
+        return items.departures
     if routing is Routing.LEAST_LOADED and len(slots) > 1:
-        relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]
-        servers = _Servers(group=owner, batch=batch[owner], times=times[owner], draws=draws)
+        servers = _Servers(group=owner, batch=batch[owner], times=times, mean_s=mean_s, draws=draws)
         _serve_least_loaded(items, servers, slots, relative, start)
         return items.departures
     if routing is Routing.PULL or len(slots) == 1:
@@ -154,7 +172,7 @@ def serve(
             first_slot=np.concatenate(([0], np.cumsum(slots))).astype(np.int64),
         )
     of_slot = np.repeat(owner, slots)
-    servers = _Servers(group=of_slot, batch=batch[of_slot], times=times[of_slot], draws=draws)
+    servers = _Servers(group=of_slot, batch=batch[of_slot], times=times, mean_s=mean_s, draws=draws)
     _serve_queues(items, queues, servers, start)
     return items.departures
 
@@ -280,7 +298,7 @@ def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.ui
     """Serve queues that are independent of one another; write `items.departures`, and `items.starts` if not empty."""
     arrivals, departures, starts = items
     order, first_item, first_slot = queues
-    group, batch, times, draws = servers
+    group, batch, times, mean_s, draws = servers
     slots = first_slot[-1]
     free = np.empty(slots)  # a heap of the times at which servers are free; `owner` has the servers
     owner = np.empty(slots, dtype=np.int64)
@@ -291,12 +309,12 @@ def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.ui
         for k in range(count):
             free[k] = -np.inf
             owner[k] = base + k
-            if batch[base + k] > 1 or times[base + k, 3] > 0.0:
+            if batch[base + k] > 1 or times[group[base + k], 2] > 0.0:
                 plain = False
-            if times[base + k, 1] + times[base + k, 2] != times[base, 1] + times[base, 2]:
+            if mean_s[group[base + k], 1] != mean_s[group[base], 1]:
                 plain = False
         if plain:  # equal times: servers become free in the order in which they began
-            service, k = times[base, 1] + times[base, 2], 0
+            service, k = mean_s[group[base], 1], 0
             for i in range(head, end):
                 item = order[i]
                 done = max(arrivals[item], free[k]) + service
@@ -310,11 +328,11 @@ def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.ui
             continue
         while head < end:
             slot = owner[0]
-            limit = batch[slot]
+            limit, kind = batch[slot], group[slot]
             oldest = arrivals[order[head]]
             start = oldest
-            if limit > 1 and times[slot, 0] > 0.0:
-                start = oldest + times[slot, 0]
+            if limit > 1 and times[kind, 0] > 0.0:
+                start = oldest + times[kind, 0]
                 if head + limit <= end:
                     start = min(start, arrivals[order[head + limit - 1]])
             start = max(start, free[0])
@@ -322,9 +340,9 @@ def _serve_queues(items: _Items, queues: _Queues, servers: _Servers, seed: np.ui
             last = min(end, head + limit)
             while stop < last and arrivals[order[stop]] <= start:
                 stop += 1
-            service = times[slot, 1] + (stop - head) * times[slot, 2]
-            if times[slot, 3] > 0.0:
-                service *= _drawn(draws[group[slot]], times[slot, 3], seed, order[head])
+            service = mean_s[kind, stop - head]
+            if times[kind, 2] > 0.0:
+                service *= _drawn(draws[kind], times[kind, 2], seed, order[head])
             done = start + service
             for i in range(head, stop):
                 departures[order[i]] = done
@@ -354,7 +372,7 @@ def _serve_least_loaded(items: _Items, servers: _Servers, slots: Counts, relativ
     `servers`, `slots` (batches at a time) and `relative` (inverse of the weight) have one element per replica.
     """
     arrivals, departures, starts = items
-    group, batch, times, draws = servers
+    group, batch, times, mean_s, draws = servers
     n, replicas = len(arrivals), len(slots)
     widest = 1
     for r in range(replicas):
@@ -384,14 +402,14 @@ def _serve_least_loaded(items: _Items, servers: _Servers, slots: Counts, relativ
                         idle[r] += 1
                 k = 0
                 while idle[r] > 0 and queued[r] > 0:
-                    if queued[r] < batch[r] and time < arrivals[head[r]] + times[r, 0]:
+                    if queued[r] < batch[r] and time < arrivals[head[r]] + times[group[r], 0]:
                         break
                     while done[r, k] < np.inf:
                         k += 1
                     occupied = min(queued[r], batch[r])
-                    service = times[r, 1] + occupied * times[r, 2]
-                    if times[r, 3] > 0.0:
-                        service *= _drawn(draws[group[r]], times[r, 3], seed, head[r])
+                    service = mean_s[group[r], occupied]
+                    if times[group[r], 2] > 0.0:
+                        service *= _drawn(draws[group[r]], times[group[r], 2], seed, head[r])
                     done[r, k] = time + service
                     size[r, k] = occupied
                     idle[r] -= 1
@@ -405,7 +423,7 @@ def _serve_least_loaded(items: _Items, servers: _Servers, slots: Counts, relativ
                     head[r] = item
                 soonest = np.inf
                 if idle[r] > 0 and queued[r] > 0:
-                    soonest = arrivals[head[r]] + times[r, 0]
+                    soonest = arrivals[head[r]] + times[group[r], 0]
                 for k in range(slots[r]):
                     soonest = min(soonest, done[r, k])
                 due[r] = soonest
@@ -437,6 +455,151 @@ def _serve_least_loaded(items: _Items, servers: _Servers, slots: Counts, relativ
         if idle[chosen] > 0:
             start = now
             if queued[chosen] < batch[chosen]:
-                start = max(now, arrivals[head[chosen]] + times[chosen, 0])
+                start = max(now, arrivals[head[chosen]] + times[group[chosen], 0])
             due[chosen] = min(due[chosen], start)
             first_due = min(first_due, start)
+
+
+class _Engines(NamedTuple):
+    """The engines with continuous batching, and the items inside them.
+
+    Engine e has done `done[e]` units of work for every item that runs, until the time `at[e]`, from which on it
+    progresses again: later than now while an item is prefilled. `running[e]` items run, in the places `item[e]`; each
+    ends when `done[e]` reaches its `end[e]`. The soonest of them is at `next[e]`, and ends at `due[e]`. `queued[e]`
+    items wait from `head[e]` to `tail[e]`, linked by `link`.
+    """
+
+    done: Array
+    at: Array
+    running: Counts
+    item: Counts
+    end: Array
+    next: Counts
+    due: Array
+    queued: Counts
+    head: Counts
+    tail: Counts
+    link: Counts
+
+
+@compiled
+def _serve_continuous(
+    items: _Items, home: Counts, first_engine: Counts, servers: _Servers, relative: Array, seed: np.uint64
+) -> None:
+    """Serve items at engines with continuous batching; write `items` as `_serve_queues` does.
+
+    Each item goes to the engine with the least load: among all engines, or among those of replica `home[item]` if
+    `home` is not empty. Replica r has the engines `first_engine[r]` to `first_engine[r + 1]` - 1. `relative` is the
+    inverse of the weight of each engine.
+    """
+    arrivals, departures, starts = items
+    batch = servers.batch
+    n, count = len(arrivals), len(batch)
+    widest = 1
+    for e in range(count):
+        widest = max(widest, batch[e])
+    engines = _Engines(
+        done=np.zeros(count),
+        at=np.full(count, -np.inf),
+        running=np.zeros(count, dtype=np.int64),
+        item=np.zeros((count, widest), dtype=np.int64),
+        end=np.zeros((count, widest)),
+        next=np.zeros(count, dtype=np.int64),
+        due=np.full(count, np.inf),
+        queued=np.zeros(count, dtype=np.int64),
+        head=np.zeros(count, dtype=np.int64),
+        tail=np.zeros(count, dtype=np.int64),
+        link=np.zeros(n, dtype=np.int64),
+    )
+    credit = np.zeros(count)
+    first_due = np.inf
+    for i in range(n + 1):
+        now = arrivals[i] if i < n else np.inf
+        for e in range(count if first_due <= now else 0):
+            while engines.due[e] <= now and engines.due[e] < np.inf:
+                time, place = engines.due[e], engines.next[e]
+                departures[engines.item[e, place]] = time
+                engines.done[e] = engines.end[e, place]
+                engines.at[e] = time
+                engines.running[e] -= 1
+                last = engines.running[e]
+                engines.item[e, place] = engines.item[e, last]
+                engines.end[e, place] = engines.end[e, last]
+                _find_next(engines, e)
+                if engines.queued[e] > 0:
+                    item = engines.head[e]
+                    engines.head[e] = engines.link[item]
+                    engines.queued[e] -= 1
+                    _join(engines, servers, e, item, time, seed)
+                    if len(starts) > 0:
+                        starts[item] = time
+                _set_due(engines, servers, e)
+            first_due = engines.due[e] if e == 0 else min(first_due, engines.due[e])
+        if i == n:
+            break
+        first, last = 0, count
+        if len(home) > 0:
+            first, last = first_engine[home[i]], first_engine[home[i] + 1]
+        lowest = np.inf
+        for e in range(first, last):
+            lowest = min(lowest, (engines.running[e] + engines.queued[e]) * relative[e])
+        # Engines that tie take turns by weight, as in `_serve_least_loaded`.
+        chosen, richest, total = first, -np.inf, 0.0
+        for e in range(first, last):
+            if (engines.running[e] + engines.queued[e]) * relative[e] == lowest:
+                credit[e] += 1.0 / relative[e]
+                total += 1.0 / relative[e]
+                if credit[e] > richest:
+                    richest, chosen = credit[e], e
+        credit[chosen] -= total
+        if engines.running[chosen] < batch[chosen]:
+            _join(engines, servers, chosen, i, now, seed)
+            _set_due(engines, servers, chosen)
+            first_due = min(first_due, engines.due[chosen])
+            if len(starts) > 0:
+                starts[i] = now
+            continue
+        if engines.queued[chosen] == 0:
+            engines.head[chosen] = i
+        else:
+            engines.link[engines.tail[chosen]] = i
+        engines.tail[chosen] = i
+        engines.queued[chosen] += 1
+
+
+@compiled
+def _join(engines: _Engines, servers: _Servers, e: int, item: int, now: float, seed: np.uint64) -> None:
+    """Let an item join those that run at engine `e`; they stop while it is prefilled."""
+    kind, running = servers.group[e], engines.running[e]
+    if now > engines.at[e]:
+        if running > 0:
+            engines.done[e] += (now - engines.at[e]) / servers.mean_s[kind, running]
+        engines.at[e] = now
+    engines.at[e] += servers.times[kind, 1]
+    work = 1.0
+    if servers.times[kind, 2] > 0.0:
+        work = _drawn(servers.draws[kind], servers.times[kind, 2], seed, item)
+    engines.item[e, running] = item
+    engines.end[e, running] = engines.done[e] + work
+    if running == 0 or engines.end[e, running] < engines.end[e, engines.next[e]]:
+        engines.next[e] = running
+    engines.running[e] += 1
+
+
+@compiled
+def _find_next(engines: _Engines, e: int) -> None:
+    """Find the item that ends first at engine `e`."""
+    soonest = 0
+    for k in range(1, engines.running[e]):
+        if engines.end[e, k] < engines.end[e, soonest]:
+            soonest = k
+    engines.next[e] = soonest
+
+
+@compiled
+def _set_due(engines: _Engines, servers: _Servers, e: int) -> None:
+    """Set when the next item ends at engine `e`; never if none runs."""
+    engines.due[e] = np.inf
+    if engines.running[e] > 0:
+        left = engines.end[e, engines.next[e]] - engines.done[e]
+        engines.due[e] = engines.at[e] + left * servers.mean_s[servers.group[e], engines.running[e]]

@@ -164,17 +164,15 @@ def _groups(
         if count <= 0:
             continue
         batch = batches.get((stage.name, placement.pool), placement.batch_sizes[-1])
-        capacity = placement.concurrency * batch / placement.service.mean_s(batch)
+        capacity = placement.law_rps(batch)
         slower = 1.0 if placement.saturation_rps is None else max(1.0, capacity / placement.saturation_rps)
-        law = placement.service.scaled(slower)
         group = ServerGroup(
             replicas=count,
+            service=placement.service.scaled(slower),
             concurrency=placement.concurrency,
             batch=batch,
             batch_wait_s=placement.batch_wait_s * slower,
-            fixed_s=law.fixed_s,
-            per_item_s=law.per_item_s,
-            cv=law.cv,
+            continuous=placement.continuous,
         )
         found.append((group, stage.latency_factor / slower))
     return found
@@ -233,7 +231,7 @@ def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]
 def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
     """Return a time, in seconds, after which all items of a block of arrivals have left: 100 batches at each stage."""
     return sum(
-        100 * max(group.fixed_s + group.batch * group.per_item_s + group.batch_wait_s for group, _ in own)
+        100 * max(group.batch / group.service.rate_rps(group.batch) + group.batch_wait_s for group, _ in own)
         for own in groups
     )
 

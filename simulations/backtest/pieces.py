@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from controller.core.messages.phrases import duration, timestamp
 from controller.core.state.schedule import field_of
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec
-from optimizer.model import PipelineKey, PoolName, Routing
+from optimizer.model import PipelineKey, PoolName, Routing, ServiceLaw
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.record import PipelineRecord, runs_of
 from simulations.cluster.replacements import runnable
@@ -209,15 +209,23 @@ def _pipeline(written: Mapping[str, Any], spec: PipelineSpec) -> dict[str, Any]:
     return {**changed, "demand": demand, "stages": stages}
 
 
+def _law(law: ServiceLaw) -> dict[str, Any]:
+    prefill = {"prefill": _us(law.prefill_s)} if law.prefill_s else {}
+    if law.points:
+        return {"points": {str(size): _us(time_s) for size, time_s in law.points}, **prefill}
+    floor = {"floor": _us(law.floor_s)} if law.floor_s else {}
+    return {"fixed": _us(law.fixed_s), "perItem": _us(law.per_item_s), **floor, **prefill}
+
+
+def _us(seconds: float) -> str:
+    return f"{round(seconds * 1e6)}us"
+
+
 def _placement(written: Mapping[str, Any], known: PlacementSpec) -> dict[str, Any]:
     law = known.prior.service
-    found = {**written, "startup": f"{round(known.startup_s * 1e6)}us"}
+    found = {**written, "startup": _us(known.startup_s)}
     if not (written.get("serviceTime") or {}).get("cv"):
-        found["serviceTime"] = {
-            "fixed": f"{round(law.fixed_s * 1e6)}us",
-            "perItem": f"{round(law.per_item_s * 1e6)}us",
-            "cv": f"{law.cv:.6f}",
-        }
+        found["serviceTime"] = {**_law(law), "cv": f"{law.cv:.6f}"}
     if not written.get("memory") and known.prior.session_slots is not None:
         found["memory"] = {"sessions": known.prior.session_slots}
     return found

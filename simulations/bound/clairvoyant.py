@@ -455,7 +455,7 @@ def _capacity_rps(placement: PlacementSpec, slow_factor: float, room_s: float, *
     best = 0.0
     for batch in range(1, min(prior.batch_sizes[-1], slots or prior.batch_sizes[-1]) + 1):
         at_once = min(batch * prior.concurrency, slots or batch * prior.concurrency)
-        best = max(best, at_once / law.mean_s(batch) * _in_time(law, batch, room_s))
+        best = max(best, at_once / batch * law.rate_rps(batch) * _in_time(law, batch, room_s))
     return best
 
 

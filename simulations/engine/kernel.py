@@ -580,6 +580,52 @@ def _plan(due: Records, n: int, t: float, what: int) -> None:
 
 
 @woven
+def _pass(c: Constants, s: State, stage: int, replica: int, t: float) -> None:
+    """Let the items that run at a replica with continuous batching progress up to `t`.
+
+    Its engines share them evenly, and each progresses at 1/T(n) while n run.
+    """
+    server = s.replica[replica]
+    server.running_s += server.in_service * (t - server.running_at_s)
+    server.running_at_s = t
+    if t > server.progress_at_s:
+        if server.in_service > 0:
+            each = -(-server.in_service // c.placement[server.placement].engines)
+            time_s = c.mean_s[server.placement, each] * s.stage[stage].slow * server.slow
+            server.progress += (t - server.progress_at_s) / time_s
+        server.progress_at_s = t
+
+
+@woven
+def _plan_next(c: Constants, s: State, stage: int, replica: int, widest: int, due_n: int) -> int:
+    """Plan when the next item ends at a replica with continuous batching; return the new length of the calendar.
+
+    The event planned before, if there is one, is removed: the item ends at another time when more or fewer run.
+    """
+    due, server = s.due[stage], s.replica[replica]
+    first = replica * widest
+    k = due_n - 1
+    while k >= 0 and not first <= due[k].what < first + widest:
+        k -= 1
+    if k >= 0:
+        due_n -= 1
+        while k < due_n:
+            due[k].t_s = due[k + 1].t_s
+            due[k].what = due[k + 1].what
+            k += 1
+    if server.in_service == 0:
+        return due_n
+    soonest, chosen = _INF, first
+    for slot in range(first, first + c.placement[server.placement].concurrency):
+        if s.slot[slot].n > 0 and s.slot[slot].ends_at < soonest:
+            soonest, chosen = s.slot[slot].ends_at, slot
+    each = -(-server.in_service // c.placement[server.placement].engines)
+    time_s = c.mean_s[server.placement, each] * s.stage[stage].slow * server.slow
+    _plan(due, due_n, server.progress_at_s + max(soonest - server.progress, 0.0) * time_s, chosen)
+    return due_n + 1
+
+
+@woven
 def _append(s: State, stage: int, queue: int, item: int, mask: int) -> None:
     """Append an item to a queue of its stage."""
     line = s.queue[np.uint32(queue)]
@@ -737,7 +783,11 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 server, size = s.replica[replica], done.n
                 if server.phase == at.GONE:
                     continue
-                service_s = t - done.start_s
+                service_s, together = t - done.start_s, 1.0
+                if c.placement[server.placement].engines > 0:
+                    _pass(c, s, stage, replica, t)
+                    if service_s > 0.0:
+                        together = (server.running_s - done.running_s) / service_s
                 latency_sum_s = server.latency_sum_s
                 item = done.head
                 for _ in range(size):
@@ -770,13 +820,15 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                     item = visit[place].behind
                 server.latency_sum_s = latency_sum_s
                 server.completed += size
-                server.batches += 1
-                server.busy_s += service_s
+                server.batches += 1 / together
+                server.busy_s += service_s / together
                 server.service_s += service_s * size
                 done.n = 0
                 before = _load(s, replica, queues)
                 server.in_service -= size
                 server.idle += 1
+                if c.placement[server.placement].engines > 0:
+                    due_n = _plan_next(c, s, stage, replica, widest, due_n)
                 if server.phase == at.SERVING:
                     if ranks:
                         placement = server.placement
@@ -842,9 +894,17 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 slot = replica * widest
                 while s.slot[np.uint32(slot)].n > 0:
                     slot += 1
-            service_s = (law.fixed_s + size * law.per_item_s) * s.stage[stage].slow * server.slow
+            service_s = 1.0
             if law.varies == 1:
-                service_s *= gamma(law.shape_d, law.shape_c, law.power, server.drawn, server.started)
+                service_s = gamma(law.shape_d, law.shape_c, law.power, server.drawn, server.started)
+            if law.engines > 0:
+                _pass(c, s, stage, replica, t)
+                slow = s.stage[stage].slow * server.slow
+                server.progress_at_s = max(server.progress_at_s, t) + law.prefill_s * slow / law.engines
+                s.slot[np.uint32(slot)].ends_at = server.progress + service_s
+                s.slot[np.uint32(slot)].running_s = server.running_s
+            else:
+                service_s *= c.mean_s[server.placement, size] * s.stage[stage].slow * server.slow
             server.started += 1
             server.idle -= 1
             server.in_service += size
@@ -856,8 +916,11 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 head = visit[_place(head, mask)].behind
             line.head = head
             line.n -= size
-            _plan(due, due_n, t + service_s, slot)
-            due_n += 1
+            if law.engines > 0:
+                due_n = _plan_next(c, s, stage, replica, widest, due_n)
+            else:
+                _plan(due, due_n, t + service_s, slot)
+                due_n += 1
     s.stage[stage].due_n = due_n
     s.out_n[stage] = out_n
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import optimizer.latency.batching_table as table
-from optimizer.model import Routing
+from optimizer.model import Routing, ServiceLaw
 from optimizer.replay.queues import ServerGroup, serve
 
 Array = NDArray[np.float64]
@@ -106,7 +106,8 @@ def _run(cell: tuple[int, ...], n: int, seed: int) -> tuple[Array, float]:
         servers, every = 1, servers
     arrivals = unit_arrivals(ca, n, every=every, seed=seed) / (rho * servers * gain)
     starts = np.empty(n)
-    group = ServerGroup(replicas=servers, batch=batch, fixed_s=1 - share, per_item_s=share, cv=cv)
+    law = ServiceLaw(fixed_s=1 - share, per_item_s=share, cv=cv)
+    group = ServerGroup(replicas=servers, service=law, batch=batch)
     done = serve(arrivals, np.zeros(n, dtype=np.int64), groups=(group,), routing=routing, seed=seed, starts_s=starts)
     kept = slice(int(_WARM_UP * n), None)
     inside, waits = (done - arrivals)[kept], (starts - arrivals)[kept] > 1e-9

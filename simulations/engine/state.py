@@ -118,13 +118,13 @@ _PLACEMENT = np.dtype(
     [
         ("owner", np.int64),  # the stage
         ("weight", np.float64),  # capacity as a share of the largest at the stage
-        ("batch", np.int64),
-        ("concurrency", np.int64),
+        ("batch", np.int64),  # items that start together at most: 1 with continuous batching
+        ("concurrency", np.int64),  # batches that a replica serves at once
+        ("engines", np.int64),  # of a replica with continuous batching, 0 with dynamic batching
         ("slots", np.int64),  # sessions that it holds, or -1
         ("queue_limit", np.int64),
         ("wait_s", np.float64),
-        ("fixed_s", np.float64),
-        ("per_item_s", np.float64),
+        ("prefill_s", np.float64),
         ("varies", np.int64),
         ("shape_d", np.float64),  # of the gamma distribution: see `draws.gamma_constants`
         ("shape_c", np.float64),
@@ -145,6 +145,7 @@ class Constants(NamedTuple):
     before: Counts  # (S, S) the stages before each, then -1
     ends_below: Counts  # (S, K) whether an end is reached through it
     placement: Records  # (P,)
+    mean_s: Floats  # (P, B) mean service time of each number of items from 0
     start_s: Floats  # (N,) start of each session or request
     session: Records  # (N,); this and the next two are empty for requests
     by_first: Counts  # sessions with chunks, in the order of their first chunk
@@ -164,7 +165,7 @@ _REPLICA = np.dtype(
         ("drawn", np.uint64),  # the seed of its service times
         ("slow", np.float64),  # factor of its service times
         ("completed", np.int64),
-        ("batches", np.int64),
+        ("batches", np.float64),  # with continuous batching an item among n others is an n-th of one
         ("busy_s", np.float64),
         ("service_s", np.float64),
         ("latency_sum_s", np.float64),
@@ -177,6 +178,10 @@ _REPLICA = np.dtype(
         ("empty_s", np.float64),  # since when it has no items
         ("ended_at_s", np.float64),
         ("refused_sessions", np.int64),
+        ("progress", np.float64),  # work done for every item that runs, with continuous batching
+        ("progress_at_s", np.float64),  # up to when; later than now while an item is prefilled
+        ("running_s", np.float64),  # the integral of the items in service
+        ("running_at_s", np.float64),  # up to when
     ]
 )
 _TURN = np.dtype(
@@ -215,7 +220,15 @@ _ITEM = np.dtype(
 _VISIT = np.dtype([("entered_s", np.float64), ("behind", np.int64)])
 _QUEUE = np.dtype([("head", np.int64), ("tail", np.int64), ("n", np.int64), ("armed", np.int64)])
 _SLOT = np.dtype(
-    [("head", np.int64), ("start_s", np.float64), ("n", np.int64), ("next", np.int32), ("replica", np.uint32)]
+    [
+        ("head", np.int64),
+        ("start_s", np.float64),
+        ("n", np.int64),
+        ("next", np.int32),
+        ("replica", np.uint32),
+        ("ends_at", np.float64),  # the progress of its replica at which its item ends, with continuous batching
+        ("running_s", np.float64),  # its replica's when it started
+    ]
 )
 _DUE = np.dtype(
     [("t_s", np.float64), ("what", np.int64)]
@@ -319,9 +332,8 @@ def constants_of(
     ]
     batch = np.array([prior.batch_sizes[-1] for prior in placements], dtype=np.int64)
     concurrency = np.array([prior.concurrency for prior in placements], dtype=np.int64)
-    capacity = np.array(
-        [c * b / prior.service.mean_s(int(b)) for c, b, prior in zip(concurrency, batch, placements, strict=True)]
-    )
+    capacity = np.array([prior.law_rps(prior.batch_sizes[-1]) for prior in placements])
+    running = np.array([prior.continuous for prior in placements])
     sizes = [len(stage.placements) for stage in stages]
     owner = np.repeat(np.arange(len(stages)), sizes)
     largest = np.array([capacity[owner == index].max() for index in range(len(stages))])
@@ -352,13 +364,13 @@ def constants_of(
     placement_records = np.zeros(len(placements), dtype=_PLACEMENT)
     placement_records["owner"] = owner
     placement_records["weight"] = capacity / largest[owner]
-    placement_records["batch"] = batch
-    placement_records["concurrency"] = concurrency
+    placement_records["batch"] = np.where(running, 1, batch)
+    placement_records["concurrency"] = np.where(running, concurrency * batch, concurrency)
+    placement_records["engines"] = np.where(running, concurrency, 0)
     placement_records["slots"] = [-1 if prior.session_slots is None else prior.session_slots for prior in placements]
     placement_records["queue_limit"] = limits
     placement_records["wait_s"] = [prior.batch_wait_s for prior in placements]
-    placement_records["fixed_s"] = [prior.service.fixed_s for prior in placements]
-    placement_records["per_item_s"] = [prior.service.per_item_s for prior in placements]
+    placement_records["prefill_s"] = [prior.service.prefill_s for prior in placements]
     for record, prior in zip(placement_records, placements, strict=True):
         if prior.service.cv > 0:
             record["varies"] = 1
@@ -372,6 +384,7 @@ def constants_of(
         before=before,
         ends_below=below,
         placement=placement_records,
+        mean_s=np.array([[prior.service.mean_s(size) for size in range(batch.max() + 1)] for prior in placements]),
         start_s=np.array(schedule.start_s, dtype=np.float64),  # always float64: another type is compiled again
         session=sessions,
         by_first=by_first[sessions["chunks"][by_first] > 0].astype(np.int64),

@@ -24,8 +24,8 @@ def cheapest_first(scenario: Scenario) -> Scenario:
 
 
 def _per_item(placement: PlacementSpec, price_per_hour: float) -> float:
-    prior, batch = placement.prior, placement.prior.batch_sizes[-1]
-    return price_per_hour / prior.per_instance * prior.service.mean_s(batch) / (prior.concurrency * batch)
+    prior = placement.prior
+    return price_per_hour / prior.per_instance / prior.law_rps(prior.batch_sizes[-1])
 
 
 def _ordered(document: Mapping[str, Any], orders: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -119,8 +119,7 @@ def largest_rate(service_rps: Array, target: float, measure: Callable[[QueueStat
 def service_rates(placement: Placement) -> Array:
     """Return the rates (items/s) at which one replica completes items when it holds 1, 2, …, N of them, shape (N,)."""
     items = np.arange(1, placement.concurrency * placement.batch_sizes[-1] + 1, dtype=np.float64)
-    law = placement.service
-    return items / (law.fixed_s + law.per_item_s * items / placement.concurrency)
+    return np.asarray(items / [placement.service.mean_s(each) for each in items / placement.concurrency])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

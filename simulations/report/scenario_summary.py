@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from controller.core.messages.phrases import duration
+from controller.core.messages.phrases import law_words
 from controller.core.state.spec import PipelineSpec
 from controller.html import Markup, element
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import ServiceLaw
 from simulations.report import formats, scenario_words
 from simulations.report.chart import Band
 from simulations.report.table import table
@@ -68,7 +67,7 @@ def _pipeline(spec: PipelineSpec) -> Markup:
                         placement.pool,
                         f"{placement.prior.min_replicas} to {placement.prior.max_replicas}",
                         str(placement.prior.per_instance),
-                        _service(placement.prior.service),
+                        law_words(placement.prior.service),
                         str(max(placement.prior.batch_sizes)),
                         formats.span(placement.startup_s),
                     )
@@ -79,10 +78,6 @@ def _pipeline(spec: PipelineSpec) -> Markup:
             ),
         ),
     )
-
-
-def _service(law: ServiceLaw) -> str:
-    return duration(law.fixed_s) + (f" + b × {duration(law.per_item_s)}" if law.per_item_s else "")
 
 
 def _pools(scenario: Scenario) -> Markup:

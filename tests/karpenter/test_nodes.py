@@ -9,6 +9,7 @@ from karpenter_lab import NODE_POOL_LABEL, KarpenterOnLab
 from kubernetes import client
 from waiting import until
 
+from optimizer.model import ServiceLaw
 from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.nodes import PoolNodes, pod_resources
 from simulations.lab.host.binaries import Binaries, Karpenter
@@ -23,7 +24,11 @@ LAUNCHED_S, CONSOLIDATED_S = 60.0, 90.0
 POD: dict[str, Any] = {
     "metadata": {
         "name": "encoder",
-        "annotations": {WORKER_ANNOTATION: WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.02).to_json()},
+        "annotations": {
+            WORKER_ANNOTATION: WorkerSpec(
+                pipeline="captions", stage="encoder", service=ServiceLaw(fixed_s=0.02)
+            ).to_json()
+        },
     },
     "spec": {
         "nodeSelector": dict(GPU.node_selector),

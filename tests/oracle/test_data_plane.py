@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from controller.core.state.spec import DemandUnit
-from optimizer.model import Routing
+from optimizer.model import Routing, ServiceLaw
 from simulations.lab.host.processes import free_ports
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
@@ -33,7 +33,8 @@ def ideal_s(worker: WorkerSpec, arrivals_s: Sequence[float]) -> list[float]:
     draw = random.Random(f"{worker.seed}/0")
     free_s, sojourn_s = 0.0, []
     for arrival_s in arrivals_s:
-        service_s = draw.gammavariate(worker.cv**-2, worker.fixed_s * worker.cv**2) if worker.cv else worker.fixed_s
+        cv, mean_s = worker.service.cv, worker.service.fixed_s
+        service_s = draw.gammavariate(cv**-2, mean_s * cv**2) if cv else mean_s
         free_s = max(free_s, arrival_s) + service_s
         sojourn_s.append(free_s - arrival_s)
     return sojourn_s
@@ -101,9 +102,17 @@ async def live(
     ("worker", "schedule", "chunk_s"),
     [
         pytest.param(
-            WorkerSpec(pipeline="oracle", stage="asr", fixed_s=0.010, cv=0.5), poisson(70.0), None, id="M/G/1"
+            WorkerSpec(pipeline="oracle", stage="asr", service=ServiceLaw(fixed_s=0.010, cv=0.5)),
+            poisson(70.0),
+            None,
+            id="M/G/1",
         ),
-        pytest.param(WorkerSpec(pipeline="oracle", stage="asr", fixed_s=0.010), streams(28), 0.4, id="streams/D/1"),
+        pytest.param(
+            WorkerSpec(pipeline="oracle", stage="asr", service=ServiceLaw(fixed_s=0.010)),
+            streams(28),
+            0.4,
+            id="streams/D/1",
+        ),
     ],
 )
 def test_median_and_p95_through_the_ingress_are_within_3_percent_and_2_ms(

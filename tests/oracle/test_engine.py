@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import simpy
 from engine_specs import a_pipeline, a_placement, a_stage, an_engine, poisson, requests
-from event_simulation import arrivals, simulate
+from event_simulation import arrivals, simulate, simulate_continuous
 
-from optimizer.model import Routing
+from optimizer.model import Batching, Routing, ServiceLaw
 from simulations.engine.pipeline_engine import Conditions
 from simulations.engine.self_checks import self_checks
 from simulations.results.scoring import ranked
@@ -69,6 +69,40 @@ def test_a_tandem_of_two_stages_takes_as_long_as_in_an_independent_simulation(
     assert score.served == ITEMS
     assert engine.ingress().latency_sum_s / ITEMS == pytest.approx(spent.mean(), rel=0.03)
     assert score.p95_s == pytest.approx(np.percentile(spent, 95), rel=0.03)
+
+
+@pytest.mark.parametrize("routing", [Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM])
+@pytest.mark.parametrize("prefill_s", [0.0, 0.05])
+def test_servers_that_batch_continuously_take_as_long_as_in_an_independent_simulation(
+    routing: Routing, prefill_s: float
+) -> None:
+    law = ServiceLaw(fixed_s=1.0, per_item_s=0.1, floor_s=1.3, prefill_s=prefill_s, cv=0.5)
+    times_s = arrivals(0.8 * 3 * law.rate_rps(6), 1.0, 20_000, 3)
+    placement = a_placement(service=law, batching=Batching.CONTINUOUS, batch_sizes=(6,))
+    duration_s = float(times_s[-1]) + 200.0
+    engine = an_engine(
+        a_pipeline(a_stage("lm", placement, routing=routing, queue_limit=10_000), sla_s=1e4),
+        requests(times_s),
+        {("lm", "cpu"): 3},
+        duration_s=duration_s,
+    )
+    for step in range(1, 50):
+        engine.advance(step / 49 * duration_s)
+
+    score = engine.tally().score()
+    assert score.served == len(times_s)
+    steps_s = np.array([law.mean_s(running) for running in range(7)])
+    spent = simulate_continuous(
+        times_s, replicas=3, limit=6, time_s=steps_s, prefill_s=prefill_s, cv=0.5, routing=routing, seed=1
+    )
+    assert engine.ingress().latency_sum_s / len(spent) == pytest.approx(spent.mean(), rel=0.04)
+    assert score.p95_s == pytest.approx(np.percentile(spent, 95), rel=0.05)
+    # What the servers export: the law can be read from it (work conserved, batches and items counted alike).
+    replicas = engine._state.replica[:3]
+    each = replicas["completed"].sum() / replicas["batches"].sum()
+    assert replicas["busy_s"].sum() / replicas["batches"].sum() == pytest.approx(
+        law.mean_s(each) + each * prefill_s, rel=0.05
+    )
 
 
 def test_sticky_streams_are_periodic_single_servers() -> None:

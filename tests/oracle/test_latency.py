@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 from event_simulation import arrivals, periodic, simulate
+from laws import with_law
 from problems import on
 
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
@@ -84,7 +85,7 @@ def test_stage_by_stage_is_event_by_event(routing: Routing, batch_wait_s: float,
         "per_item_s": 0.3,
     }
     spent = simulate(times, replicas=6, routing=routing, seed=1, **stage)  # type: ignore[arg-type]
-    group = ServerGroup(replicas=6, **stage)  # type: ignore[arg-type]
+    group = ServerGroup(replicas=6, **with_law(**stage))
     done = serve(times, np.zeros(len(times), dtype=np.int64), groups=(group,), routing=routing, seed=1)
     assert done - times == pytest.approx(spent)
 

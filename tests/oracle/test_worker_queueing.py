@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
+from laws import with_law
 
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, Status
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.quiet
 
 
 def spec(**values: float) -> WorkerSpec:
-    return WorkerSpec(pipeline="oracle", stage="s", queue_limit=10_000, **values)  # type: ignore[arg-type]
+    return WorkerSpec(pipeline="oracle", stage="s", queue_limit=10_000, **with_law(**values))
 
 
 def poisson_s(rate_rps: float, count: int, seed: int) -> list[float]:
@@ -39,8 +40,10 @@ def simulated_s(worker: WorkerSpec, arrivals_s: Sequence[float]) -> list[float]:
         last = first + 1
         while last < len(arrivals_s) and last - first < worker.batch_max and arrivals_s[last] <= start_s:
             last += 1
-        mean_s = worker.fixed_s + (last - first) * worker.per_item_s
-        end_s = start_s + (draw.gammavariate(worker.cv**-2, mean_s * worker.cv**2) if worker.cv else mean_s)
+        mean_s = worker.service.mean_s(last - first)
+        end_s = start_s + (
+            draw.gammavariate(worker.service.cv**-2, mean_s * worker.service.cv**2) if worker.service.cv else mean_s
+        )
         heapq.heappush(free_s, end_s)
         sojourn_s += [end_s - arrival_s for arrival_s in arrivals_s[first:last]]
         first = last

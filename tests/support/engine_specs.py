@@ -27,8 +27,8 @@ from simulations.scenario.schedule import Schedule
 def a_placement(
     pool: str = "cpu", *, fixed_s: float = 0.01, per_item_s: float = 0.0, cv: float = 0.0, **limits: Any
 ) -> Placement:
-    law = ServiceLaw(fixed_s=fixed_s, per_item_s=per_item_s, cv=cv)
-    return Placement(pool=PoolName(pool), service=law, max_replicas=100, **limits)
+    law = {"service": ServiceLaw(fixed_s=fixed_s, per_item_s=per_item_s, cv=cv)}
+    return Placement(pool=PoolName(pool), max_replicas=100, **{**law, **limits})
 
 
 def a_stage(

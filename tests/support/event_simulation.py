@@ -149,3 +149,118 @@ def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_ite
                 spent[head[q]] = ends[k] - times[head[q]]
                 head[q] = after[head[q]]
             length[q] -= size[k]
+
+
+def simulate_continuous(
+    times_s: Array,
+    *,
+    replicas: int,
+    limit: int,
+    time_s: Array,
+    prefill_s: float = 0.0,
+    cv: float = 0.0,
+    routing: Routing,
+    seed: int,
+) -> Array:
+    """Return the time in the stage of each item at servers that batch continuously.
+
+    `time_s` (limit + 1,) is the time of a mean item by how many run. Each event moves the work left of every item.
+    """
+    rng = np.random.Generator(np.random.PCG64([seed, 4]))
+    n = len(times_s)
+    match routing:
+        case Routing.RANDOM | Routing.STICKY:
+            target = rng.integers(0, replicas, n)
+        case Routing.ROUND_ROBIN:
+            target = np.arange(n) % replicas
+        case _:
+            target = np.full(n, -1)
+    work = np.ones(n) if cv == 0 else rng.gamma(1 / cv**2, cv**2, n)
+    return np.asarray(_share(times_s, target.astype(np.int64), replicas, limit, time_s, prefill_s, work))
+
+
+@numba.njit(cache=True)
+def _share(times, target, replicas, limit, time_s, prefill_s, work):  # type: ignore[no-untyped-def]
+    n = len(times)
+    left, state = work.copy(), np.zeros(n, np.int64)  # 0 not there, 1 waits, 2 is prefilled, 3 runs, 4 is done
+    home, prefill = target.copy(), np.full(n, prefill_s)
+    spent, credit = np.zeros(n), np.zeros(replicas)
+    members = np.full((replicas, n), -1)
+    inside, oldest, arrived, now = np.zeros(replicas, np.int64), np.zeros(replicas, np.int64), 0, 0.0
+    while True:
+        # When does something happen? Of each replica, the end of a prefill, or else the end of an item that runs.
+        soonest, what, where = np.inf, -1, -1
+        for r in range(replicas):
+            running, first = 0, -1
+            for k in range(oldest[r], inside[r]):
+                item = members[r, k]
+                if state[item] == 2 and first < 0:
+                    first = item
+                running += state[item] == 2 or state[item] == 3
+            if first >= 0:
+                if now + prefill[first] < soonest:
+                    soonest, what, where = now + prefill[first], first, r
+                continue
+            for k in range(oldest[r], inside[r]):
+                item = members[r, k]
+                if state[item] == 3 and now + left[item] * time_s[running] < soonest:
+                    soonest, what, where = now + left[item] * time_s[running], item, r
+        arrives = arrived < n and times[arrived] <= soonest
+        if not arrives and what < 0:
+            return spent
+        then = times[arrived] if arrives else soonest
+        for r in range(replicas):  # move everything to `then`
+            running, first = 0, -1
+            for k in range(oldest[r], inside[r]):
+                item = members[r, k]
+                if state[item] == 2 and first < 0:
+                    first = item
+                running += state[item] == 2 or state[item] == 3
+            if first >= 0:
+                prefill[first] -= then - now
+                continue
+            for k in range(oldest[r], inside[r]):
+                item = members[r, k]
+                if state[item] == 3:
+                    left[item] -= (then - now) / time_s[running]
+        now = then
+        if arrives:
+            r = target[arrived]
+            if r < 0:
+                least, tied = np.iinfo(np.int64).max, 0
+                for q in range(replicas):
+                    load = 0
+                    for k in range(oldest[q], inside[q]):
+                        load += state[members[q, k]] in (1, 2, 3)
+                    least = min(least, load)
+                for q in range(replicas):
+                    load = 0
+                    for k in range(oldest[q], inside[q]):
+                        load += state[members[q, k]] in (1, 2, 3)
+                    if load == least:
+                        tied += 1
+                        credit[q] += 1
+                        if r < 0 or credit[q] > credit[r]:
+                            r = q
+                credit[r] -= tied
+            home[arrived] = r
+            members[r, inside[r]] = arrived
+            inside[r] += 1
+            state[arrived] = 1
+            arrived += 1
+            where = r
+        elif state[what] == 2:
+            state[what] = 3
+        else:
+            state[what] = 4
+            spent[what] = now - times[what]
+            while oldest[where] < inside[where] and state[members[where, oldest[where]]] == 4:
+                oldest[where] += 1
+        running = 0
+        for k in range(oldest[where], inside[where]):
+            running += state[members[where, k]] in (2, 3)
+        for k in range(oldest[where], inside[where]):
+            item = members[where, k]
+            if state[item] == 1 and running < limit:
+                state[item] = 2 if prefill_s > 0 else 3
+                running += 1

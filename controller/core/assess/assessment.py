@@ -17,7 +17,7 @@ from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissin
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, StageKey
 from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
 from profiler.profile import profile_pipeline
-from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Quantity
+from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Answer, Quantity
 from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, SharedInput, StageInput, rounded_up
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
@@ -304,6 +304,7 @@ def _profiler_input(
                 pass_ratio=stage.pass_ratio,
                 routing=stage.routing,
                 window_s=stage.metrics_window_s,
+                first_answer=stage.metrics_answer is Answer.FIRST,
                 settled=settled(stage, stages_moved_at_s, now_s),
                 shared=_shared_with(shared.get(stage.shared_from or (spec.key, stage.name)), spec.key),
                 placements=tuple(

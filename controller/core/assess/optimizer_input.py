@@ -10,6 +10,7 @@ from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
 from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, PoolName, ServiceLaw, Sla, Stage
 from profiler.correction import left_to_stages_s
+from profiler.samples import Answer
 from profiler.stages import PipelineProfile, PlacementProfile, StageProfile, to_grain
 
 UNMEASURED = ServiceLaw(fixed_s=1e-6)
@@ -147,6 +148,7 @@ def _stage(
         pass_ratio=spec.pass_ratio if profile is None else min(MOST_PASSED, to_grain(profile.pass_ratio)),
         routing=spec.routing,
         latency_factor=1.0 if profile is None else to_grain(profile.latency_factor),
+        first_answer=spec.metrics_answer is Answer.FIRST,
     )
 
 
@@ -184,7 +186,7 @@ def _laws(
     if len(own) == len(spec.placements):
         return own
     limits = {placement.pool: placement.prior.batch_sizes[-1] for placement in spec.placements}
-    slowest = max(own, key=lambda pool: own[pool].mean_s(limits[pool]) / limits[pool], default=None)
+    slowest = min(own, key=lambda pool: own[pool].rate_rps(limits[pool]), default=None)
     other = UNMEASURED if slowest is None else own[slowest]
     return {placement.pool: own.get(placement.pool, other) for placement in spec.placements}
 
@@ -194,8 +196,7 @@ def _law(spec: PlacementSpec, measured: PlacementProfile | None) -> ServiceLaw:
         return spec.prior.service
     if spec.declared.service:
         return spec.prior.service.scaled(to_grain(measured.service_factor))
-    law = measured.service
-    return ServiceLaw(fixed_s=to_grain(law.fixed_s), per_item_s=to_grain(law.per_item_s), cv=to_grain(law.cv))
+    return measured.service.rounded(to_grain)
 
 
 def _placement(

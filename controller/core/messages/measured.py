@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from controller.core.messages.phrases import count_of, duration, number, timestamp
+from controller.core.messages.phrases import count_of, duration, law_words, number, timestamp
 from controller.core.state.decision import PipelineDecision
 from controller.core.state.spec import PlacementSpec
-from optimizer.model import ServiceLaw, StageName
+from optimizer.model import StageName
 from profiler.correction import left_to_stages_s
 from profiler.law import ENOUGH_WEIGHT, KNOWN, LEAST_WEIGHT
 from profiler.samples import DeviceQuantity, Quantity
@@ -67,7 +67,7 @@ def _placement_words(
     where = f"{stage.name} on {profile.pool}"
     corrected = abs(profile.service_factor - 1) >= _NOTABLE
     if corrected and profile.measured:
-        law = _law_words(profile.service)
+        law = law_words(profile.service)
         yield f"{where}: measured {number(profile.service_factor)} × the declared service time: {law}"
     elif corrected:
         factor = number(profile.service_factor)
@@ -91,17 +91,12 @@ def _undeclared_law(profile: PlacementProfile, *, fallback: bool) -> str:
     if times is None or error is None:
         words = "service time not declared and not measured yet"
         return f"{words}; a fallback only, until a replica there has been measured" if fallback else words
-    law = f"{_law_words(profile.service)} (± {error:.0%})"
+    law = f"{law_words(profile.service)} (± {error:.0%})"
     if profile.known:
         return f"{law}, measured; not declared"
     needed = LEAST_WEIGHT if error <= KNOWN else ENOUGH_WEIGHT
     precise = "" if error <= KNOWN else f", or an error of at most {KNOWN:.0%}"
     return f"{law}, being measured; not declared; needs {needed:g} measurements{precise}; has {number(times.weight)}"
-
-
-def _law_words(law: ServiceLaw) -> str:
-    fixed, each = duration(law.fixed_s), duration(law.per_item_s)
-    return fixed if law.per_item_s <= 0 else f"{fixed} + {each} per item"
 
 
 def _feedback_words(decision: PipelineDecision, stage: StageName) -> Iterator[str]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
+from optimizer.model import ServiceLaw
 from optimizer.plan import Limit, LimitKind, PlacementStep, Step
 from profiler.samples import Absence, Reading
 
@@ -67,6 +68,18 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{number(seconds * 1000)} ms" if seconds < 1 else f"{number(seconds)} s"
+
+
+def law_words(law: ServiceLaw) -> str:
+    """Return a service law as text, such as `12 ms + 4 ms per item`."""
+    if law.points:
+        words = "batches of " + ", ".join(f"{size}: {duration(time_s)}" for size, time_s in law.points)
+    else:
+        line = [duration(law.fixed_s)] if law.fixed_s > 0 or law.per_item_s <= 0 else []
+        words = " + ".join([*line, *([f"{duration(law.per_item_s)} per item"] if law.per_item_s > 0 else [])])
+        if law.floor_s > 0:
+            words = f"{words}, at least {duration(law.floor_s)}"
+    return f"{words}, and {duration(law.prefill_s)} of prefill" if law.prefill_s > 0 else words
 
 
 def timestamp(seconds: float) -> str:

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec
@@ -18,7 +18,8 @@ from profiler.stages import Learned
 class LearnedPlacement:
     """What is known of a placement: service law, start-up time in seconds and session slots per replica.
 
-    The service law is as in `ServiceLaw`. `relative_error` is its error bar, as a share of the service time. A value
+    The service law is that of `ServiceLaw`, field by field.
+    `relative_error` is its error bar, as a share of the service time. A value
     that is None is not known.
     """
 
@@ -28,10 +29,18 @@ class LearnedPlacement:
     startup_s: float | None
     session_slots: int | None
     relative_error: float | None
+    floor_s: float = 0.0
+    points: tuple[tuple[int, float], ...] = ()
+    prefill_s: float = 0.0
+
+    @property
+    def law(self) -> ServiceLaw:
+        """Return the service law."""
+        return ServiceLaw(**{field.name: getattr(self, field.name) for field in fields(ServiceLaw)})
 
     def __post_init__(self) -> None:
         """Refuse values that nothing can have measured: the file may have been edited."""
-        ServiceLaw(fixed_s=self.fixed_s, per_item_s=self.per_item_s, cv=self.cv)
+        assert self.law
         for name, value in (("startup_s", self.startup_s), ("relative_error", self.relative_error)):
             require(value is None or (math.isfinite(value) and value >= 0), name, value, "must be finite and ≥ 0")
         slots = self.session_slots
@@ -60,9 +69,7 @@ def learned_placements(spec: PipelineSpec, learned: Learned) -> dict[PlacementKe
         if cv is None:
             continue
         known[key] = LearnedPlacement(
-            fixed_s=law.fixed_s,
-            per_item_s=law.per_item_s,
-            cv=cv,
+            **{**asdict(law), "cv": cv},
             startup_s=placement.startup_s if declared.startup else learned.startups_s.get(key),
             session_slots=prior.session_slots if declared.memory else learned.session_slots.get(key),
             relative_error=error,
@@ -132,7 +139,7 @@ def _completed(placement: PlacementSpec, learned: LearnedPlacement | None) -> Pl
     declared, prior = placement.declared, placement.prior
     law = prior.service
     if not declared.service:
-        law = ServiceLaw(fixed_s=learned.fixed_s, per_item_s=learned.per_item_s, cv=learned.cv)
+        law = learned.law
     elif not declared.cv:
         law = replace(law, cv=learned.cv)
     slots = prior.session_slots if declared.memory else learned.session_slots

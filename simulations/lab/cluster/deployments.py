@@ -80,9 +80,8 @@ def worker_spec(
     return WorkerSpec(
         pipeline=pipeline.name,
         stage=str(stage.name),
-        fixed_s=prior.service.fixed_s,
-        per_item_s=prior.service.per_item_s,
-        cv=prior.service.cv,
+        service=prior.service,
+        batching=prior.batching,
         batch_max=prior.batch_sizes[-1],
         batch_wait_s=prior.batch_wait_s,
         concurrency=prior.concurrency,

@@ -28,7 +28,7 @@ from aiohttp import web
 
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
-from simulations.lab.pods.worker import StageWorker, WorkerSpec
+from simulations.lab.pods.worker import StageWorker, WorkerSpec, worker_of
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
@@ -160,7 +160,7 @@ class Agent:
 
     async def _run_worker(self, pod: "_Pod", spec: WorkerSpec) -> None:
         self._ordinal += 1
-        worker = StageWorker(spec, next(self._addresses), self._timers, ordinal=self._ordinal)
+        worker = worker_of(spec, next(self._addresses), self._timers, ordinal=self._ordinal)
         worker.slow_factor = self._slow_factors.get((pod.namespace, spec.pipeline, spec.stage), 1.0)
         pod.worker = worker
         try:

@@ -124,8 +124,21 @@ class Exposition(ABC):
         self._refused_sessions += 1
 
     @abstractmethod
-    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
-        """Record a batch that finished at `now_s`: the wait of each item and the service time of the batch, in s."""
+    def served(
+        self,
+        now_s: float,
+        waits_s: Sequence[float],
+        service_s: float,
+        *,
+        together: float = 1.0,
+        first_s: float | None = None,
+    ) -> None:
+        """Record a batch that finished at `now_s`: the wait of each item and the service time of the batch, in s.
+
+        With continuous batching it is one item, which ran among `together` items on average: it counts as that part of
+        a batch, so that the busy time is that in which any item runs. `first_s` is the time to the first part of its
+        answer, in s; None where the worker's share of the service time says it.
+        """
 
     @abstractmethod
     def render(self, now_s: float, gauges: Gauges) -> str:
@@ -145,8 +158,8 @@ class GenericExposition(Exposition):
 
     def __init__(self, pipeline: str, stage: str, server: ModelServer) -> None:
         super().__init__(pipeline, stage, server)
-        self._arrivals = self._items = self._batches = 0
-        self._busy_s = 0.0
+        self._arrivals = self._items = 0
+        self._batches = self._busy_s = 0.0
         self._latency = Histogram(WORKER_LATENCY_S)
         self._queue_wait = Histogram(WORKER_LATENCY_S)
         self._batch_size = Histogram(_STAGE_BATCH)
@@ -156,11 +169,19 @@ class GenericExposition(Exposition):
         self._arrivals += 1
 
     @override
-    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+    def served(
+        self,
+        now_s: float,
+        waits_s: Sequence[float],
+        service_s: float,
+        *,
+        together: float = 1.0,
+        first_s: float | None = None,
+    ) -> None:
         self._items += len(waits_s)
-        self._batches += 1
-        self._busy_s += service_s
-        self._batch_size.observe(len(waits_s))
+        self._batches += 1 / together
+        self._busy_s += service_s / together
+        self._batch_size.observe(len(waits_s) * together)
         for wait_s in waits_s:
             self._queue_wait.observe(wait_s)
             self._latency.observe(wait_s + service_s)
@@ -193,7 +214,8 @@ class TritonExposition(Exposition):
 
     def __init__(self, pipeline: str, stage: str, server: ModelServer) -> None:
         super().__init__(pipeline, stage, server)
-        self._success = self._failure = self._executions = 0
+        self._success = self._failure = 0
+        self._executions = 0.0
         self._queue_s = self._compute_s = 0.0
         self._recent: deque[tuple[float, float]] = deque(maxlen=_TRITON_SUMMARY_SAMPLES)
 
@@ -202,9 +224,17 @@ class TritonExposition(Exposition):
         self._failure += refused
 
     @override
-    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+    def served(
+        self,
+        now_s: float,
+        waits_s: Sequence[float],
+        service_s: float,
+        *,
+        together: float = 1.0,
+        first_s: float | None = None,
+    ) -> None:
         self._success += len(waits_s)
-        self._executions += 1
+        self._executions += 1 / together
         self._queue_s += sum(waits_s)
         self._compute_s += service_s * len(waits_s)
         self._recent.extend((now_s, wait_s + service_s) for wait_s in waits_s)
@@ -262,6 +292,7 @@ class VllmExposition(Exposition):
         self._queue_wait = Histogram(VLLM_REQUEST_S)
         self._inference = Histogram(VLLM_REQUEST_S)
         self._first_token = Histogram(VLLM_FIRST_TOKEN_S)
+        self._prefill = Histogram(VLLM_REQUEST_S)
         self._iteration_tokens = Histogram(_VLLM_ITERATION_TOKENS)
 
     @override
@@ -269,14 +300,24 @@ class VllmExposition(Exposition):
         """Do nothing: vLLM counts a request at its end, and has no counter for refused requests."""
 
     @override
-    def served(self, now_s: float, waits_s: Sequence[float], service_s: float) -> None:
+    def served(
+        self,
+        now_s: float,
+        waits_s: Sequence[float],
+        service_s: float,
+        *,
+        together: float = 1.0,
+        first_s: float | None = None,
+    ) -> None:
         self._success += len(waits_s)
         self._iteration_tokens.observe(len(waits_s))
         for wait_s in waits_s:
             self._queue_wait.observe(wait_s)
             self._inference.observe(service_s)
             self._latency.observe(wait_s + service_s)
-            self._first_token.observe(wait_s + self._first_token_share * service_s)
+            first_token_s = wait_s + self._first_token_share * service_s if first_s is None else first_s
+            self._first_token.observe(first_token_s)
+            self._prefill.observe(first_token_s - wait_s)
 
     @override
     def render(self, now_s: float, gauges: Gauges) -> str:
@@ -303,6 +344,7 @@ class VllmExposition(Exposition):
             _histogram("vllm:e2e_request_latency_seconds", models, self._latency),
             _histogram("vllm:request_queue_time_seconds", models, self._queue_wait),
             _histogram("vllm:request_inference_time_seconds", models, self._inference),
+            _histogram("vllm:request_prefill_time_seconds", models, self._prefill),
             self._sessions(gauges),
         )
 

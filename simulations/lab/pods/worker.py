@@ -1,4 +1,4 @@
-"""One replica of a stage: a bounded queue, dynamic batching, drawn service times and session slots, on real sockets."""
+"""One replica of a stage: a bounded queue, batching, drawn service times and session slots, on real sockets."""
 
 import asyncio
 import heapq
@@ -13,9 +13,12 @@ from enum import IntEnum
 from typing import Self
 
 from aiohttp import web
+from typing_extensions import override
 
+from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timer, Timers
 from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, ServerConnection, Status
+from simulations.lab.pods.engine import Engine
 from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, ModelServer
 
 ITEM_PORT = 7000
@@ -29,9 +32,10 @@ _HANDOVER_S = 0.5
 class WorkerSpec:
     """The specification of a stage worker, one replica of a stage, as in its pod's annotation.
 
-    A batch of b items takes `fixed_s + b * per_item_s` on average, gamma distributed with coefficient of variation `cv`
-    (0: constant). At most `concurrency` batches are served at once, and at most `queue_limit` items wait. A batch that
-    may start at once starts with `batch_max` items, or when its first item has waited for `batch_wait_s`.
+    Batches take the times of `service`, gamma distributed (a cv of 0: constant). At most `concurrency` batches are
+    served at once, and at most `queue_limit` items wait. A batch that may start at once starts with `batch_max` items,
+    or when its first item has waited for `batch_wait_s`. With `batching` Continuous the worker has `concurrency`
+    engines, each of which runs up to `batch_max` items.
 
     `speed_spread` is the coefficient of variation of the mean service times of replicas; see `of_replica`.
 
@@ -42,9 +46,8 @@ class WorkerSpec:
 
     pipeline: str
     stage: str
-    fixed_s: float
-    per_item_s: float = 0.0
-    cv: float = 0.0
+    service: ServiceLaw
+    batching: Batching = Batching.DYNAMIC
     batch_max: int = 1
     batch_wait_s: float = 0.0
     concurrency: int = 1
@@ -63,15 +66,12 @@ class WorkerSpec:
         Raises:
             ValueError: a field is outside its range; the message names the first one.
         """
-        lengths = ("fixed_s", "per_item_s", "batch_wait_s", "session_idle_s", "startup_s", "drain_s")
-        for name in (*lengths, "cv", "speed_spread"):
+        for name in ("batch_wait_s", "session_idle_s", "startup_s", "drain_s", "speed_spread"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ValueError(f"{name}: {getattr(self, name)!r}, must be a finite number, at least 0")
         for name in ("batch_max", "concurrency", "queue_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)!r}, must be at least 1")
-        if self.fixed_s + self.per_item_s == 0:
-            raise ValueError("fixed_s: 0.0, must be above 0 when per_item_s is 0")
         if self.session_slots is not None and self.session_slots < 1:
             raise ValueError(f"session_slots: {self.session_slots!r}, must be at least 1, or absent")
 
@@ -86,11 +86,11 @@ class WorkerSpec:
         variance = math.log1p(self.speed_spread**2)
         drawn = random.Random(f"{self.seed}/{ordinal}/speed").gauss(-variance / 2, math.sqrt(variance))
         factor = math.exp(drawn)
-        return replace(self, fixed_s=self.fixed_s * factor, per_item_s=self.per_item_s * factor)
+        return replace(self, service=self.service.scaled(factor))
 
     def to_json(self) -> str:
         """Return the specification as JSON, which `from_json` reads."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps({**asdict(self), "batching": self.batching.value}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -101,11 +101,15 @@ class WorkerSpec:
         """
         try:
             fields = json.loads(text)
-            server = fields.pop("server", {})
+            server, service = fields.pop("server", {}), fields.pop("service")
+            points = tuple((size, time_s) for size, time_s in service.get("points", ()))
             return cls(
-                **fields, server=ModelServer(**{**server, "other_models": tuple(server.get("other_models", ()))})
+                **fields,
+                batching=Batching(fields.pop("batching", Batching.DYNAMIC.value)),
+                service=ServiceLaw(**{**service, "points": points}),
+                server=ModelServer(**{**server, "other_models": tuple(server.get("other_models", ()))}),
             )
-        except (AttributeError, TypeError, json.JSONDecodeError) as error:
+        except (AttributeError, TypeError, KeyError, json.JSONDecodeError) as error:
             raise ValueError(f"worker specification: {error}") from None
 
 
@@ -210,7 +214,7 @@ class _Sockets:
 
 
 class StageWorker:
-    """Serves items on `host`:7000 and metrics on `host`:7001, from `start` until the end of `drain` or `abort`.
+    """Serves batches on `host`:7000 and metrics on `host`:7001, from `start` until the end of `drain` or `abort`.
 
     A batch counts as started when it was due, even if the timer fired late: late timers do not reduce the capacity.
     `slow_factor` multiplies the service times of batches that start from now on.
@@ -343,9 +347,11 @@ class StageWorker:
             self._timers.call_at(start_s + service_s, self._finisher(batch, start_s, service_s))
 
     def _draw_s(self, items: int) -> float:
-        spec = self.spec
-        mean_s = (spec.fixed_s + items * spec.per_item_s) * self.slow_factor
-        return mean_s if spec.cv == 0 else self._random.gammavariate(spec.cv**-2, mean_s * spec.cv**2)
+        return self._varied(self.spec.service.mean_s(items) * self.slow_factor)
+
+    def _varied(self, mean: float) -> float:
+        cv = self.spec.service.cv
+        return mean if cv == 0 else self._random.gammavariate(cv**-2, mean * cv**2)
 
     def _finisher(self, batch: Sequence[_Item], start_s: float, service_s: float) -> Callable[[], None]:
         def finish() -> None:
@@ -386,3 +392,67 @@ class StageWorker:
             return web.Response(status=404)
         text = self._exposition.render(time.monotonic(), self.gauges())
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
+
+
+class ContinuousWorker(StageWorker):
+    """A worker whose engines batch continuously; an item joins the engine with the fewest.
+
+    What is due happens at its time, even if the timer fired late. `slow_factor` holds for the items that run, too.
+    """
+
+    def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
+        """Create a worker as `StageWorker` does."""
+        super().__init__(spec, host, timers, ordinal=ordinal)
+        law = self.spec.service
+        self._engines: list[Engine[_Item]] = [
+            Engine(
+                spec.batch_max,
+                lambda running: law.mean_s(running) * self.slow_factor,
+                lambda: law.prefill_s * self.slow_factor,
+            )
+            for _ in range(spec.concurrency)
+        ]
+        self._freed_s = 0.0
+
+    @override
+    def _dispatch(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        now_s = time.monotonic()
+        while True:
+            ends = [(end_s, k) for k, engine in enumerate(self._engines) if (end_s := engine.next_end_s()) is not None]
+            end_s, ending = min(ends, default=(math.inf, 0))
+            joining = min(self._engines, key=len)
+            if self._queue and not joining.full and self._queue[0].arrived_s <= end_s:
+                item = self._queue.popleft()
+                self._in_service += 1
+                joining.join(item, self._varied(1.0), max(item.arrived_s, self._freed_s))
+            elif end_s <= now_s:
+                self._freed_s = end_s  # who waited for the place joins then
+                self._end(self._engines[ending], now_s, end_s)
+            else:
+                break
+        if end_s < math.inf:
+            self._wake = self._timers.call_at(end_s, self._dispatch)
+
+    def _end(self, engine: Engine[_Item], now_s: float, end_s: float) -> None:
+        if self._phase is Phase.CLOSED:
+            engine.end(end_s)
+            return
+        run, together = engine.end(end_s)
+        item = run.item
+        self._in_service -= 1
+        self.counts.served += 1
+        item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
+        self._slots.single -= item.holds_slot
+        first_s = run.prefilled_s - item.arrived_s if self.spec.service.prefill_s else None
+        wait_s = run.joined_s - item.arrived_s
+        self._exposition.served(now_s, [wait_s], end_s - run.joined_s, together=together, first_s=first_s)
+        self._progress.set()
+
+
+def worker_of(spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> StageWorker:
+    """Return the worker that batches as `spec` says; the arguments are those of `StageWorker`."""
+    kind = ContinuousWorker if spec.batching is Batching.CONTINUOUS else StageWorker
+    return kind(spec, host, timers, ordinal=ordinal)

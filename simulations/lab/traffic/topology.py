@@ -122,7 +122,7 @@ def _stage_topology(stage: StageSpec) -> StageTopology:
             PlacementTopology(
                 pool=str(placement.pool),
                 selector={"app": placement.target.name},
-                weight=prior.concurrency * batch / prior.service.mean_s(batch),
+                weight=prior.law_rps(batch),
                 limit=prior.concurrency * batch,
             )
         )

@@ -51,9 +51,7 @@ class Replica:
         self.spec = WorkerSpec(
             pipeline="captions",
             stage=preset,
-            fixed_s=LAW.fixed_s,
-            per_item_s=LAW.per_item_s,
-            cv=LAW.cv,
+            service=LAW,
             batch_max=BATCH_MAX,
             session_slots=SLOTS,
             server=ModelServer(preset=preset),

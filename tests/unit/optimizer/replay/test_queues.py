@@ -3,8 +3,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from laws import with_law
 
-from optimizer.model import Routing
+from optimizer.model import Routing, ServiceLaw
 from optimizer.replay import queues
 from optimizer.replay.queues import ServerGroup, serve
 
@@ -15,7 +16,9 @@ def alike(
     arrivals: np.ndarray, sessions: np.ndarray, *, servers: int, routing: Routing, seed: int, **group: Any
 ) -> np.ndarray:
     """Serve on `servers` equal replicas."""
-    return serve(arrivals, sessions, groups=(ServerGroup(replicas=servers, **group),), routing=routing, seed=seed)
+    return serve(
+        arrivals, sessions, groups=(ServerGroup(replicas=servers, **with_law(**group)),), routing=routing, seed=seed
+    )
 
 
 def poisson(rate_rps: float, n: int = N, seed: int = 1) -> np.ndarray:
@@ -62,7 +65,9 @@ def test_a_batch_waits_until_it_is_full_or_its_oldest_waited_long_enough(routing
 @pytest.mark.parametrize("batch_wait_s", [0.0, 0.7])
 def test_one_replica_is_the_same_whatever_the_routing(batch_wait_s: float) -> None:
     arrivals = poisson(6.0)
-    stage = ServerGroup(replicas=1, concurrency=3, batch=4, batch_wait_s=batch_wait_s, fixed_s=1.0, per_item_s=0.1)
+    stage = ServerGroup(
+        replicas=1, concurrency=3, batch=4, batch_wait_s=batch_wait_s, service=ServiceLaw(fixed_s=1.0, per_item_s=0.1)
+    )
     kept = [serve(arrivals, streams(), groups=(stage,), routing=routing, seed=1) for routing in Routing]
     assert all(np.array_equal(kept[0], other) for other in kept[1:])
 
@@ -92,7 +97,10 @@ def test_looking_beats_turns_and_turns_beat_chance() -> None:
 
 @pytest.mark.parametrize("routing", [r for r in Routing if r is not Routing.PULL])
 def test_unequal_groups_get_work_in_proportion_to_their_capacity(routing: Routing) -> None:
-    fast, slow = ServerGroup(replicas=2, fixed_s=1.0), ServerGroup(replicas=3, fixed_s=4.0)
+    fast, slow = (
+        ServerGroup(replicas=2, service=ServiceLaw(fixed_s=1.0)),
+        ServerGroup(replicas=3, service=ServiceLaw(fixed_s=4.0)),
+    )
     arrivals = poisson(0.4 * (2 + 3 / 4))
     sessions = streams(count=40_000)
     inside = serve(arrivals, sessions, groups=(fast, slow), routing=routing, seed=5) - arrivals
@@ -119,7 +127,10 @@ def test_nothing_arrives_nothing_leaves() -> None:
 @pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED])
 def test_luck_does_not_depend_on_what_was_asked_before(routing: Routing) -> None:
     arrivals = poisson(6.0)  # more than the draws that are kept
-    slow, quick = ServerGroup(replicas=2, fixed_s=0.4, cv=0.5), ServerGroup(replicas=3, fixed_s=0.2, cv=0.9)
+    slow, quick = (
+        ServerGroup(replicas=2, service=ServiceLaw(fixed_s=0.4, cv=0.5)),
+        ServerGroup(replicas=3, service=ServiceLaw(fixed_s=0.2, cv=0.9)),
+    )
     groups = (slow, replace(quick, batch=4, batch_wait_s=0.3))
     queues._draws.cache_clear()
     first = serve(arrivals, streams(), groups=groups, routing=routing, seed=1)

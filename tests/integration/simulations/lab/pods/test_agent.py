@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 from kubernetes import client
 
+from optimizer.model import ServiceLaw
 from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.nodes import PoolNodes
@@ -25,7 +26,7 @@ from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, WorkerSpec
 pytestmark = pytest.mark.lab
 
 T = TypeVar("T")
-SPEC = WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.02, session_slots=4)
+SPEC = WorkerSpec(pipeline="captions", stage="encoder", service=ServiceLaw(fixed_s=0.02), session_slots=4)
 
 
 class Agent:
@@ -144,7 +145,7 @@ def test_a_bound_pod_becomes_a_worker_that_serves_items_and_metrics(
 def test_a_pod_is_not_ready_before_its_start_up_time_and_can_leave_meanwhile(
     agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes
 ) -> None:
-    slow = WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.02, startup_s=3600)
+    slow = WorkerSpec(pipeline="captions", stage="encoder", service=ServiceLaw(fixed_s=0.02), startup_s=3600)
     core.create_namespaced_pod(namespace, pod("slow", pool, slow))
     status = eventually(
         lambda: (seen := core.read_namespaced_pod_status("slow", namespace).status).phase == "Running" and seen
@@ -157,7 +158,7 @@ def test_a_pod_is_not_ready_before_its_start_up_time_and_can_leave_meanwhile(
 def test_a_deleted_pod_finishes_what_it_has_accepted_before_it_goes(
     agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes
 ) -> None:
-    spec = WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.05)
+    spec = WorkerSpec(pipeline="captions", stage="encoder", service=ServiceLaw(fixed_s=0.05))
     core.create_namespaced_pod(namespace, pod("leaving", pool, spec))
     address = ready_address(core, namespace, "leaving")
 

@@ -7,7 +7,7 @@ import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.state.spec import Declared, PipelineSpec, PlacementSpec, StageSpec, Target
-from optimizer.model import PoolName
+from optimizer.model import PoolName, ServiceLaw
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
 from simulations.lab.pods.agent import WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer
@@ -88,7 +88,7 @@ def test_a_worker_follows_the_declared_law_and_limits() -> None:
     spec = worker(made(stage)[0])
 
     assert (spec.pipeline, spec.stage, spec.server) == ("captions", "asr", ModelServer(preset="vllm", model="a/b"))
-    assert (spec.fixed_s, spec.per_item_s, spec.cv) == (0.02, 0.0, 1.0)
+    assert spec.service == ServiceLaw(fixed_s=0.02, cv=1.0)
     assert (spec.batch_max, spec.batch_wait_s, spec.concurrency) == (8, 0.01, 2)
     assert (spec.session_slots, spec.queue_limit, spec.startup_s, spec.drain_s) == (64, 33, 7.0, 60.0)
 

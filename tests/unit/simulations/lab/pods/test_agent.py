@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from optimizer.model import ServiceLaw
 from simulations.lab.net.kube_api import ObjectEvent
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.agent import NODE_READY, WORKER_ANNOTATION, Agent
@@ -18,7 +19,9 @@ POD: dict[str, Any] = {
         "namespace": "speech",
         "deletionTimestamp": "2026-01-01T00:00:00Z",
         "annotations": {
-            WORKER_ANNOTATION: WorkerSpec(pipeline="captions", stage="encoder", fixed_s=0.05).to_json(),
+            WORKER_ANNOTATION: WorkerSpec(
+                pipeline="captions", stage="encoder", service=ServiceLaw(fixed_s=0.05)
+            ).to_json(),
         },
     },
     "spec": {"nodeName": "node", "containers": [{"name": "worker", "image": "lab"}]},

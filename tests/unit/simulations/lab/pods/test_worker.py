@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import pytest
+from laws import with_law
 
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, ServerConnection, Status
@@ -18,7 +19,7 @@ from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, Wo
 
 
 def spec(**values: Any) -> WorkerSpec:
-    return WorkerSpec(**{"pipeline": "captions", "stage": "encoder", "fixed_s": 0.001, **values})
+    return WorkerSpec(pipeline="captions", stage="encoder", **with_law(**{"fixed_s": 0.001, **values}))
 
 
 @asynccontextmanager
@@ -254,11 +255,11 @@ def test_replicas_of_one_specification_draw_their_own_service_times_and_the_same
 def test_replicas_of_unequal_speed_have_the_declared_service_time_on_average() -> None:
     one = spec(fixed_s=0.01, per_item_s=0.002, speed_spread=0.2)
     replicas = [one.of_replica(ordinal) for ordinal in range(2000)]
-    factors = np.array([replica.fixed_s for replica in replicas]) / 0.01
+    factors = np.array([replica.service.fixed_s for replica in replicas]) / 0.01
 
     assert factors.mean() == pytest.approx(1, abs=0.015)
     assert factors.std() == pytest.approx(0.2, rel=0.06)
-    assert [replica.per_item_s for replica in replicas] == pytest.approx(factors * 0.002)
+    assert [replica.service.per_item_s for replica in replicas] == pytest.approx(factors * 0.002)
     assert one.of_replica(7) == replicas[7]
     assert spec().of_replica(7) == spec()
 
@@ -270,7 +271,7 @@ def test_a_worker_serves_at_the_speed_of_its_replica() -> None:
         timers.close()
         return worker._draw_s(1)
 
-    assert asyncio.run(run()) == spec(speed_spread=0.5).of_replica(3).fixed_s != spec().fixed_s
+    assert asyncio.run(run()) == spec(speed_spread=0.5).of_replica(3).service.fixed_s != spec().service.fixed_s
 
 
 def test_a_scraper_that_kept_its_connection_finds_it_closed_after_the_drain() -> None:
@@ -298,7 +299,7 @@ def test_a_specification_survives_its_json() -> None:
         ({"cv": -0.1}, "cv: -0.1, must be a finite number, at least 0"),
         ({"speed_spread": -0.1}, "speed_spread: -0.1, must be a finite number, at least 0"),
         ({"fixed_s": float("nan")}, "fixed_s: nan"),
-        ({"fixed_s": 0.0}, "must be above 0 when per_item_s is 0"),
+        ({"fixed_s": 0.0}, "a batch of one must take more than 0 s"),
         ({"batch_max": 0}, "batch_max: 0, must be at least 1"),
         ({"session_slots": 0}, "session_slots: 0, must be at least 1, or absent"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from laws import with_law
 
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
@@ -46,7 +47,7 @@ class Lab:
         self._numbers = itertools.count(1)
 
     async def add(self, app: str = "asr", *, ready: bool = True, **fields: Any) -> StageWorker:
-        spec = WorkerSpec(**{"pipeline": "p", "stage": app, "fixed_s": 0.001, **fields})
+        spec = WorkerSpec(pipeline="p", stage=app, **with_law(**{"fixed_s": 0.001, **fields}))
         host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
         worker = StageWorker(spec, host, self.timers)
         await worker.start()

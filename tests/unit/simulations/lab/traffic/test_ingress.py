@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from laws import with_law
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.core.state.spec import DemandUnit
@@ -66,7 +67,9 @@ def play(use: Callable[[Lab], Awaitable[None]], folder: Path, unit: DemandUnit, 
     async def run() -> None:
         timers = Timers()
         host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
-        spec = WorkerSpec(**{"pipeline": "captions", "stage": "asr", "fixed_s": 0.002, "session_slots": 2, **fields})
+        spec = WorkerSpec(
+            pipeline="captions", stage="asr", **with_law(**{"fixed_s": 0.002, "session_slots": 2, **fields})
+        )
         worker = StageWorker(spec, host, timers)
         await worker.start()
         ingress = Ingress(config)
