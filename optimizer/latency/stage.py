@@ -46,7 +46,8 @@ _ERRORS: dict[str, Array] = {
         "single items": ((26, 26, 35, 51), (15, 19, 31, 33), (5, 13, 20, 45), (5, 5, 8, 9)),
         "single items, least loaded": ((26, 27, 34, 75), (16, 38, 48, 45), (7, 18, 48, 55), (5, 5, 15, 56)),
         "erratic": ((197, 294, 447, 277), (72, 104, 151, 235), (30, 91, 81, 155), (32, 63, 67, 194)),
-        "continuous": ((100, 100, 100, 100), (100, 100, 100, 100), (100, 100, 100, 100), (100, 100, 100, 100)),
+        "bent": ((110, 140, 210, 200), (130, 265, 160, 320), (110, 190, 240, 260), (190, 190, 320, 240)),
+        "continuous": ((26, 41, 45, 108), (12, 22, 40, 68), (26, 26, 45, 53), (17, 24, 45, 68)),
         "periodic": ((116, 102, 94, 147), (103, 92, 81, 77), (5, 64, 73, 80), (103, 87, 81, 99)),
     }.items()
 }
@@ -421,6 +422,8 @@ class _Parts:
             return "continuous"
         if placement.service.cv > _TABLED_CV:
             return "erratic"
+        if batch > 1 and not placement.service.linear and placement.batch_wait_s == 0:
+            return "bent"
         if batch > 1 and placement.batch_wait_s > 0:
             return "patient"
         if batch == 1 and self._pinned:

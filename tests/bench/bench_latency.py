@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from event_simulation import arrivals, periodic, simulate
+from event_simulation import arrivals, periodic, simulate, simulate_continuous
 
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
-from optimizer.model import Placement, PoolName, Routing, ServiceLaw
+from optimizer.model import Batching, Placement, PoolName, Routing, ServiceLaw
 
 ITEMS = 300_000
 WARM_UP = 0.1
 BLOCKS = 20
 LEAST_POINTS, LEAST_BAR = 9, 0.005
+CONTINUOUS_ITEMS = 20_000
+"""Every event of that simulation moves every item: it is as slow as it is simple."""
 PERCENTILES = (50.0, 95.0, 99.0)
 
 
@@ -43,13 +45,21 @@ class Point:
     cv: float = 0.0
     wait_s: float = 0.0
     streams: int | None = None
+    bent: ServiceLaw | None = None
+    """A law in place of the line that `share` says."""
+    batching: Batching = Batching.DYNAMIC
+
+    @property
+    def law(self) -> ServiceLaw:
+        return self.bent or ServiceLaw(fixed_s=1 - self.share, per_item_s=self.share, cv=self.cv)
 
     @property
     def placement(self) -> Placement:
         return Placement(
             pool=PoolName("x"),
-            service=ServiceLaw(fixed_s=1 - self.share, per_item_s=self.share, cv=self.cv),
+            service=self.law,
             max_replicas=self.replicas,
+            batching=self.batching,
             concurrency=self.concurrency,
             batch_sizes=(self.batch,),
             batch_wait_s=self.wait_s,
@@ -69,12 +79,24 @@ def measure(job: tuple[Point, int, int]) -> dict[str, float]:
         "concurrency": point.concurrency,
         "batch": point.batch,
         "batch_wait_s": point.wait_s,
-        "fixed_s": 1 - point.share,
-        "per_item_s": point.share,
+        "time_s": np.array([point.law.mean_s(size) for size in range(point.batch + 1)]),
         "cv": point.cv,
         "routing": point.routing,
     }
-    if point.streams is None:
+    if point.batching is Batching.CONTINUOUS:
+        n = CONTINUOUS_ITEMS
+        times = arrivals(point.rate_rps, point.arrival_cv2, n, seed)
+        spent = simulate_continuous(
+            times,
+            replicas=point.replicas,
+            limit=point.batch,
+            time_s=law["time_s"],
+            prefill_s=point.law.prefill_s,
+            cv=point.cv,
+            routing=point.routing,
+            seed=seed,
+        )[int(WARM_UP * n) :]
+    elif point.streams is None:
         times = arrivals(point.rate_rps, point.arrival_cv2, n, seed)
         spent = simulate(times, seed=seed, **law)[int(WARM_UP * n) :]
     else:  # the phases decide: many short runs
@@ -210,6 +232,45 @@ def periodic_point(rng: np.random.Generator) -> Point:
     )
 
 
+def roofline_point(rng: np.random.Generator, routing: Routing) -> Point:
+    base = batching_point(rng, routing, varied=True)
+    line = ServiceLaw(fixed_s=float(rng.uniform(0, 3)), per_item_s=1.0)
+    bent = ServiceLaw(**{**asdict(line), "floor_s": line.mean_s(float(rng.uniform(1, base.batch))), "cv": base.cv})
+    return Point(**{**_fields(base), "bent": bent})
+
+
+def points_point(rng: np.random.Generator, routing: Routing) -> Point:
+    base = batching_point(rng, routing, varied=True)
+    sizes = sorted({1, *np.geomspace(2, base.batch, 4).round().astype(int).tolist()})
+    slopes = np.sort(np.exp(rng.uniform(np.log(0.01), 0, len(sizes))))
+    times = 1 + np.concatenate(([0], np.cumsum(slopes[1:] * np.diff(sizes))))
+    bent = ServiceLaw(points=tuple(zip(sizes, times.tolist(), strict=True)), cv=base.cv)
+    return Point(**{**_fields(base), "bent": bent})
+
+
+def continuous_point(rng: np.random.Generator, routing: Routing) -> Point:
+    limit, per_item_s = round(log_uniform(rng, 4, 64)), log_uniform(rng, 0.002, 0.2)
+    cv = float(rng.uniform(0.2, 1.0))
+    law = ServiceLaw(
+        fixed_s=1.0,
+        per_item_s=per_item_s,
+        floor_s=float(rng.choice([0.0, 1 + 0.4 * limit * per_item_s])),
+        prefill_s=float(rng.choice([0.0, 0.005, 0.02])),
+        cv=cv,
+    )
+    return Point(
+        routing=routing,
+        replicas=round(log_uniform(rng, 1, 16)),
+        concurrency=1,
+        batch=limit,
+        share=0.5,
+        rho=float(rng.uniform(0.3, 0.9)),
+        cv=cv,
+        bent=law,
+        batching=Batching.CONTINUOUS,
+    )
+
+
 def _fields(point: Point) -> dict[str, Any]:
     return {name: getattr(point, name) for name in point.__dataclass_fields__}
 
@@ -246,6 +307,15 @@ FAMILIES = {
     "single items, Random": _family("at random", single_point, Routing.RANDOM),
     "cv above 1, Pull": _family("erratic", erratic_point, Routing.PULL),
     "cv above 1, LeastLoaded": _family("erratic", erratic_point, Routing.LEAST_LOADED),
+    **{
+        f"{name}, {routing.value}": _family("bent", draw, routing)
+        for name, draw in (("rooflines", roofline_point), ("points", points_point))
+        for routing in (Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM)
+    },
+    **{
+        f"continuous, {routing.value}": _family("continuous", continuous_point, routing)
+        for routing in (Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM)
+    },
     "periodic streams": Family(region="periodic", draw=periodic_point),
 }
 SERVERS = ((1, 2), (3, 7), (8, 20), (21, 64))
@@ -289,6 +359,7 @@ def main() -> None:
                     "region": family.region,
                     **asdict(point),
                     "routing": point.routing.value,
+                    "batching": point.batching.value,
                     **row,
                     **textbooks(point),
                 }

@@ -39,14 +39,20 @@ def simulate(
     concurrency: int = 1,
     batch: int = 1,
     batch_wait_s: float = 0.0,
-    fixed_s: float,
+    fixed_s: float = 0.0,
     per_item_s: float = 0.0,
+    time_s: Array | None = None,
     cv: float = 0.0,
     routing: Routing,
     seed: int,
     sessions: Counts | None = None,
 ) -> Array:
-    """Return the time in the stage of each item. Gamma service; sessions are pinned in turn."""
+    """Return the time in the stage of each item. Gamma service; sessions are pinned in turn.
+
+    `time_s` (batch + 1,) is the mean service time by the items of a batch, in place of the line.
+    """
+    if time_s is None:
+        time_s = fixed_s + per_item_s * np.arange(batch + 1.0)
     rng = np.random.Generator(np.random.PCG64([seed, 3]))
     n = len(times_s)
     match routing:
@@ -69,8 +75,7 @@ def simulate(
             concurrency,
             batch,
             batch_wait_s,
-            fixed_s,
-            per_item_s,
+            time_s,
             cv,
             rng,
         )
@@ -78,7 +83,7 @@ def simulate(
 
 
 @numba.njit(cache=True)
-def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_item, cv, rng):  # type: ignore[no-untyped-def]
+def _run(times, target, pull, replicas, concurrency, batch, wait, time_s, cv, rng):  # type: ignore[no-untyped-def]
     n, servers = len(times), replicas * concurrency
     queues = 1 if pull else replicas
     after = np.full(n, -1)
@@ -143,7 +148,7 @@ def _run(times, target, pull, replicas, concurrency, batch, wait, fixed, per_ite
                 continue
             soonest = -1
             size[k] = min(batch, length[q])
-            mean = fixed + per_item * size[k]
+            mean = time_s[size[k]]
             ends[k] = now + (mean if cv == 0 else rng.gamma(1 / cv**2, mean * cv**2))
             for _ in range(size[k]):
                 spent[head[q]] = ends[k] - times[head[q]]

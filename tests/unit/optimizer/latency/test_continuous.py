@@ -21,10 +21,10 @@ def a_placement(law: ServiceLaw, limit: int, engines: int = 1) -> Placement:
     )
 
 
-def predicted(placement: Placement, rate_rps: float, replicas: int = 1, *, first: bool = False, **load: float):
+def predicted(placement: Placement, rate_rps: float, replicas: int = 1, *, first: bool = False) -> Prediction:
     routing = Routing.LEAST_LOADED
     answer = predict(
-        StageLoad(rate_rps=rate_rps, first_answer=first, **load),
+        StageLoad(rate_rps=rate_rps, first_answer=first),
         placement,
         replicas,
         batch=placement.batch_sizes[-1],
