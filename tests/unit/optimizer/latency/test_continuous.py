@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from event_simulation import arrivals, simulate_continuous
 
-from optimizer.latency.stage import StageLoad, capacity_rps, predict
+from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
 from optimizer.model import Batching, InvalidProblem, Placement, PoolName, Routing, ServiceLaw
 
 
