@@ -24,7 +24,6 @@ DOCUMENTS = {
     "controller.resources.pool.PoolStatus": "the status document of the API",
     "controller.settings.OperatorSettings": "one attribute per flag of `sluice operator`",
     "simulations.results.results.RunResult": "the JSON of a run in results.json",
-    "simulations.lab.pods.worker.WorkerSpec": "the JSON in the annotation of a pod of the lab",
     "simulations.lab.session.report.LabSummary": "the JSON summary of a run on the lab",
     "simulations.results.scoring.ItemScore": "the counts and shares of a run in results.json",
     "simulations.scenario.scenario.ScenarioFile": "one attribute per field of a scenario file",

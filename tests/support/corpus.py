@@ -566,7 +566,7 @@ BAD: tuple[Bad, ...] = (
     ),
     _bad("streams without a chunk", {"spec.demand.chunk": REMOVED}, "spec.demand.chunk", "required with unit Streams"),
     _bad("min above max", {f"{_E}.replicas.min": 25}, f"{_E}.replicas.max", "must be at least min (25)"),
-    _bad("no time per batch", {f"{_E}.serviceTime": {"cv": "0.1"}}, f"{_E}.serviceTime", "fixed or perItem"),
+    _bad("no time per batch", {f"{_E}.serviceTime": {"cv": "0.1"}}, f"{_E}.serviceTime", "fixed, perItem or floor"),
     _bad("max and sizes", {f"{_E}.batching.sizes": [1, 2]}, f"{_E}.batching", "exactly one of max and sizes"),
     _bad("wait without a batch", {f"{_E}.batching": {"wait": "1ms"}}, f"{_E}.batching", "exactly one of max and sizes"),
     _bad(

@@ -102,10 +102,11 @@ class WorkerSpec:
         try:
             fields = json.loads(text)
             server, service = fields.pop("server", {}), fields.pop("service")
+            batching = Batching(fields.pop("batching", Batching.DYNAMIC.value))
             points = tuple((size, time_s) for size, time_s in service.get("points", ()))
             return cls(
                 **fields,
-                batching=Batching(fields.pop("batching", Batching.DYNAMIC.value)),
+                batching=batching,
                 service=ServiceLaw(**{**service, "points": points}),
                 server=ModelServer(**{**server, "other_models": tuple(server.get("other_models", ()))}),
             )

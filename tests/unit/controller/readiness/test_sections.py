@@ -119,7 +119,7 @@ def test_learned_numbers_are_named_as_measured_with_their_error() -> None:
     )
     page = readiness(replace(SUBJECT, declared=bare, learned={(StageName("vad"), PoolName("cpu")): learned}))
     (measured,) = [section for section in page.sections if section.title == "What was measured"]
-    assert measured.rows[0] == ("vad", "cpu", "measured", "11 ms + 0 ms", "± 5.0%")
+    assert measured.rows[0] == ("vad", "cpu", "measured", "11 ms", "± 5.0%")
     assert "vad" not in texts(page, State.UNKNOWN, "What was measured")
     assert "vad on cpu: 7 s (measured)" in texts(page, State.NOTE, "Cold start")
     unlearned = readiness(replace(SUBJECT, declared=bare))

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from laws import with_law
 
+from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, ServerConnection, Status
 from simulations.lab.pods.exposition import ModelServer
@@ -58,7 +60,7 @@ def test_every_item_is_served_and_its_batches_are_as_large_as_the_backlog_allows
         assert worker.counts.served == 41
         metrics = await scrape(worker)
         # The first item is served alone at once; the other forty fill five batches.
-        assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 6\n' in metrics
+        assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 6.0\n' in metrics
 
     play(spec(fixed_s=0.03, batch_max=8), use)
 
@@ -115,7 +117,7 @@ def test_what_arrives_after_the_instant_at_which_a_batch_was_due_belongs_to_the_
         time.sleep(0.05)  # noqa: ASYNC251 - the second batch is due meanwhile
         worker.on_item(connection, 2, NO_SESSION, b"")
         await until(lambda: worker.counts.served == 3)
-        assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 3\n' in await scrape(worker)
+        assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 3.0\n' in await scrape(worker)
 
     play(spec(fixed_s=0.010, batch_max=4), use)
 
@@ -291,12 +293,15 @@ def test_a_specification_survives_its_json() -> None:
     server = ModelServer(preset="vllm", model="a/b", first_token_share=0.2, other_models=("tokenizer",))
     written = spec(session_slots=7, cv=0.3, server=server)
     assert WorkerSpec.from_json(written.to_json()) == written
+    points = ServiceLaw(points=((1, 0.012), (16, 0.038)), prefill_s=0.005)
+    other = replace(written, service=points, batching=Batching.CONTINUOUS)
+    assert WorkerSpec.from_json(other.to_json()) == other
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"cv": -0.1}, "cv: -0.1, must be a finite number, at least 0"),
+        ({"cv": -0.1}, "cv: -0.1: must be finite and ≥ 0"),
         ({"speed_spread": -0.1}, "speed_spread: -0.1, must be a finite number, at least 0"),
         ({"fixed_s": float("nan")}, "fixed_s: nan"),
         ({"fixed_s": 0.0}, "a batch of one must take more than 0 s"),
