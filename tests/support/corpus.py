@@ -567,6 +567,43 @@ BAD: tuple[Bad, ...] = (
     _bad("streams without a chunk", {"spec.demand.chunk": REMOVED}, "spec.demand.chunk", "required with unit Streams"),
     _bad("min above max", {f"{_E}.replicas.min": 25}, f"{_E}.replicas.max", "must be at least min (25)"),
     _bad("no time per batch", {f"{_E}.serviceTime": {"cv": "0.1"}}, f"{_E}.serviceTime", "fixed, perItem or floor"),
+    _bad(
+        "points beside a line",
+        {f"{_E}.serviceTime": {"perItem": "2ms", "points": {"1": "12ms"}}},
+        f"{_E}.serviceTime.points",
+        "not allowed with fixed, perItem or floor",
+    ),
+    _bad(
+        "a point that is no batch size",
+        {f"{_E}.serviceTime": {"points": {"1": "12ms", "many": "30ms"}}},
+        f"{_E}.serviceTime.points",
+        "the names must be batch sizes in quotes",
+    ),
+    _bad(
+        "a larger batch that takes less time",
+        {f"{_E}.serviceTime": {"points": {"4": "14ms", "16": "9ms"}}},
+        f"{_E}.serviceTime.points",
+        "a larger batch must not take less time",
+        on_server=None,
+    ),
+    _bad(
+        "a batch that waits although requests join at once",
+        {f"{_L}.batching": {"kind": "Continuous", "max": 16, "wait": "1ms"}},
+        f"{_L}.batching.wait",
+        "not allowed with kind Continuous",
+    ),
+    _bad(
+        "placements that batch in two ways",
+        {f"{_E}.batching": {"kind": "Continuous", "max": 8}},
+        "spec.stages[1].placements",
+        "all placements must have the same batching.kind",
+    ),
+    _bad(
+        "a prefill where batches end together",
+        {f"{_E}.serviceTime.prefill": "5ms"},
+        "spec.stages[1].placements",
+        "serviceTime.prefill needs batching.kind Continuous",
+    ),
     _bad("max and sizes", {f"{_E}.batching.sizes": [1, 2]}, f"{_E}.batching", "exactly one of max and sizes"),
     _bad("wait without a batch", {f"{_E}.batching": {"wait": "1ms"}}, f"{_E}.batching", "exactly one of max and sizes"),
     _bad(

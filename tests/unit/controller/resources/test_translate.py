@@ -20,7 +20,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.time_zones import time_zone
 from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import Routing
+from optimizer.model import Batching, Routing, ServiceLaw
 from profiler.samples import Answer, Quantity
 
 
@@ -68,6 +68,30 @@ def test_batch_sizes_are_the_limit_or_the_choice_or_one() -> None:
     vad, encoder = spec().stages[:2]
     assert vad.placements[0].prior.batch_sizes == (1,)
     assert [placement.prior.batch_sizes for placement in encoder.placements] == [(8,), (1, 4, 16)]
+
+
+def test_a_service_law_is_a_line_a_roofline_or_points() -> None:
+    def law(**time: Any) -> ServiceLaw:
+        return spec({"spec.stages[1].placements[0].serviceTime": time}).stages[1].placements[0].prior.service
+
+    assert law(fixed="2ms", perItem="3ms", floor="14ms", cv="0.1") == ServiceLaw(
+        fixed_s=0.002, per_item_s=0.003, floor_s=0.014, cv=0.1
+    )
+    assert law(points={"16": "38ms", "4": "14ms"}, cv="0.1") == ServiceLaw(points=((4, 0.014), (16, 0.038)), cv=0.1)
+
+
+def test_servers_batch_continuously_by_their_preset_unless_the_kind_is_given() -> None:
+    path = "spec.stages[3].placements[0].batching"
+    assert captions().stages[3].preset == "vllm"
+
+    def kind(batching: dict[str, Any]) -> tuple[Batching, float]:
+        prior = spec({"spec.stages[3].metrics": {"preset": "vllm"}, path: batching}).stages[3].placements[0].prior
+        return prior.batching, prior.batch_wait_s
+
+    assert kind({"max": 16}) == (Batching.CONTINUOUS, 0.0)
+    assert kind({"max": 16, "kind": "Dynamic", "wait": "5ms"}) == (Batching.DYNAMIC, 0.005)
+    assert kind({"max": 16, "wait": "5ms"}) == (Batching.CONTINUOUS, 0.0), "such a server has no wait"
+    assert {placement.prior.batching for placement in spec().stages[1].placements} == {Batching.DYNAMIC}
 
 
 def test_rules_and_overrides_keep_their_meaning() -> None:
