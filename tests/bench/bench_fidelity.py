@@ -37,7 +37,7 @@ from simulations.results.results import RunResult
 from simulations.scenario.scenario import Scenario, load_scenario
 
 FOLDER = Path(__file__).parent / "fidelity"
-SCENARIOS = ("steady", "step", "bursty")
+SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous")
 STEP_S = 50.0
 PIPELINE = PipelineKey("speech/captions")
 REPORTED = Path(__file__).parents[2] / "simulations" / "report" / "fidelity.json"
@@ -189,6 +189,10 @@ def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | N
     pairs = {
         "p95 of steady windows": [pair for one in found for pair in one.windows],
         "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
+        **{
+            f"of these, {name}": [pair for one in found if one.scenario == name for pair in one.windows_alike]
+            for name in ("roofline", "continuous")
+        },
     }
     for what in found[0].simulated if found else ():
         values = [(one.simulated[what], one.live[what]) for one in found]
