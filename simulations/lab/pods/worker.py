@@ -110,7 +110,9 @@ class WorkerSpec:
                 service=ServiceLaw(**{**service, "points": points}),
                 server=ModelServer(**{**server, "other_models": tuple(server.get("other_models", ()))}),
             )
-        except (AttributeError, TypeError, KeyError, json.JSONDecodeError) as error:
+        except KeyError as error:
+            raise ValueError(f"worker specification: {error.args[0]}: missing") from None
+        except (AttributeError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"worker specification: {error}") from None
 
 

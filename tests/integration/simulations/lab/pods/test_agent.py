@@ -256,12 +256,12 @@ def test_a_stage_can_be_slowed_while_it_runs(
 def test_a_pod_whose_specification_is_wrong_says_so_and_can_be_deleted(
     agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes
 ) -> None:
-    core.create_namespaced_pod(namespace, pod("wrong", pool, '{"pipeline":"p","stage":"s","fixed_s":-1}'))
+    core.create_namespaced_pod(namespace, pod("wrong", pool, '{"pipeline":"p","stage":"s","service":{"fixed_s":-1}}'))
     status = eventually(
         lambda: (seen := core.read_namespaced_pod_status("wrong", namespace).status).container_statuses and seen
     )
     waiting = status.container_statuses[0].state.waiting
-    assert waiting.message == "fixed_s: -1, must be a finite number, at least 0"
+    assert waiting.message == "fixed_s: -1: must be finite and ≥ 0"
     core.delete_namespaced_pod("wrong", namespace)
     eventually(lambda: gone(core, namespace, "wrong"))
 
