@@ -7,8 +7,8 @@ Proutière, Insensitive bandwidth sharing in data networks, 2003); beyond B item
 excess falls geometrically. The mean time follows from Little's law. Engines among which each item goes to the one with
 the fewest behave almost as one engine of c·B places at the speed 1/T(n/c).
 
-While an item is prefilled nobody else progresses: at λ items per second an engine has only the share 1 − λ·prefill of
-the time for the work that is shared. A prefill waits for those before it, as in an M/D/1 queue.
+While an item is prefilled, no other item progresses: at λ items per second an engine has only the share
+1 − λ·prefill of the time for the work that is shared. A prefill waits for those before it, as in an M/D/1 queue.
 
 Percentiles are those of a gamma variable with the same mean and variance. In processor sharing the mean time of an item
 is in proportion to its work, so that the work's coefficient of variation is that of the time; the speed at which an
