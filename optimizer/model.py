@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, fsum
 from operator import itemgetter
@@ -137,6 +138,10 @@ class ServiceLaw:
         (size, time_s), (next_size, next_s) = self.points[k - 1 : k + 1]
         return time_s + (batch - size) * (next_s - time_s) / (next_size - size)
 
+    def times_s(self, limit: int) -> tuple[float, ...]:
+        """Return the mean service times of 0, 1, … `limit` items, in seconds; cached, because replays ask often."""
+        return _times_s(self, limit)
+
     def slope_s(self, batch: float) -> float:
         """Return the seconds that one item more takes at a batch of `batch` items."""
         return self.mean_s(batch + 0.5) - self.mean_s(batch - 0.5)
@@ -167,6 +172,11 @@ class ServiceLaw:
             points=tuple((size, changed(time_s)) for size, time_s in self.points),
             prefill_s=changed(self.prefill_s),
         )
+
+
+@lru_cache(maxsize=1024)
+def _times_s(law: ServiceLaw, limit: int) -> tuple[float, ...]:
+    return tuple(law.mean_s(size) for size in range(limit + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

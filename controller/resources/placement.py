@@ -1,6 +1,7 @@
 """A placement: one way to run a stage, on one pool, with initial estimates of its service time and capacity."""
 
 import re
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
@@ -23,8 +24,6 @@ from optimizer.kv_cache import KvCacheShape
 
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
-CONTINUOUS_PRESETS = ("vllm",)
-"""Presets of servers that batch continuously, unless the placement says otherwise."""
 _SIZE = "[1-9][0-9]{0,3}"
 
 
@@ -67,7 +66,18 @@ class ReplicaBounds(Part):
     """Maximum number of replicas."""
 
 
-def _never_falls(points: dict[str, Duration]) -> bool:
+_LINE = "duration(self.fixed) + duration(self.perItem) + duration(self.floor)"
+
+
+def _line_s(time: "ServiceTime") -> float:
+    return duration_s(time.fixed) + duration_s(time.per_item) + duration_s(time.floor)
+
+
+def _are_sizes(names: Iterable[str]) -> bool:
+    return all(re.fullmatch(_SIZE, name) for name in names)
+
+
+def _never_falls(points: Mapping[str, str]) -> bool:
     times = [duration_s(points[size]) for size in sorted(points, key=int)]
     return times[0] > 0 and all(a <= b for a, b in pairwise(times))
 
@@ -79,36 +89,25 @@ class ServiceTime(Part):
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
-            holds=lambda time: (
-                time.points is not None
-                or duration_s(time.fixed) + duration_s(time.per_item) + duration_s(time.floor) > 0
-            ),
-            cel="has(self.points) || duration(self.fixed) + duration(self.perItem) + duration(self.floor)"
-            " > duration('0s')",
+            holds=lambda time: time.points is not None or _line_s(time) > 0,
+            cel=f"has(self.points) || {_LINE} > duration('0s')",
             rule="fixed, perItem or floor must be longer than 0s, unless there are points",
         ),
         constraint(
-            holds=lambda time: (
-                time.points is None or duration_s(time.fixed) + duration_s(time.per_item) + duration_s(time.floor) == 0
-            ),
-            cel="!has(self.points) || duration(self.fixed) + duration(self.perItem) + duration(self.floor)"
-            " == duration('0s')",
+            holds=lambda time: time.points is None or _line_s(time) == 0,
+            cel=f"!has(self.points) || {_LINE} == duration('0s')",
             rule="not allowed with fixed, perItem or floor: the points are the whole law",
             field="points",
         ),
         constraint(
-            holds=lambda time: time.points is None or all(re.fullmatch(_SIZE, size) for size in time.points),
+            holds=lambda time: time.points is None or _are_sizes(time.points),
             cel=f"!has(self.points) || self.points.all(size, size.matches('{_SIZE}'))",
             rule='the names must be batch sizes in quotes, from "1" to "9999"',
             field="points",
         ),
         constraint(
-            holds=lambda time: (
-                time.points is None
-                or not all(re.fullmatch(_SIZE, size) for size in time.points)
-                or _never_falls(time.points)
-            ),
-            cel=None,  # comparing all pairs would exceed CEL's cost budget
+            holds=lambda time: time.points is None or not _are_sizes(time.points) or _never_falls(time.points),
+            cel=None,  # CEL cannot sort the names by their numbers
             rule="must be longer than 0s, and a larger batch must not take less time",
             field="points",
         ),
@@ -255,8 +254,3 @@ class Placement(Part):
     """Word error rate of this model variant."""
     startup: Duration | None = None
     """Time from when a replica has a node until it is ready. By default it is measured, and 60s before that."""
-
-    def batches_continuously(self, preset: str) -> bool:
-        """Return whether the servers batch continuously, given the stage's preset of metrics."""
-        kind = None if self.batching is None else self.batching.kind
-        return preset in CONTINUOUS_PRESETS if kind is None else kind == "Continuous"

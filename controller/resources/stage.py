@@ -19,9 +19,11 @@ from controller.resources.fields import (
     SeriesValue,
     duration_s,
 )
-from controller.resources.placement import CONTINUOUS_PRESETS, Placement
+from controller.resources.placement import Placement
 from profiler.samples import Answer, Quantity
 
+CONTINUOUS_PRESETS = ("vllm",)
+"""Presets of servers that batch continuously, unless the placement says otherwise."""
 MAX_AFTER = 16
 MAX_PLACEMENTS = 8
 
@@ -286,7 +288,8 @@ class Stage(Part):
 
     def continuous(self, placement: Placement) -> bool:
         """Return whether the servers of a placement of this stage batch continuously."""
-        return placement.batches_continuously(self.metrics.preset)
+        kind = None if placement.batching is None else placement.batching.kind
+        return self.metrics.preset in CONTINUOUS_PRESETS if kind is None else kind == "Continuous"
 
     def declares(self, name: str) -> bool:
         """Return whether the field `name` has another value than its default."""

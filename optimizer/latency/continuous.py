@@ -71,7 +71,7 @@ def time_in_engines(
     mean, variance = np.empty(len(load.kind)), np.empty(len(load.kind))
     _write_moments(
         _Kinds(
-            mean_s=np.array([[law.mean_s(max(1, size)) for size in range(widest + 1)] for law in laws]),
+            mean_s=np.array([law.times_s(widest) for law in laws]),
             limit=np.array([limit for _, limit in kinds], dtype=np.int64),
             prefill_s=np.array([law.prefill_s for law in laws]),
             cv=np.array([law.cv for law in laws]),
@@ -85,10 +85,11 @@ def time_in_engines(
 
 
 @compiled
-def _time_s(mean_s: Array, items: float) -> float:
-    """Return T(`items`), where `items` need not be whole and is at least 1."""
-    below = min(int(items), len(mean_s) - 2)
-    return float(mean_s[below] + (items - below) * (mean_s[below + 1] - mean_s[below]))
+def _time_s(mean_s: Array, items: int, engines: int) -> float:
+    """Return T at each of `engines` engines that share `items` items evenly, at least one each."""
+    each = max(1.0, items / engines)
+    below = min(int(each), len(mean_s) - 2)
+    return float(mean_s[below] + (each - below) * (mean_s[below + 1] - mean_s[below]))
 
 
 @compiled
@@ -101,36 +102,36 @@ def _write_moments(kinds: _Kinds, load: Load, first: bool, mean: Array, variance
         each_rps = rate / engines
         free = max(1 - each_rps * prefill_s, _NEGLIGIBLE)  # of the time, for the work that is shared
         prefill_wait_s = each_rps * prefill_s * prefill_s / (2 * free)
+        to_prefill = first and prefill_s > 0.0
         if rate <= 0.0:
-            alone_s = prefill_s if first and prefill_s > 0.0 else mean_s[1] + prefill_s
-            mean[i] = alone_s
-            variance[i] = 0.0 if first and prefill_s > 0.0 else cv2 * mean_s[1] ** 2
+            mean[i] = prefill_s if to_prefill else mean_s[1] + prefill_s
+            variance[i] = 0.0 if to_prefill else cv2 * mean_s[1] ** 2
             continue
         # The last state below the balance of arrivals and departures: the weights π fall to both sides of it.
         low, high = 0, places
         while high - low > 1:
             middle = (low + high) // 2
-            if rate * _time_s(mean_s, max(1.0, middle / engines)) / free >= middle:
+            if rate * _time_s(mean_s, middle, engines) / free >= middle:
                 low = middle
             else:
                 high = middle
         total, inside, times, squares = 0.0, 0.0, 0.0, 0.0
         weight, n = 1.0, low
         while weight > _NEGLIGIBLE:  # downwards from the balance
-            time_s = _time_s(mean_s, max(1.0, min(n + 1, places) / engines)) / free
+            time_s = _time_s(mean_s, min(n + 1, places), engines) / free
             total += weight
             inside += weight * n
             times += weight * time_s
             squares += weight * time_s * time_s
             if n == 0:
                 break
-            weight *= n / (rate * _time_s(mean_s, max(1.0, n / engines)) / free)
+            weight *= n / (rate * _time_s(mean_s, n, engines) / free)
             n -= 1
         weight, n = 1.0, low
         while n < places and weight > _NEGLIGIBLE:  # upwards
             n += 1
-            weight *= rate * _time_s(mean_s, max(1.0, n / engines)) / free / n
-            time_s = _time_s(mean_s, max(1.0, min(n + 1, places) / engines)) / free
+            weight *= rate * _time_s(mean_s, n, engines) / free / n
+            time_s = _time_s(mean_s, min(n + 1, places), engines) / free
             total += weight
             inside += weight * n
             times += weight * time_s
@@ -147,13 +148,13 @@ def _write_moments(kinds: _Kinds, load: Load, first: bool, mean: Array, variance
         spread = 1 + (load.arrival_cv2[i] - 1) / (1 + cv2)
         spread *= max(0.0, 1 - inside / total / load.streams[i])
         served_s = inside / total / rate
-        balance_s = min(_time_s(mean_s, max(1.0, low / engines)) / free, served_s)
+        balance_s = min(_time_s(mean_s, low, engines) / free, served_s)
         served_s = balance_s + spread * (served_s - balance_s)
         wait_s = beyond / total / max(1 - busy, _NEGLIGIBLE) / rate * (load.arrival_cv2[i] + cv2) / 2
         seen = times / total
         varied = spread * max(squares / total - seen * seen, 0.0) / (seen * seen)
         own = served_s * served_s * (cv2 + (1 + cv2) * _KEPT * varied)
-        if first and prefill_s > 0.0:
+        if to_prefill:
             served_s, own = 0.0, prefill_wait_s * prefill_wait_s
         mean[i] = served_s + wait_s + prefill_s + prefill_wait_s
         # The wait of an item that waits is exponential.

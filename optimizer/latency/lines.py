@@ -54,7 +54,7 @@ class Lines:
 def lines_of(law: ServiceLaw, limit: int) -> Lines:
     """Return the lines for batches of up to `limit` items; a law that is straight up to there is its own only line."""
     sizes = np.arange(1.0, limit + 1)
-    times = np.array([law.mean_s(size) for size in sizes])
+    times = np.array(law.times_s(limit)[1:])
     rates = np.maximum.accumulate(sizes / times)
     if limit == 1 or law.linear:
         return Lines(laws=(law,), typical=np.ones(1), rates_rps=rates)

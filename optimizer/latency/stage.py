@@ -591,7 +591,7 @@ class _Parts:
 def _filling(placement: Placement, batch: int, joins_rps: Array) -> tuple[Array, Array]:
     """Return mean (s) and variance (s²) of the time of items whose batch waits to fill and then starts immediately."""
     law, mean, variance = placement.service, np.empty(len(joins_rps)), np.empty(len(joins_rps))
-    service_s = np.array([law.mean_s(size) for size in range(1, batch + 1)])
+    service_s = np.array(law.times_s(batch)[1:])
     _fill(joins_rps, placement.batch_wait_s, service_s, law.cv, mean, variance)
     return mean, variance
 

@@ -138,7 +138,7 @@ def serve(
     widest = int(batch.max())
     laws = [group.service for group in groups]
     times = np.array([[group.batch_wait_s, group.service.prefill_s, group.service.cv] for group in groups])
-    mean_s = np.array([[law.mean_s(size) for size in range(widest + 1)] for law in laws])
+    mean_s = np.array([law.times_s(widest) for law in laws])
     draws = _draws(tuple(law.cv for law in laws), int(start))
     owner = np.repeat(np.arange(len(groups)), replicas)
     relative = np.array([groups[0].capacity_rps / group.capacity_rps for group in groups])[owner]

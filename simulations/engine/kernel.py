@@ -580,6 +580,14 @@ def _plan(due: Records, n: int, t: float, what: int) -> None:
 
 
 @woven
+def _together_s(c: Constants, s: State, stage: int, replica: int) -> float:
+    """Return T(n) for the n items that run at each engine of a replica with continuous batching."""
+    server = s.replica[replica]
+    each = -(-server.in_service // c.placement[server.placement].engines)
+    return float(c.mean_s[server.placement, each] * s.stage[stage].slow * server.slow)
+
+
+@woven
 def _pass(c: Constants, s: State, stage: int, replica: int, t: float) -> None:
     """Let the items that run at a replica with continuous batching progress up to `t`.
 
@@ -590,9 +598,7 @@ def _pass(c: Constants, s: State, stage: int, replica: int, t: float) -> None:
     server.running_at_s = t
     if t > server.progress_at_s:
         if server.in_service > 0:
-            each = -(-server.in_service // c.placement[server.placement].engines)
-            time_s = c.mean_s[server.placement, each] * s.stage[stage].slow * server.slow
-            server.progress += (t - server.progress_at_s) / time_s
+            server.progress += (t - server.progress_at_s) / _together_s(c, s, stage, replica)
         server.progress_at_s = t
 
 
@@ -619,9 +625,8 @@ def _plan_next(c: Constants, s: State, stage: int, replica: int, widest: int, du
     for slot in range(first, first + c.placement[server.placement].concurrency):
         if s.slot[slot].n > 0 and s.slot[slot].ends_at < soonest:
             soonest, chosen = s.slot[slot].ends_at, slot
-    each = -(-server.in_service // c.placement[server.placement].engines)
-    time_s = c.mean_s[server.placement, each] * s.stage[stage].slow * server.slow
-    _plan(due, due_n, server.progress_at_s + max(soonest - server.progress, 0.0) * time_s, chosen)
+    left_s = max(soonest - server.progress, 0.0) * _together_s(c, s, stage, replica)
+    _plan(due, due_n, server.progress_at_s + left_s, chosen)
     return due_n + 1
 
 

@@ -384,7 +384,7 @@ def constants_of(
         before=before,
         ends_below=below,
         placement=placement_records,
-        mean_s=np.array([[prior.service.mean_s(size) for size in range(batch.max() + 1)] for prior in placements]),
+        mean_s=np.array([prior.service.times_s(int(batch.max())) for prior in placements]),
         start_s=np.array(schedule.start_s, dtype=np.float64),  # always float64: another type is compiled again
         session=sessions,
         by_first=by_first[sessions["chunks"][by_first] > 0].astype(np.int64),

@@ -185,23 +185,29 @@ def simulate_continuous(
 
 
 @numba.njit(cache=True)
+def _in_service(members, first, last, state):  # type: ignore[no-untyped-def]
+    """Return how many items run or are prefilled, and the first of those that are prefilled, -1 without one."""
+    running, prefilled = 0, -1
+    for k in range(first, last):
+        item = members[k]
+        if state[item] == 2 and prefilled < 0:
+            prefilled = item
+        running += state[item] in (2, 3)
+    return running, prefilled
+
+
+@numba.njit(cache=True)
 def _share(times, target, replicas, limit, time_s, prefill_s, work):  # type: ignore[no-untyped-def]
     n = len(times)
     left, state = work.copy(), np.zeros(n, np.int64)  # 0 not there, 1 waits, 2 is prefilled, 3 runs, 4 is done
-    home, prefill = target.copy(), np.full(n, prefill_s)
-    spent, credit = np.zeros(n), np.zeros(replicas)
+    prefill, spent, credit = np.full(n, prefill_s), np.zeros(n), np.zeros(replicas)
     members = np.full((replicas, n), -1)
     inside, oldest, arrived, now = np.zeros(replicas, np.int64), np.zeros(replicas, np.int64), 0, 0.0
     while True:
         # When does something happen? Of each replica, the end of a prefill, or else the end of an item that runs.
         soonest, what, where = np.inf, -1, -1
         for r in range(replicas):
-            running, first = 0, -1
-            for k in range(oldest[r], inside[r]):
-                item = members[r, k]
-                if state[item] == 2 and first < 0:
-                    first = item
-                running += state[item] == 2 or state[item] == 3
+            running, first = _in_service(members[r], oldest[r], inside[r], state)
             if first >= 0:
                 if now + prefill[first] < soonest:
                     soonest, what, where = now + prefill[first], first, r
@@ -215,12 +221,7 @@ def _share(times, target, replicas, limit, time_s, prefill_s, work):  # type: ig
             return spent
         then = times[arrived] if arrives else soonest
         for r in range(replicas):  # move everything to `then`
-            running, first = 0, -1
-            for k in range(oldest[r], inside[r]):
-                item = members[r, k]
-                if state[item] == 2 and first < 0:
-                    first = item
-                running += state[item] == 2 or state[item] == 3
+            running, first = _in_service(members[r], oldest[r], inside[r], state)
             if first >= 0:
                 prefill[first] -= then - now
                 continue
@@ -232,23 +233,18 @@ def _share(times, target, replicas, limit, time_s, prefill_s, work):  # type: ig
         if arrives:
             r = target[arrived]
             if r < 0:
-                least, tied = np.iinfo(np.int64).max, 0
+                load, tied = np.zeros(replicas, np.int64), 0
                 for q in range(replicas):
-                    load = 0
                     for k in range(oldest[q], inside[q]):
-                        load += state[members[q, k]] in (1, 2, 3)
-                    least = min(least, load)
+                        load[q] += state[members[q, k]] in (1, 2, 3)
+                least = load.min()
                 for q in range(replicas):
-                    load = 0
-                    for k in range(oldest[q], inside[q]):
-                        load += state[members[q, k]] in (1, 2, 3)
-                    if load == least:
+                    if load[q] == least:
                         tied += 1
                         credit[q] += 1
                         if r < 0 or credit[q] > credit[r]:
                             r = q
                 credit[r] -= tied
-            home[arrived] = r
             members[r, inside[r]] = arrived
             inside[r] += 1
             state[arrived] = 1
@@ -261,9 +257,7 @@ def _share(times, target, replicas, limit, time_s, prefill_s, work):  # type: ig
             spent[what] = now - times[what]
             while oldest[where] < inside[where] and state[members[where, oldest[where]]] == 4:
                 oldest[where] += 1
-        running = 0
-        for k in range(oldest[where], inside[where]):
-            running += state[members[where, k]] in (2, 3)
+        running, _ = _in_service(members[where], oldest[where], inside[where], state)
         for k in range(oldest[where], inside[where]):
             item = members[where, k]
             if state[item] == 1 and running < limit:

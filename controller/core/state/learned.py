@@ -18,9 +18,8 @@ from profiler.stages import Learned
 class LearnedPlacement:
     """What is known of a placement: service law, start-up time in seconds and session slots per replica.
 
-    The service law is that of `ServiceLaw`, field by field.
-    `relative_error` is its error bar, as a share of the service time. A value
-    that is None is not known.
+    The service law is that of `ServiceLaw`, field by field. `relative_error` is its error bar, as a share of the
+    service time. A value that is None is not known.
     """
 
     fixed_s: float
@@ -40,7 +39,7 @@ class LearnedPlacement:
 
     def __post_init__(self) -> None:
         """Refuse values that nothing can have measured: the file may have been edited."""
-        assert self.law
+        _ = self.law
         for name, value in (("startup_s", self.startup_s), ("relative_error", self.relative_error)):
             require(value is None or (math.isfinite(value) and value >= 0), name, value, "must be finite and ≥ 0")
         slots = self.session_slots

@@ -106,6 +106,22 @@ class Histogram:
         yield f"{name}_count{{{labels}}} {cumulative}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A batch that finished at `now_s`: the wait of each item and the service time of the batch, in seconds.
+
+    With continuous batching it is one item, which ran among `together` items on average: it counts as that part of a
+    batch, so that the busy time is that in which any item runs. `first_s` is the time to the first part of its answer,
+    in seconds; None where the worker's share of the service time says it.
+    """
+
+    now_s: float
+    waits_s: Sequence[float]
+    service_s: float
+    together: float
+    first_s: float | None
+
+
 class Exposition(ABC):
     """Counts the events of one worker, and renders its metrics."""
 
@@ -123,7 +139,6 @@ class Exposition(ABC):
         """Count a session, or an item that needs a slot, that was refused because no slot was free."""
         self._refused_sessions += 1
 
-    @abstractmethod
     def served(
         self,
         now_s: float,
@@ -133,12 +148,12 @@ class Exposition(ABC):
         together: float = 1.0,
         first_s: float | None = None,
     ) -> None:
-        """Record a batch that finished at `now_s`: the wait of each item and the service time of the batch, in s.
+        """Record a batch that finished at `now_s`, with the wait of each item, in s; the rest is as in `Served`."""
+        self._record(Served(now_s=now_s, waits_s=waits_s, service_s=service_s, together=together, first_s=first_s))
 
-        With continuous batching it is one item, which ran among `together` items on average: it counts as that part of
-        a batch, so that the busy time is that in which any item runs. `first_s` is the time to the first part of its
-        answer, in s; None where the worker's share of the service time says it.
-        """
+    @abstractmethod
+    def _record(self, batch: Served) -> None:
+        """Count a batch that finished."""
 
     @abstractmethod
     def render(self, now_s: float, gauges: Gauges) -> str:
@@ -169,22 +184,14 @@ class GenericExposition(Exposition):
         self._arrivals += 1
 
     @override
-    def served(
-        self,
-        now_s: float,
-        waits_s: Sequence[float],
-        service_s: float,
-        *,
-        together: float = 1.0,
-        first_s: float | None = None,
-    ) -> None:
-        self._items += len(waits_s)
-        self._batches += 1 / together
-        self._busy_s += service_s / together
-        self._batch_size.observe(len(waits_s) * together)
-        for wait_s in waits_s:
+    def _record(self, batch: Served) -> None:
+        self._items += len(batch.waits_s)
+        self._batches += 1 / batch.together
+        self._busy_s += batch.service_s / batch.together
+        self._batch_size.observe(len(batch.waits_s) * batch.together)
+        for wait_s in batch.waits_s:
             self._queue_wait.observe(wait_s)
-            self._latency.observe(wait_s + service_s)
+            self._latency.observe(wait_s + batch.service_s)
 
     @override
     def render(self, now_s: float, gauges: Gauges) -> str:
@@ -224,20 +231,12 @@ class TritonExposition(Exposition):
         self._failure += refused
 
     @override
-    def served(
-        self,
-        now_s: float,
-        waits_s: Sequence[float],
-        service_s: float,
-        *,
-        together: float = 1.0,
-        first_s: float | None = None,
-    ) -> None:
-        self._success += len(waits_s)
-        self._executions += 1 / together
-        self._queue_s += sum(waits_s)
-        self._compute_s += service_s * len(waits_s)
-        self._recent.extend((now_s, wait_s + service_s) for wait_s in waits_s)
+    def _record(self, batch: Served) -> None:
+        self._success += len(batch.waits_s)
+        self._executions += 1 / batch.together
+        self._queue_s += sum(batch.waits_s)
+        self._compute_s += batch.service_s * len(batch.waits_s)
+        self._recent.extend((batch.now_s, wait_s + batch.service_s) for wait_s in batch.waits_s)
 
     @override
     def render(self, now_s: float, gauges: Gauges) -> str:
@@ -300,22 +299,15 @@ class VllmExposition(Exposition):
         """Do nothing: vLLM counts a request at its end, and has no counter for refused requests."""
 
     @override
-    def served(
-        self,
-        now_s: float,
-        waits_s: Sequence[float],
-        service_s: float,
-        *,
-        together: float = 1.0,
-        first_s: float | None = None,
-    ) -> None:
-        self._success += len(waits_s)
-        self._iteration_tokens.observe(len(waits_s))
-        for wait_s in waits_s:
+    def _record(self, batch: Served) -> None:
+        self._success += len(batch.waits_s)
+        self._iteration_tokens.observe(len(batch.waits_s))
+        for wait_s in batch.waits_s:
             self._queue_wait.observe(wait_s)
-            self._inference.observe(service_s)
-            self._latency.observe(wait_s + service_s)
-            first_token_s = wait_s + self._first_token_share * service_s if first_s is None else first_s
+            self._inference.observe(batch.service_s)
+            self._latency.observe(wait_s + batch.service_s)
+            share_s = self._first_token_share * batch.service_s
+            first_token_s = wait_s + share_s if batch.first_s is None else batch.first_s
             self._first_token.observe(first_token_s)
             self._prefill.observe(first_token_s - wait_s)
 

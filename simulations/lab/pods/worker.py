@@ -327,11 +327,14 @@ class StageWorker:
     # -- batching and service
 
     def _dispatch(self) -> None:
-        """Start every batch that is due, and set a timer for the next one."""
-        spec, queue = self.spec, self._queue
+        """Do all that is due, and set a timer for what is next."""
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
+        self._start_due()
+
+    def _start_due(self) -> None:
+        spec, queue = self.spec, self._queue
         while queue and self._free_since_s:
             due_s = queue[0].arrived_s + spec.batch_wait_s
             if len(queue) >= spec.batch_max:
@@ -361,17 +364,19 @@ class StageWorker:
             if self._phase is Phase.CLOSED:
                 return
             heapq.heappush(self._free_since_s, start_s + service_s)
-            self._in_service -= len(batch)
-            self.counts.served += len(batch)
-            slots = self._slots
-            for item in batch:
-                item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
-                slots.single -= item.holds_slot
+            self._answer(batch)
             self._exposition.served(time.monotonic(), [start_s - item.arrived_s for item in batch], service_s)
             self._progress.set()
             self._dispatch()
 
         return finish
+
+    def _answer(self, items: Sequence[_Item]) -> None:
+        self._in_service -= len(items)
+        self.counts.served += len(items)
+        for item in items:
+            item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
+            self._slots.single -= item.holds_slot
 
     # -- the end
 
@@ -418,12 +423,9 @@ class ContinuousWorker(StageWorker):
         self._freed_s = 0.0
 
     @override
-    def _dispatch(self) -> None:
-        if self._wake is not None:
-            self._wake.cancel()
-            self._wake = None
+    def _start_due(self) -> None:
         now_s = time.monotonic()
-        while True:
+        while self._phase is not Phase.CLOSED:
             ends = [(end_s, k) for k, engine in enumerate(self._engines) if (end_s := engine.next_end_s()) is not None]
             end_s, ending = min(ends, default=(math.inf, 0))
             joining = min(self._engines, key=len)
@@ -435,20 +437,14 @@ class ContinuousWorker(StageWorker):
                 self._freed_s = end_s  # who waited for the place joins then
                 self._end(self._engines[ending], now_s, end_s)
             else:
-                break
-        if end_s < math.inf:
-            self._wake = self._timers.call_at(end_s, self._dispatch)
+                if end_s < math.inf:
+                    self._wake = self._timers.call_at(end_s, self._dispatch)
+                return
 
     def _end(self, engine: Engine[_Item], now_s: float, end_s: float) -> None:
-        if self._phase is Phase.CLOSED:
-            engine.end(end_s)
-            return
         run, together = engine.end(end_s)
         item = run.item
-        self._in_service -= 1
-        self.counts.served += 1
-        item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
-        self._slots.single -= item.holds_slot
+        self._answer([item])
         first_s = run.prefilled_s - item.arrived_s if self.spec.service.prefill_s else None
         wait_s = run.joined_s - item.arrived_s
         self._exposition.served(now_s, [wait_s], end_s - run.joined_s, together=together, first_s=first_s)
