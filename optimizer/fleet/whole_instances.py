@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from optimizer.fleet.budgets import Budgets
 from optimizer.fleet.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.fleet.packing import Measure, Packable, PackingSearch, State, Totals
-from optimizer.model import Basis, Pipeline, PipelineKey, Problem
+from optimizer.model import Basis, Pipeline, PipelineKey, Problem, share_instances
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -30,7 +30,7 @@ class Packed:
     """How pipelines are served after the exchange of rows.
 
     `least_per_hour` is a proven lower bound of what all pipelines together pay for whole instances, in USD per hour,
-    None where not all combinations of rows were tried.
+    None where not all combinations of rows were tried, or their cost is not exact.
     """
 
     answers: Mapping[PipelineKey, Answer]
@@ -58,6 +58,7 @@ def packed(
         and problem.switching_cost_per_hour == 0
         and all(pipeline.basis is Basis.INSTANCES for pipeline in pipelines)
         and all(table.coarseness == 0 for packable in packables for table in packable.tables)
+        and _exact(fleet.problem)
     )
     return Packed(
         answers={
@@ -66,6 +67,18 @@ def packed(
         },
         least_per_hour=state.value[1] if proven else None,
     )
+
+
+def _exact(problem: Problem) -> bool:
+    """Return whether the units of the supply say exactly which instances any plan needs.
+
+    Where numbers per instance do not divide one another, units round each placement up to whole instances. A plan
+    without one of these placements may then need fewer (`optimizer.model.whole_instances`).
+    """
+    sizes = {name: {size for size, count in pool.held if count} for name, pool in problem.pools.items()}
+    for _, _, placement in problem.placements():
+        sizes[placement.pool].add(placement.per_instance)
+    return all(map(share_instances, sizes.values()))
 
 
 def _packable(answer: Answer, key: PipelineKey, limit_s: float) -> Packable:
