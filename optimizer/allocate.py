@@ -37,15 +37,29 @@ from optimizer.plan import (
     Step,
 )
 from optimizer.runtime.cache import BoundedCache
+from optimizer.runtime.effort import REPLAY
 from optimizer.search.greedy import steepest
-from optimizer.search.subproblem import Choice, Subproblem
+from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 from optimizer.search.tables import supply_of
-from optimizer.verification import MARGIN, ROUNDS, SUM_ROUNDS, Miss, cut_down, misses, tightened, verdict_of
+from optimizer.verification import (
+    LOOSENINGS,
+    MARGIN,
+    ROUNDS,
+    SUM_ROUNDS,
+    Miss,
+    cut_down,
+    loosened,
+    misses,
+    replayed_share,
+    tightened,
+    verdict_of,
+)
 
 Counts = NDArray[np.int64]
 
 _ATTEMPTS = ROUNDS + SUM_ROUNDS + 4  # the rounds of one pipeline, and some for others that its plan displaces
 _PLANS: BoundedCache[PipelinePlan] = BoundedCache(256)
+_NONE: Mapping[PipelineKey, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +267,32 @@ def _component(problem: Problem, shares_before: Mapping[PipelineKey, float] | No
     fleet = Fleet(problem, supply_of(problem), shares_before=shares_before)
     shares = _shares(fleet)
     verify = replayed and problem.composition is Composition.RSS
+    refused = _NONE
     if verify:
-        fleet, shares = _verified(fleet, shares)
-    return Component(fleet=fleet, shares=shares, plan=_plan(fleet, shares, verify=verify))
+        fleet, shares, refused = _loosened(*_verified(fleet, shares))
+    return Component(fleet=fleet, shares=shares, plan=_plan(fleet, shares, verify=verify, refused=refused))
+
+
+def without_budgets(fleet: Fleet, pipeline: Pipeline, capacity: Counts) -> Answer | None:
+    """Return how `pipeline` of the fleet is served in full within `capacity`, whatever it costs; None if it cannot be.
+
+    It is the plan that `allocate` would make for it alone: targets of plans that serve less do not hold for it.
+    """
+    problem = replace(
+        fleet.problem,
+        pipelines=(replace(pipeline, budget_per_hour=None),),
+        budget_per_hour=None,
+        budgets=(),
+        switching_cost_per_hour=0.0,  # no money of a budget
+    )
+    alone = Fleet(problem, replace(fleet.supply, limits=capacity))
+    if alone.together({pipeline.key: 1.0}, capacity, np.inf) is None:
+        return None
+    shares = _shares(alone)
+    if problem.composition is Composition.RSS:
+        _, shares, _ = _loosened(*_verified(alone, shares))
+    share = shares[pipeline.key]
+    return share.answer if share.served >= 1 else None
 
 
 def _shares(fleet: Fleet) -> Mapping[PipelineKey, Share]:
@@ -267,14 +304,16 @@ def _shares(fleet: Fleet) -> Mapping[PipelineKey, Share]:
     return {key: Share(served=1.0, answer=answer, limit=None) for key, answer in answers.items()}
 
 
-def _plan(fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool) -> Plan:
+def _plan(
+    fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool, refused: Mapping[PipelineKey, float] = _NONE
+) -> Plan:
     problem, supply = fleet.problem, fleet.supply
     occupied = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)
     capacity = supply.limits - occupied
     plans = tuple(_remembered(problem, pipeline, shares[pipeline.key], capacity) for pipeline in problem.pipelines)
     if verify:
         plans = tuple(
-            _with_replay(fleet, pipeline, shares[pipeline.key], plan)
+            _with_replay(fleet, pipeline, shares[pipeline.key], plan, refused.get(pipeline.key))
             for pipeline, plan in zip(problem.pipelines, plans, strict=True)
         )
     plans = tuple(
@@ -299,14 +338,20 @@ def _plan(fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool) ->
     )
 
 
-def _with_replay(fleet: Fleet, pipeline: Pipeline, share: Share, plan: PipelinePlan) -> PipelinePlan:
+def _with_replay(
+    fleet: Fleet, pipeline: Pipeline, share: Share, plan: PipelinePlan, refused_s: float | None
+) -> PipelinePlan:
     """Return the plan with the latency of its replay, and the target that took the place of the SLA."""
     verdict, target = verdict_of(fleet, pipeline, share), fleet.targets.get(plan.key)
     return replace(
         plan,
+        latency_s=plan.latency_s if verdict is None else verdict.latency_s,
+        latency_error=plan.latency_error if verdict is None else verdict.error,
         replay=ReplayCheck(
             latency_s=None if verdict is None else verdict.latency_s,
+            composed_s=plan.latency_s,
             target_latency_s=None if target is None else target.latency_s,
+            refused_target_s=refused_s,
         ),
     )
 
@@ -354,6 +399,78 @@ def _verified(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[Fleet,
         }
         candidates.append((searched, cut))
     return max(candidates, key=lambda candidate: _served(candidate[0].problem, candidate[1]))
+
+
+def _loosened(
+    fleet: Fleet, shares: Mapping[PipelineKey, Share]
+) -> tuple[Fleet, Mapping[PipelineKey, Share], Mapping[PipelineKey, float]]:
+    """Return a fleet with later targets, plans that serve more or cost less, and the targets that replays refused.
+
+    The composed latency is the longer the more it errs on the safe side. Where the replays of plans leave a part of the
+    SLA unused, the plans are made again for targets that are later by as much. Replays decide which are kept: no plan
+    is taken whose replay, with its half-width, exceeds the SLA.
+    """
+    problem, value = fleet.problem, _value(fleet, shares)
+    refused: dict[PipelineKey, float] = {}
+    for _ in range(LOOSENINGS):
+        targets = dict(fleet.targets)
+        for pipeline in problem.pipelines:
+            target = _later(fleet, pipeline, shares[pipeline.key], refused.get(pipeline.key, np.inf))
+            if target is not None:
+                targets[pipeline.key] = target
+        if targets == fleet.targets:
+            break
+        later = Fleet(
+            problem,
+            fleet.supply,
+            pool_prices=fleet.pool_prices,
+            targets=targets,
+            shares_before=fleet.shares_before,
+        )
+        found = _shares(later)
+        late = {p.key for p in problem.pipelines if not _keeps(later, p, found[p.key])}
+        for key in late & targets.keys():
+            refused[key] = targets[key].latency_s
+        if not late and _value(later, found) >= value:  # the same plan: none is cheaper up to the later target
+            fleet, shares, value = later, found, _value(later, found)
+        elif not late:
+            break
+    return fleet, shares, refused
+
+
+def _later(fleet: Fleet, pipeline: Pipeline, share: Share, refused_s: float) -> Target | None:
+    """Return the later target to try for a pipeline, as `loosened`; None where there is none."""
+    answer, target = share.answer, fleet.targets.get(pipeline.key)
+    account = fleet.account(pipeline)
+    if answer is None or share.served <= 0 or not answer.complete:
+        return None
+    if account is not None and not account.spares((LOOSENINGS + 1) * REPLAY):
+        return None
+    if target is not None and target.composition is not Composition.RSS:
+        return None
+    least = sum(float(table.cost_per_hour.min()) for table in answer.subproblem.tables)
+    if share.served >= 1 and answer.cost_per_hour <= least + TOLERANCE:  # no plan is cheaper
+        return None
+    replayed = replayed_share(fleet, pipeline, share)
+    if replayed is None:
+        return None
+    composed_s = answer.subproblem.latency(answer.choice)
+    return loosened(target, composed_s, replayed, pipeline.sla.latency_s, refused_s)
+
+
+def _keeps(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
+    """Return whether the plan keeps the SLA in its replay; plans that serve nothing do."""
+    answer = share.answer
+    if answer is None or share.served <= 0 or not answer.complete or pipeline.demand.entry_rate_rps <= 0:
+        return True
+    replayed = replayed_share(fleet, pipeline, share)
+    return replayed is not None and replayed.keeps(pipeline.sla.latency_s)
+
+
+def _value(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> tuple[tuple[float, ...], float]:
+    """Return what is served of each priority, and the negative cost: the greater of two plans is the better one."""
+    cost = fsum(share.answer.cost_per_hour for share in shares.values() if share.answer is not None)
+    return _served(fleet.problem, shares), round(-cost, 9)
 
 
 def _served(problem: Problem, shares: Mapping[PipelineKey, Share]) -> tuple[float, ...]:

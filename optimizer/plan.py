@@ -9,6 +9,9 @@ from enum import Enum
 
 from optimizer.model import PipelineKey, PoolName, StageName
 
+USED = 0.95
+"""A plan whose replayed latency is at least this share of the SLA uses the SLA: no later target is tried for it."""
+
 
 class LimitKind(Enum):
     """The kind of constraint that limits a plan."""
@@ -91,20 +94,33 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayCheck:
-    """The check of a plan by a replay of its demand.
+    """The check of a plan by a replay of its demand, which decides in both directions.
 
     `latency_s` is the replayed latency at the SLA's percentile. It is within the SLA, or exceeds it by at most the
-    half-width of the replay. None where no replay was needed or no latency could be measured.
+    half-width of the replay. None where no replay was needed or no latency could be measured. `composed_s` is the
+    latency that the model composes of those of the stages.
 
-    `target_latency_s` is the target that replaced the SLA because replays missed the SLA; lower bound and gap refer to
-    it. Where it equals the SLA, latencies were composed by `Composition.SUM`. None where the SLA was the target.
+    `target_latency_s` is the target for composed latencies that replaced the SLA: an earlier one because replays missed
+    the SLA, or a later one because a replay left a part of it unused. Lower bound and gap refer to it. Where it equals
+    the SLA, latencies were composed by `Composition.SUM`. None where the SLA was the target. `refused_target_s` is a
+    later target whose plan missed the SLA in its replay, None where there was none.
 
     `left_out` says that there was no replay because the work for the pipeline had reached its limit.
     """
 
     latency_s: float | None = None
+    composed_s: float | None = None
     target_latency_s: float | None = None
+    refused_target_s: float | None = None
     left_out: bool = False
+
+    def leaves_unused(self, sla_s: float) -> bool:
+        """Return whether the replay leaves so much of an SLA of `sla_s` that a later target is worth a try."""
+        return self.latency_s is not None and self.latency_s < USED * sla_s
+
+    def composed_limit_s(self, sla_s: float) -> float:
+        """Return up to which composed latency replicas keep an SLA of `sla_s`: the SLA, or a later target."""
+        return max(sla_s, self.target_latency_s or 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +145,9 @@ class PipelinePlan:
 
     `served_fraction` is the share of the demand that the plan serves within the SLA and all limits; it is 1 if and only
     if the plan is `feasible`. `limited_by` is the constraint that keeps it from serving more, None when feasible.
-    `latency_s` is the predicted end-to-end latency of the served share at the SLA's percentile, `latency_error` its
-    relative error as in `StagePlan`; both are None where a stage has no replica. `steps` lead from the cheapest
+    `latency_s` is the predicted end-to-end latency of the served share at the SLA's percentile: that of the replay
+    where there is one, else the composed one. `latency_error` is its relative error as in `StagePlan`. Both are None
+    where a stage has no replica. `steps` lead from the cheapest
     allocation that carries the load to the planned one. `next_step` would save most latency per dollar beyond the plan;
     None where no step saves latency. `bottleneck` is the stage where the next dollar saves most latency.
 

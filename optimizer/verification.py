@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from optimizer.fleet.fleet import Fleet, Target
+from optimizer.latency.predict import predicted_latency_s
 from optimizer.latency.stage import UNKNOWN_ERROR
 from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName, Stage, StageName
 from optimizer.overload.overload import Share
-from optimizer.plan import Limit, LimitKind
+from optimizer.plan import USED, Limit, LimitKind
 from optimizer.replay.replay import Replayed, replay
 from optimizer.runtime.effort import REPLAY
 
@@ -34,6 +35,17 @@ SUM_ROUNDS = 3
 MARGIN = 0.985
 """A tightened target aims this much below the SLA, so that one round suffices more often than not."""
 
+LOOSENINGS = 2
+"""How often later targets are tried for plans whose replays leave a part of the SLA unused."""
+
+_AIM = 0.965
+"""A later target aims at this share of the SLA: a plan is kept only where its replay leaves room for its noise."""
+
+MOST_LATER = 2.0
+"""Composed latencies of more than this many SLAs are not worth a replay, nor a target."""
+
+_STEP = 0.01
+_EPSILON_S = 1e-9
 _CUTS = 5
 _DIGITS = 3
 _Placed = tuple[StageName, PoolName, int, int]
@@ -50,6 +62,11 @@ class Miss:
     def settled(self) -> bool:
         """Return whether the plan may stay if none is better: the miss is within the replay's noise, or unmeasured."""
         return self.replayed is None or self.replayed.may_keep(self.pipeline.sla.latency_s)
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether the replayed latency is within the SLA, but by less than the replay's noise."""
+        return self.replayed is not None and self.replayed.latency_s <= self.pipeline.sla.latency_s
 
 
 def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
@@ -78,17 +95,19 @@ def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
 def verdict_of(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
     """Return the replay of the demand that the plan serves; None where it is not needed or measured no latency.
 
-    None also where the account of the pipeline is exhausted.
-
-    `doubted` says whether a replay is needed. The demand is first rounded up to three digits, so that loads that hardly
-    differ share one replay. If that replay misses the SLA, the exact demand is replayed.
+    None also where the account of the pipeline is exhausted. `doubted` says whether a replay is needed.
     """
     if fleet.exhausted(pipeline) or not doubted(fleet, pipeline, share):
         return None
-    return _replayed_share(fleet, pipeline, share)
+    return replayed_share(fleet, pipeline, share)
 
 
-def _replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
+def replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed | None:
+    """Return the replay of the demand that the plan serves; None where it measured no latency.
+
+    The demand is first rounded up to three digits, so that loads that hardly differ share one replay. If that replay
+    misses the SLA, the exact demand is replayed.
+    """
     answer = share.answer
     assert answer is not None
     fleet.charge(pipeline, REPLAY)
@@ -97,10 +116,47 @@ def _replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed 
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
         for placement, replicas, batch in table.placed(row)
     )
-    served = pipeline if share.served >= 1 else pipeline.scaled(share.served)
+    return _replayed_demand(pipeline if share.served >= 1 else pipeline.scaled(share.served), placed)
+
+
+def keeps_sla(
+    pipeline: Pipeline,
+    replicas: Mapping[tuple[StageName, PoolName], int],
+    batches: Mapping[tuple[StageName, PoolName], int],
+    composition: Composition,
+    limit_s: float | None = None,
+) -> bool:
+    """Return whether `replicas` keep the pipeline's SLA: by their composed latency, or else by a replay.
+
+    `limit_s` takes the place of the SLA for composed latencies. A plan may have a longer composed latency, where its
+    replay showed that the SLA is kept.
+    """
+    sla_s = pipeline.sla.latency_s
+    composed_s = predicted_latency_s(pipeline, replicas, batches, composition=composition)
+    if composed_s is None or composed_s <= (sla_s if limit_s is None else limit_s) + _EPSILON_S:
+        return composed_s is not None
+    if composition is not Composition.RSS or composed_s > MOST_LATER * sla_s:
+        return False
+    placed = tuple(
+        (
+            stage.name,
+            p.pool,
+            replicas.get((stage.name, p.pool), 0),
+            batches.get((stage.name, p.pool), p.batch_sizes[-1]),
+        )
+        for stage in pipeline.stages
+        for p in stage.placements
+    )
+    replayed = _replayed_demand(pipeline, placed)
+    return replayed is not None and replayed.latency_s <= sla_s
+
+
+def _replayed_demand(served: Pipeline, placed: tuple[_Placed, ...]) -> Replayed | None:
+    """Return the replay of the whole demand of `served`, or of a little more that keeps the SLA."""
     if served.demand.entry_rate_rps <= 0:  # the share rounds to no load
         return None
     running = {(stage, pool) for stage, pool, replicas, _ in placed if replicas}
+    sla_s = served.sla.latency_s
     # Name, money and placements without replicas do not change the queues: without them more plans share a replay.
     served = replace(
         served,
@@ -113,7 +169,7 @@ def _replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed 
     placed = tuple(entry for entry in placed if entry[:2] in running)
     above = replace(served, demand=_rounded_up(served.demand))
     replayed = None if above == served else _replayed(above, placed)
-    if replayed is None or not replayed.keeps(pipeline.sla.latency_s):
+    if replayed is None or not replayed.keeps(sla_s):
         replayed = _replayed(served, placed)
     return replayed
 
@@ -144,7 +200,7 @@ def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[Pipelin
         share = shares[pipeline.key]
         if fleet.exhausted(pipeline) or not doubted(fleet, pipeline, share):
             continue
-        replayed = _replayed_share(fleet, pipeline, share)
+        replayed = replayed_share(fleet, pipeline, share)
         if replayed is None or not replayed.keeps(pipeline.sla.latency_s):
             missed[pipeline.key] = Miss(pipeline=pipeline, replayed=replayed)
     return missed
@@ -156,20 +212,42 @@ def tightened(before: Target | None, miss: Miss, rounds: int) -> Target | None:
     `before` is the present target, None for the SLA. Rounds 1 to `ROUNDS` lower the target, with latencies composed by
     `Composition.RSS`. The next round, or an earlier one whose replay measured no latency, starts again from the SLA,
     with latencies composed by `Composition.SUM`; later rounds lower that target. The result is None after
-    `ROUNDS` + 1 + `SUM_ROUNDS` rounds, and where the plan by SUM is `settled`.
+    `ROUNDS` + 1 + `SUM_ROUNDS` rounds, where the plan by SUM is `settled`, and after the first round where the miss is
+    `doubtful`.
 
     Other rounds never raise the target, because one replay is too noisy for that. Round `ROUNDS` + 1 returns to the
     SLA even if an earlier round changed to SUM and lowered the target since.
     """
     sla_s = miss.pipeline.sla.latency_s
     summed = before is not None and before.composition is Composition.SUM
-    if rounds > ROUNDS + 1 + SUM_ROUNDS or (summed and miss.settled):
+    if rounds > ROUNDS + 1 + SUM_ROUNDS or (summed and miss.settled) or (rounds > 1 and miss.doubtful):
         return None
     if rounds == ROUNDS + 1 or miss.replayed is None:
         return Target(latency_s=sla_s, composition=Composition.SUM)
     target_s = sla_s if before is None else before.latency_s
     composition = Composition.RSS if before is None else before.composition
-    return Target(latency_s=target_s * MARGIN * sla_s / miss.replayed.latency_s, composition=composition)
+    replayed_s = miss.replayed.latency_s / MARGIN
+    if miss.doubtful and math.isfinite(miss.replayed.at_most_s):
+        replayed_s = max(replayed_s, miss.replayed.at_most_s)
+    return Target(latency_s=target_s * min(MARGIN, sla_s / replayed_s), composition=composition)
+
+
+def loosened(
+    before: Target | None, composed_s: float, replayed: Replayed, sla_s: float, refused_s: float
+) -> Target | None:
+    """Return a later target for a plan whose replay leaves a part of the SLA unused; None where none is worth trying.
+
+    `before` is the present target, None for the SLA; `composed_s` is the composed latency of its plan. `refused_s` is
+    the earliest target whose plan missed the SLA in its replay, infinite where none did; the middle is tried then.
+    """
+    if replayed.latency_s <= 0 or replayed.latency_s >= USED * sla_s:
+        return None
+    at_s = sla_s if before is None else before.latency_s
+    later_s = min(composed_s * _AIM * sla_s / replayed.latency_s, (at_s + refused_s) / 2, MOST_LATER * sla_s)
+    # The plan stays the same up to the next corner of the cost over latency: a small step would find it again.
+    if later_s <= at_s * (1 + _STEP):
+        return None
+    return Target(latency_s=later_s, composition=Composition.RSS)
 
 
 def cut_down(fleet: Fleet, miss: Miss, share: Share) -> Share:

@@ -6,10 +6,9 @@ from typing import Any
 
 from controller.commands.plan_request import PlanRequest
 from controller.commands.sensitivity_output import (
-    pipeline_error,
+    declared_line,
     sensitivity_documents,
     sensitivity_lines,
-    stage_error,
 )
 from controller.commands.terminal import Page
 from controller.core.messages.phrases import (
@@ -166,6 +165,7 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "latency_s": rounded(answer.latency_s),
         "latency_error": rounded(answer.latency_error),
         "replayed_latency_s": rounded(answer.replay.latency_s),
+        "composed_latency_s": rounded(answer.replay.composed_s),
         "target_latency_s": rounded(answer.replay.target_latency_s),
         "best_latency_s": rounded(answer.advice.best_latency_s),
         "cost_per_hour": rounded(answer.cost_per_hour),
@@ -223,7 +223,7 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
             (
                 stage.name,
                 number(stage.rate_rps),
-                latency_words(stage.latency_s, stage_error(stage, spec)),
+                latency_words(stage.latency_s, stage.latency_error),
                 "-" if stage.utilization is None else f"{stage.utilization:.0%}",
                 _replicas(stage),
             )
@@ -279,16 +279,19 @@ def _promise(
     if spec.unit is DemandUnit.STREAMS:
         load += f" ({number(demand * spec.items_per_unit_s)} items/s)"
     sla = duration(spec.sla.latency_s)
-    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, pipeline_error(answer, spec))} of {sla}"
+    latency = f"p{spec.sla.percentile:g} {latency_words(answer.latency_s, answer.latency_error)} of {sla}"
     if answer.replay.latency_s is not None:
-        latency += f" (replayed: {duration(answer.replay.latency_s)})"
+        latency += f" (replayed; composed of the stages: {duration(answer.replay.composed_s)})"
     cost = f"{money(answer.cost_per_hour)} of {money(spec.budget_per_hour)}"
     if answer.feasible:
         if demand == 0:
             yield "no load: the plan has the lowest replicas that the bounds allow"
         yield f"{load}, {latency}, {cost}"
-        if answer.replay.target_latency_s is not None:
+        target_s = answer.replay.target_latency_s
+        if target_s is not None and target_s <= spec.sla.latency_s:
             yield f"planned for {_target_words(answer, spec)}: in a replay, a cheaper plan exceeded {sla}"
+        if (declared := declared_line(answer, spec)) is not None:
+            yield declared
         return
     if answer.served_fraction > 0:
         served = f"{number(demand * answer.served_fraction)} of {load}, {share_words(answer.served_fraction)}"
@@ -320,10 +323,11 @@ def _is_group(limit: Limit | None) -> bool:
 
 def _target_words(answer: PipelinePlan, spec: PipelineSpec) -> str:
     """Return, as text, the latency target that replaced the SLA in the search."""
-    assert answer.replay.target_latency_s is not None
-    if answer.replay.target_latency_s >= spec.sla.latency_s:
-        return f"{duration(spec.sla.latency_s)}, with the stages' percentiles summed"
-    return duration(answer.replay.target_latency_s)
+    target_s = answer.replay.target_latency_s
+    assert target_s is not None
+    if target_s == spec.sla.latency_s:
+        return f"{duration(target_s)}, with the stages' percentiles summed"
+    return f"{duration(target_s)}, composed of the stages" if target_s > spec.sla.latency_s else duration(target_s)
 
 
 def _move_words(answer: PipelinePlan, current: Mapping[PlacementKey, int]) -> str:
@@ -388,15 +392,21 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
         yield "not proven optimal: the gap to the cheapest plan is unknown"
         return
     specs = [request.specs[answer.key] for answer in plan.pipelines]
-    tightened = [answer for answer in plan.pipelines if answer.replay.target_latency_s is not None]
+    targets = [answer for answer in plan.pipelines if answer.replay.target_latency_s is not None]
     if len(specs) > 1:
         promise = f"the SLAs of all {len(specs)} pipelines" + (
-            f" (of {len(tightened)} of them the tighter targets that were planned for)" if tightened else ""
+            f" (of {len(targets)} of them the other targets that were planned for)" if targets else ""
         )
     else:
-        promise = _target_words(tightened[0], specs[0]) if tightened else duration(specs[0].sla.latency_s)
+        promise = _target_words(targets[0], specs[0]) if targets else duration(specs[0].sla.latency_s)
+    unused = [
+        answer
+        for answer, spec in zip(plan.pipelines, specs, strict=True)
+        if answer.replay.refused_target_s is not None and answer.replay.leaves_unused(spec.sla.latency_s)
+    ]
     if plan.proven_optimal:
-        yield f"optimal: no plan under {money(plan.cost_per_hour)} meets {promise}"
+        optimal = "optimal by the latency model" if unused else "optimal"
+        yield f"{optimal}: no plan under {money(plan.cost_per_hour)} meets {promise}"
     else:
         far = "" if plan.gap is None else f"at most {share_words(plan.gap)} above the cheapest; "
         yield f"not proven optimal: {far}no plan under {money(bound)} meets {promise}"
@@ -404,5 +414,10 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
             yield "a larger --search-effort may find a cheaper plan or prove this one"
         if request.problem.counts_instances:
             yield "the bound counts shares of instances, so that the difference includes the empty rest of instances"
+    for answer in unused:
+        yield (
+            f"{f'{answer.key}: ' if len(specs) > 1 else ''}the replay leaves a part of the SLA unused, but a plan for "
+            f"{duration(answer.replay.refused_target_s)}, composed of the stages, exceeded the SLA in its replay"
+        )
     composed = _COMPOSED[request.problem.composition]
     yield f"(by the latency model, {composed}; {_CONSIDERED})"

@@ -1,6 +1,5 @@
 """What `sluice plan` and `sluice simulate` say about declared service times: error bars, and what a plan hangs on."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,34 +15,20 @@ MOST_STAGES = 20
 """With more stages no sensitivity is computed: it takes two plans for each stage."""
 
 
-def stage_error(stage: StagePlan, spec: PipelineSpec) -> float | None:
-    """Return the error bar of a stage's latency as a share: that of the model, widened by declared service times.
+def declared_line(answer: PipelinePlan, spec: PipelineSpec) -> str | None:
+    """Return a line that says how far declared service times of the planned replicas may err; None without any.
 
-    A latency is at least proportional to the service time. Both errors are taken as independent. None: both are
-    unknown.
+    A latency is at least proportional to the service times. The error bars of latencies are those of the model alone.
     """
-    declared = [_declared_error(stage, spec, p.pool) for p in stage.placements if p.replicas]
-    known = [error for error in (stage.latency_error, max(declared, default=0.0)) if error]
-    return math.hypot(*known) if known else stage.latency_error
-
-
-def pipeline_error(answer: PipelinePlan, spec: PipelineSpec) -> float | None:
-    """Return the error bar of a pipeline's latency as a share, widened as those of its stages.
-
-    The stages' declared errors are weighted by their latencies: they may all be wrong in one direction.
-    """
-    latencies = [(stage, stage.latency_s) for stage in answer.stages if stage.latency_s is not None]
-    total = sum(latency_s for _, latency_s in latencies)
-    if not total:
-        return answer.latency_error
-    declared = (
-        sum(
-            latency_s * max((_declared_error(stage, spec, p.pool) for p in stage.placements if p.replicas), default=0.0)
-            for stage, latency_s in latencies
-        )
-        / total
-    )
-    return math.hypot(answer.latency_error or 0.0, declared) or answer.latency_error
+    errors = {
+        stage.name: max((_declared_error(stage, spec, p.pool) for p in stage.placements if p.replicas), default=0.0)
+        for stage in answer.stages
+    }
+    known = {name: error for name, error in errors.items() if error}
+    if not known:
+        return None
+    words = ", ".join(f"{name} ± {error:.0%}" for name, error in known.items())
+    return f"service times are declared, not measured, and as wrong as their confidence says: {words}"
 
 
 def sensitivity_lines(found: Sequence[StageSensitivity], cost_per_hour: float) -> Iterator[str]:

@@ -63,7 +63,7 @@ def pipeline_decision(
     if rollout.kept_away is not None and kept_away_since_s is not None and not awaits_turn:
         longest_s = max(own.startup_s + launches_s.get(own.pool, 0.0) for own in assessment.spec.placements().values())
         if now_s - kept_away_since_s > longest_s:
-            reported = _as_served(reported, rollout.kept_away, served_by_ready(assessment, policy))
+            reported = _as_served(reported, rollout.kept_away, served_by_ready(assessment, plan, policy))
     limit = reported.limited_by
     # What is not known to be a limit is no reason to refuse load.
     unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in unbounded

@@ -58,7 +58,7 @@ def packed(
         and problem.switching_cost_per_hour == 0
         and all(pipeline.basis is Basis.INSTANCES for pipeline in pipelines)
         and all(table.coarseness == 0 for packable in packables for table in packable.tables)
-        and _exact(fleet.problem)
+        and _exact(fleet.problem, packables)
     )
     return Packed(
         answers={
@@ -69,16 +69,21 @@ def packed(
     )
 
 
-def _exact(problem: Problem) -> bool:
-    """Return whether the units of the supply say exactly which instances any plan needs.
+def _exact(problem: Problem, packables: Sequence[Packable]) -> bool:
+    """Return whether the units of the supply say exactly which instances each of the plans needs.
 
     Where numbers per instance do not divide one another, units round each placement up to whole instances. A plan
     without one of these placements may then need fewer (`optimizer.model.whole_instances`).
     """
-    sizes = {name: {size for size, count in pool.held if count} for name, pool in problem.pools.items()}
+    always = {name: {size for size, count in pool.held if count} for name, pool in problem.pools.items()}
+    sizes = {name: set(found) for name, found in always.items()}
     for _, _, placement in problem.placements():
         sizes[placement.pool].add(placement.per_instance)
-    return all(map(share_instances, sizes.values()))
+    for table in (table for packable in packables for table in packable.tables):
+        for placement, counts in zip(table.stage.placements, table.replicas.T, strict=True):
+            if counts.all():
+                always[placement.pool].add(placement.per_instance)
+    return all(share_instances(sizes[name]) or not share_instances(always[name]) for name in problem.pools)
 
 
 def _packable(answer: Answer, key: PipelineKey, limit_s: float) -> Packable:

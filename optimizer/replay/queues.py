@@ -33,6 +33,8 @@ _TO_UNIT = 2.0**-53
 _SPREAD = (5**0.5 - 1) / 2
 """Multiples of the golden ratio, modulo 1, fill the unit interval evenly. They give groups turns in proportion to their
 weight without a state per group."""
+_MOST_SESSIONS = 2**20
+"""Sessions with numbers above this are numbered anew before they are dealt to replicas."""
 _DRAWS_KEPT = 2**16
 
 
@@ -111,7 +113,7 @@ def serve(
     """Return the time at which each item leaves the stage, in seconds, in the order of `arrivals_s` (n,), ascending.
 
     `sessions` (n,) is the stream of each item. With RoundRobin each item has a turn. With Sticky each stream has one,
-    in the order of first items, and keeps its replica. Turns go to groups in proportion to capacity, and within a group
+    in random order, and keeps its replica. Turns go to groups in proportion to capacity, and within a group
     to its replicas in sequence. With Random each item goes to a random replica, in proportion to capacity. LeastLoaded
     picks the replica with the fewest items, queued and in service, in relation to its capacity; replicas with equal
     loads take turns. With Pull the server that has been idle longest takes the next items; servers with continuous
@@ -181,7 +183,7 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
     """Return the position of each item's replica, for routings that do not depend on the state of the queues."""
     turn = np.arange(n, dtype=np.int64)
     if routing is Routing.STICKY:
-        turn = _rank_of_first(sessions)
+        turn = _dealt(sessions, seed)
     count = int(turn.max()) + 1
     if routing is Routing.RANDOM:
         unit = units(np.arange(n, dtype=np.uint64), seed ^ 0x5DEECE66D)
@@ -202,25 +204,18 @@ def _queue_of(n: int, sessions: Counts, replicas: Counts, weights: Array, routin
     return np.asarray(place[turn])
 
 
-def _rank_of_first(sessions: Counts) -> Counts:
-    """Return for each item the number of sessions that appeared before the item's own session did."""
-    if sessions.min() < 0 or sessions.max() > 4 * len(sessions) + 1024:
+def _dealt(sessions: Counts, seed: int) -> Counts:
+    """Return each item's turn, which is that of its session. The turns are a random order of the sessions.
+
+    Sessions begin long before the items that are looked at, so that the order of their items says nothing about their
+    replicas. In the order of first items, each replica would get its items at even intervals.
+    """
+    if sessions.min() < 0 or sessions.max() > _MOST_SESSIONS:
         _, sessions = np.unique(sessions, return_inverse=True)
-    ranks = np.empty(len(sessions), dtype=np.int64)
-    _rank(sessions, np.full(int(sessions.max()) + 1, -1, dtype=np.int64), ranks)
-    return ranks
-
-
-@compiled
-def _rank(sessions: Counts, known: Counts, ranks: Counts) -> None:
-    """Write the rank of each item's session to `ranks`; `known` has -1 for each session and becomes the ranks."""
-    count = 0
-    for item in range(len(sessions)):
-        session = sessions[item]
-        if known[session] < 0:
-            known[session] = count
-            count += 1
-        ranks[item] = known[session]
+    count = int(sessions.max()) + 1
+    turns = np.empty(count, dtype=np.int64)
+    turns[np.argsort(units(np.arange(count, dtype=np.uint64), seed ^ 0x3C6EF372))] = np.arange(count)
+    return np.asarray(turns[sessions])
 
 
 def units(counter: NDArray[np.uint64], seed: int) -> Array:

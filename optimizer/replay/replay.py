@@ -8,7 +8,7 @@ compared under the same random numbers.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +20,28 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Placed = tuple[StageName, PoolName]
 
-_WORK_NS, _MOST_WORK_NS = 3e6, 25e6
+_WORK_NS, _MOST_WORK_NS = 5e6, 25e6
 _ITEM_NS, _REPLICA_NS = 90.0, 9.0
 """Computing time per item and stage, and per replica where the least loaded one is searched for. The number of items of
 a replay follows from them."""
-_PRECISION = 0.02
-_DECIDED = 4.0
-"""A short replay decides only if its latency is this many half-widths from the SLA. It starts with empty queues, and
-its half-width comes from few segments: if one half-width were enough, it would pass plans that miss the SLA by a tenth
-three times as often as a long replay does; with four it does so no more often."""
-_FEWEST, _MOST = 2_000, 60_000
+_PRECISION = 0.015
+_DECIDED = 3.0
+"""A short replay decides only if its latency is this many half-widths from the SLA. Its half-width comes from few
+segments: if one half-width were enough, it would pass plans that miss the SLA three times as often as a long one."""
+_FEWEST, _MOST = 5_000, 60_000
 _MOST_DROPPED = 60_000
 """The most items that enter where stages drop most of them, so that enough reach the end."""
 _MOST_CALLS = 1_000_000
 """The most calls that a stage gets in one replay. Where fewer than `_BLOCK` items would cause more, none is made."""
+_SHORT = 1.01
+"""Percentiles of replays are below those of runs ten times as long by this factor, because long waits are rare."""
 _WARM_UP = 0.1
+_WINDOW = 20.0
+"""How many times its latency a replay lasts at least. Queues start empty: with thousands of streams, replays of one
+latency find p95 12 % too short, and replays of 10 find it 2 % too short."""
+_FEWEST_REPLICAS = 8
+"""Replicas that each stage keeps where only a part of a large pipeline is replayed. With fewer, the turns of a common
+queue would be too uneven."""
 _SEGMENTS = 16
 _INTERVAL = 1.753
 """Quantile of Student's distribution with 15 degrees of freedom for a two-sided interval of 90 %."""
@@ -57,9 +64,19 @@ class Replayed:
     half_width_s: float
     items: int
 
+    @property
+    def error(self) -> float:
+        """Return the relative error of `latency_s`."""
+        return self.at_most_s / self.latency_s - 1 if self.latency_s > 0 else 0.0
+
+    @property
+    def at_most_s(self) -> float:
+        """Return the latency with its half-width added, and 1 % for a short replay, in seconds."""
+        return (self.latency_s + self.half_width_s) * _SHORT
+
     def keeps(self, sla_s: float) -> bool:
-        """Return whether the latency is within the SLA."""
-        return self.latency_s <= sla_s
+        """Return whether the latency is surely within the SLA."""
+        return self.at_most_s <= sla_s
 
     def may_keep(self, sla_s: float) -> bool:
         """Return whether the latency is within the SLA, or exceeds it by at most the half-width."""
@@ -111,32 +128,75 @@ def replay(
             return None
     if _BLOCK * max(calls.values()) > _MOST_CALLS:
         return None
-    drain_s = _drain_s(groups)
+    whole = _Part(pipeline=pipeline, groups=groups, demand=demand, calls=calls)
     if items is not None:
-        return _replay(pipeline, groups, _arrivals(demand, max(items, _SEGMENTS), drain_s, seed), seed)
-    count = _affordable(pipeline, groups, _WORK_NS)
-    answer = _replay(pipeline, groups, _arrivals(demand, count, drain_s, seed), seed)
-    if answer is None or answer.latency_s <= 0:  # too short to differ from 0 at these times
-        return answer
-    precise_s = _PRECISION * answer.latency_s
-    if decides_s is not None:  # the farther from it, the less precision is needed
-        precise_s = max(precise_s, abs(answer.latency_s - decides_s) / _DECIDED)
-    # Under a high load latencies are correlated over many items, so that more of them are needed.
-    wanted = count * min((answer.half_width_s / precise_s) ** 2, 100.0)
-    more = int(min(wanted, _affordable(pipeline, groups, _MOST_WORK_NS)))
-    if more < 1.25 * count:
-        return answer
-    return _replay(pipeline, groups, _arrivals(demand, more, drain_s, seed), seed)
+        return _replay(whole, max(items, _SEGMENTS), seed)
+    part = whole if decides_s is None else _part(whole, _WINDOW * decides_s)
+    count, most = _affordable(part, _WORK_NS), _affordable(part, _MOST_WORK_NS)
+    if decides_s is not None:  # a replay of a late plan needs not show how late it is
+        count = max(count, min(int(_WINDOW * decides_s * part.demand.entry_rate_rps), most))
+    while True:
+        answer = _replay(part, count, seed)
+        if answer is None or answer.latency_s <= 0:  # too short to differ from 0 at these times
+            return answer
+        precise_s = _PRECISION * answer.latency_s
+        if decides_s is not None:  # the farther from it, the less precision is needed
+            precise_s = max(precise_s, abs(answer.latency_s - decides_s) / _DECIDED)
+        # Under a high load latencies are correlated over many items, so that more of them are needed.
+        wanted = count * min((answer.half_width_s / precise_s) ** 2, 100.0)
+        more = int(min(max(wanted, _WINDOW * answer.latency_s * part.demand.entry_rate_rps), most))
+        if more < 1.25 * count:
+            return answer
+        count = more
 
 
-def _replay(
-    pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], entering: _Entering, seed: int
-) -> Replayed | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What is replayed: a pipeline, or a part of a large one with a part of the replicas of each stage.
+
+    `groups` has the server groups of each stage, `demand` what enters. `calls` are those that each stage gets per item
+    at the entry, other pipelines' at shared stages and those that fill up its replicas included.
+    """
+
+    pipeline: Pipeline
+    groups: list[list[tuple[ServerGroup, float]]]
+    demand: Demand
+    calls: Mapping[StageName, float]
+
+
+def _part(whole: _Part, window_s: float) -> _Part:
+    """Return a part of the pipeline, so small that a short replay takes `window_s`; the whole one where it is small.
+
+    One of n parts has an n-th of the items that enter and of the replicas, rounded up. Stages get so many more calls
+    that their replicas are as busy as in the whole.
+    """
+    fewest = min(group.replicas for own in whole.groups for group, _ in own)
+    needed = window_s * whole.demand.entry_rate_rps
+    parts = min(math.ceil(needed / _affordable(whole, _WORK_NS)), fewest // _FEWEST_REPLICAS)
+    if parts <= 1:
+        return whole
+    groups, calls = [], {}
+    for stage, own in zip(whole.pipeline.stages, whole.groups, strict=True):
+        groups.append([(replace(group, replicas=-(-group.replicas // parts)), factor) for group, factor in own])
+        before, after = (sum(g.replicas * g.capacity_rps for g, _ in each) for each in (own, groups[-1]))
+        calls[stage.name] = whole.calls[stage.name] * after * parts / before
+    demand, sessions = whole.demand, whole.demand.sessions
+    demand = replace(
+        demand,
+        entry_rate_rps=demand.entry_rate_rps / parts,
+        sessions=None if sessions is None else sessions / parts,
+    )
+    return _Part(pipeline=whole.pipeline, groups=groups, demand=demand, calls=calls)
+
+
+def _replay(part: _Part, count: int, seed: int) -> Replayed | None:
+    pipeline = part.pipeline
+    entering = _arrivals(part.demand, count, _drain_s(part.groups), seed)
     # One number per item: an item that passes a rare branch passes every more frequent one, so that at a join the
     # branch with the least pass ratio decides.
     draw = _units(len(entering.arrivals_s), seed, 3)
     reach = _reach(pipeline)
-    done = _through(pipeline, groups, entering, draw, seed, reach=reach)
+    done = _through(part, entering, draw, seed, reach=reach)
     seen = entering.measured & (draw < _leaving(pipeline, reach))
     if not seen.any():
         return None
@@ -213,13 +273,13 @@ def _leaving(pipeline: Pipeline, reach: Mapping[StageName, float]) -> float:
     return min(reach[stage.name] for stage in _last(pipeline))
 
 
-def _affordable(pipeline: Pipeline, groups: list[list[tuple[ServerGroup, float]]], work_ns: float) -> int:
+def _affordable(part: _Part, work_ns: float) -> int:
     """Return the number of items that enter: what `work_ns` of computing allows, more where few reach the end.
 
     It is less where fan-out would cause too many calls.
     """
-    cost, calls = 0.0, _calls(pipeline)
-    for stage, own in zip(pipeline.stages, groups, strict=True):
+    cost, calls, pipeline = 0.0, part.calls, part.pipeline
+    for stage, own in zip(pipeline.stages, part.groups, strict=True):
         replicas = sum(group.replicas for group, _ in own)
         searched = _REPLICA_NS * replicas if stage.routing is Routing.LEAST_LOADED else 0.0
         cost += calls[stage.name] * (_ITEM_NS + searched)
@@ -247,7 +307,8 @@ def _arrivals(demand: Demand, count: int, drain_s: float, seed: int) -> _Enterin
         # Scaled to exactly the demand's rate: a random count would be most of the difference between two replays.
         times = np.cumsum(gaps * (1 / (rate * gaps.mean())))
         turn = np.arange(count, dtype=np.int64)
-        return _Entering(arrivals_s=times, sessions=turn, measured=turn >= _WARM_UP * count)
+        owner = turn if streams == 0 else turn % streams
+        return _Entering(arrivals_s=times, sessions=owner, measured=turn >= _WARM_UP * count)
     interval_s = streams / rate
     rounds = max(3, math.ceil(_BLOCK / streams))
     warm_up = max(1, math.ceil(_BLOCK_WARM_UP / streams))
@@ -276,8 +337,7 @@ def _gaps(count: int, cv2: float, seed: int) -> Array:
 
 
 def _through(
-    pipeline: Pipeline,
-    groups: list[list[tuple[ServerGroup, float]]],
+    part: _Part,
     entering: _Entering,
     draw: Array,
     seed: int,
@@ -288,11 +348,10 @@ def _through(
 
     `draw` (items,) is a random number of each item; it reaches the stages whose `reach` is greater.
     """
-    arrivals, sessions = entering.arrivals_s, entering.sessions
-    calls = _calls(pipeline)
+    arrivals, sessions, pipeline, calls = entering.arrivals_s, entering.sessions, part.pipeline, part.calls
     turn = {name: k for k, name in enumerate(sorted(stage.name for stage in pipeline.stages))}
     left: dict[StageName, Array] = {}
-    for stage, own in zip(pipeline.stages, groups, strict=True):
+    for stage, own in zip(pipeline.stages, part.groups, strict=True):
         at = arrivals
         for k, name in enumerate(stage.after):
             at = left[name] if k == 0 else np.maximum(at, left[name])

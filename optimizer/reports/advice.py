@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.allocate import Component, fleet_budget
+from optimizer.allocate import Component, fleet_budget, without_budgets
 from optimizer.billing import costs_per_hour, plan_charges
 from optimizer.fleet.fleet import Answer, Fleet, own_budget
 from optimizer.model import Basis, Pipeline, PipelineKey
@@ -57,7 +57,7 @@ def advise(
     pipeline pays for the plan that is cheapest by shares, while the other pipelines have their plans, `beside`.
     """
     what_if = WhatIf(fleet, pipeline)
-    cheapest = what_if.answer(1.0, capacity, pool_prices=np.zeros(len(capacity)))
+    cheapest = without_budgets(fleet, pipeline, capacity)
     quickest = fastest(what_if, capacity, min(budget_per_hour, own_budget(pipeline)))
     return Advice(
         required_budget_per_hour=None if cheapest is None else _paid_per_hour(fleet, pipeline, cheapest, beside),

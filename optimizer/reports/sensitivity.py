@@ -27,6 +27,7 @@ def service_time_sensitivity(problem: Problem, share: float = SERVICE_TIME_SHARE
 
     It takes two searches for each stage. Stages that pipelines share are left out.
     """
+    plan = allocate(problem)
     for pipeline in problem.pipelines:
         for stage in pipeline.stages:
             if stage.sharing is None:
@@ -34,9 +35,17 @@ def service_time_sensitivity(problem: Problem, share: float = SERVICE_TIME_SHARE
                     pipeline=pipeline.key,
                     stage=stage.name,
                     share=share,
-                    shorter=allocate(_with_stage(problem, pipeline, _slowed(stage, 1 - share))),
+                    shorter=_cheaper(plan, allocate(_with_stage(problem, pipeline, _slowed(stage, 1 - share)))),
                     longer=allocate(_with_stage(problem, pipeline, _slowed(stage, 1 + share))),
                 )
+
+
+def _cheaper(plan: Plan, found: Plan) -> Plan:
+    """Return `found`, or `plan` where it is cheaper: it keeps the SLA with shorter service times, too.
+
+    A replay is exact to a few percent, so that a plan near the SLA may pass with one service time only.
+    """
+    return plan if plan.feasible and (not found.feasible or plan.cost_per_hour < found.cost_per_hour) else found
 
 
 def _slowed(stage: Stage, factor: float) -> Stage:

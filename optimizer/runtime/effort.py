@@ -41,6 +41,10 @@ class Account:
         """Return the units left, at least 0."""
         return max(0, int(self.limit - self.spent))
 
+    def spares(self, units: float) -> bool:
+        """Return whether half of the account is left after `units` more: for work that only saves money."""
+        return self.spent + units <= self.limit / 2
+
     def charge(self, units: float) -> None:
         """Add `units` to what was spent."""
         self.spent += units

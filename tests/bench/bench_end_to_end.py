@@ -135,7 +135,7 @@ def planned(index: int, seed: int) -> dict[str, tuple[float, float]] | None:
         "sum": plan_for(sla_s, Composition.SUM),
         "RSS": plan_for(sla_s, Composition.RSS),
         "RSS, 10 % headroom": plan_for(0.9 * sla_s, Composition.RSS),
-        "RSS, replay and tighten": plan_for(sla_s, Composition.RSS, replayed=True),
+        "RSS, replay": plan_for(sla_s, Composition.RSS, replayed=True),
     }
     found = {}
     for name, plan in ways.items():
@@ -194,12 +194,14 @@ def errors_of(tandems: Sequence[dict[str, float]], asked: int) -> dict[str, Any]
 
 def loop_of(plans: Sequence[dict[str, tuple[float, float]]], asked: int) -> dict[str, Any]:
     """Print and return what became of the plans."""
-    print(f"\nplans simulated under other luck, {len(plans)} of {asked} pipelines (target: no SLA missed by > 5 %)")
-    print(f"{'planned by':26s} {'missed':>8s} {'by > 5 %':>9s} {'worst':>7s} {'cost / sum':>11s}")
+    print(f"\nplans simulated under other luck, {len(plans)} of {asked} pipelines")
+    print("(target: p95 / SLA 0.93 in the median, none missed by > 5 %)")
+    print(f"{'planned by':26s} {'p95 / SLA':>10s} {'missed':>8s} {'by > 5 %':>9s} {'worst':>7s} {'cost / sum':>11s}")
     rows: dict[str, Any] = {}
     for name in plans[0] if plans else ():
         over = np.array([plan[name][0] for plan in plans])
         row = {
+            "median": float(np.median(over)),
             "missed": float(np.mean(over > 1)),
             "missed_by_5_percent": float(np.mean(over > 1.05)),
             "worst": float(over.max()),
@@ -207,8 +209,8 @@ def loop_of(plans: Sequence[dict[str, tuple[float, float]]], asked: int) -> dict
         }
         rows[name] = row
         print(
-            f"{name:26s} {row['missed']:8.1%} {row['missed_by_5_percent']:9.1%} {row['worst']:7.2f} "
-            f"{row['cost_over_sum']:11.3f}"
+            f"{name:26s} {row['median']:10.3f} {row['missed']:8.1%} {row['missed_by_5_percent']:9.1%} "
+            f"{row['worst']:7.2f} {row['cost_over_sum']:11.3f}"
         )
     return rows
 

@@ -48,13 +48,13 @@ def admitted_by_plan(assessment: Assessment, plan: PipelinePlan) -> float | None
     return assessment.planned_demand * plan.served_fraction
 
 
-def served_by_ready(assessment: Assessment, policy: Policy) -> float:
+def served_by_ready(assessment: Assessment, plan: PipelinePlan, policy: Policy) -> float:
     """Return the share (0–1) of the planned demand that the ready replicas serve within the SLA, by the model."""
     planned = assessment.planned_demand
     ready = {key: target.ready for key, target in assessment.state.found()}
     if planned <= 0 or {stage for stage, _ in ready} != {stage.name for stage in assessment.spec.stages}:
         return 1.0
-    carried = _carried(assessment, ready, planned, policy)
+    carried = _carried(assessment, ready, planned, plan, policy)
     return 1.0 if carried is None else min(1.0, carried / planned)
 
 
@@ -114,7 +114,7 @@ def admitted_meanwhile(
             limits.append(slots)
     coming = assessment.acting and any(serving.get(key, 0) < count for key, count in plan.replicas().items())
     most = by_plan if coming else assessment.planned_demand if assessment.conflicting else None
-    if most is not None and (carried := _carried(assessment, held, most, policy)) is not None:
+    if most is not None and (carried := _carried(assessment, held, most, plan, policy)) is not None:
         limits.append(carried)
     return min(limits, default=None)
 
@@ -151,11 +151,14 @@ def _own_share(assessment: Assessment, name: StageName) -> float:
     return assessment.planned_demand / (assessment.planned_demand + others) if others > 0 else 1.0
 
 
-def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: float, policy: Policy) -> float | None:
+def _carried(
+    assessment: Assessment, serving: Mapping[PlacementKey, int], most: float, plan: PipelinePlan, policy: Policy
+) -> float | None:
     """Return the demand that `serving` carries within the SLA; None where it carries `most`, or hardly any demand.
 
     The result is on a grid, because `most` changes a little in every cycle, and the published limit must not.
     """
+    limit_s = plan.replay.composed_limit_s(stages_sla_s(assessment.spec, assessment.profile))
 
     def in_time(demand: float) -> bool:
         shared = assessment.pipeline.scaled(min(1.0, demand / assessment.planned_demand))
@@ -163,7 +166,7 @@ def _carried(assessment: Assessment, serving: Mapping[PlacementKey, int], most: 
         latency_s = predicted_latency_s(
             pipeline, serving, assessment.state.memory.batches, composition=policy.composition
         )
-        return latency_s is not None and latency_s <= stages_sla_s(assessment.spec, assessment.profile)
+        return latency_s is not None and latency_s <= limit_s
 
     if most <= 0 or in_time(most):
         return None

@@ -404,7 +404,7 @@ def planned_words(plan: PipelinePlan) -> str:
     latency = "no load" if plan.feasible else "not served"
     if plan.latency_s is not None:
         latency = latency_words(plan.latency_s, plan.latency_error)
-    replayed = "" if plan.replay.latency_s is None else f" (replayed: {duration(plan.replay.latency_s)})"
+    replayed = "" if plan.replay.latency_s is None else " (replayed)"
     words = f"planned: {latency}{replayed} at {money(plan.cost_per_hour)}"
     if plan.moved_replicas:
         weight = f"weighed as {money(plan.switching_cost_per_hour)} in the search"

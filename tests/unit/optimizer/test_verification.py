@@ -172,3 +172,58 @@ def test_plans_by_the_sum_of_percentiles_are_not_replayed(replaying: Callable[[L
     (answer,) = allocate(replace(composed(captions()), composition=Composition.SUM)).pipelines
     assert answer.replay.latency_s is None
     assert asked == []
+
+
+def test_a_replay_that_leaves_a_part_of_the_sla_makes_the_plan_cheaper(
+    replaying: Callable[[Latency], list[Pipeline]],
+) -> None:
+    replaying(lambda pipeline, composed_s: (composed_s, 0.0))
+    (exact,) = allocate(composed(captions(sla_s=0.05))).pipelines
+    verification._replayed.cache_clear()
+    replaying(lambda pipeline, composed_s: (0.7 * composed_s, 0.0))
+    (cheaper,) = allocate(composed(captions(sla_s=0.05))).pipelines
+    assert cheaper.cost_per_hour < exact.cost_per_hour
+    assert cheaper.replay.composed_s is not None
+    assert cheaper.replay.composed_s > 0.05
+    assert cheaper.replay.target_latency_s is not None
+    assert cheaper.replay.composed_s <= cheaper.replay.target_latency_s == cheaper.replay.composed_limit_s(0.05)
+    assert cheaper.latency_s == cheaper.replay.latency_s == pytest.approx(0.7 * cheaper.replay.composed_s)
+    assert cheaper.latency_s <= 0.05
+
+
+def test_a_later_target_whose_replay_is_late_is_refused(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    # Up to the SLA a plan takes half as long as it is composed to, beyond it twice as long.
+    replaying(lambda pipeline, composed_s: ((0.5 if composed_s <= 0.05 else 2.0) * composed_s, 0.0))
+    (kept,) = allocate(composed(captions(sla_s=0.05))).pipelines
+    assert kept.feasible
+    assert kept.replay.latency_s is not None
+    assert kept.replay.latency_s <= 0.025
+    assert kept.replay.refused_target_s is not None
+    assert kept.replay.leaves_unused(0.05)
+
+
+def test_the_noise_of_a_replay_counts_against_a_later_target(
+    replaying: Callable[[Latency], list[Pipeline]],
+) -> None:
+    replaying(lambda pipeline, composed_s: (0.7 * composed_s, 0.03))
+    (kept,) = allocate(composed(captions(sla_s=0.05))).pipelines
+    assert kept.replay.composed_s is not None
+    assert kept.replay.composed_s <= 0.05
+
+
+def test_replicas_keep_the_sla_by_their_composed_latency_or_else_by_a_replay(
+    replaying: Callable[[Latency], list[Pipeline]],
+) -> None:
+    asked = replaying(lambda pipeline, composed_s: (0.7 * composed_s, 0.0))
+    (plan,) = allocate(composed(captions(sla_s=0.05))).pipelines
+    replicas, few = plan.replicas(), {key: 2 * count // 3 for key, count in plan.replicas().items()}
+    asked.clear()
+    verification._replayed.cache_clear()
+    assert verification.keeps_sla(captions(sla_s=1.0), replicas, {}, Composition.RSS)
+    assert asked == []
+    assert verification.keeps_sla(captions(sla_s=0.0499), replicas, {}, Composition.RSS, limit_s=1.0)
+    assert asked == []
+    assert verification.keeps_sla(captions(sla_s=0.05), replicas, {}, Composition.RSS)
+    assert len(asked) == 1
+    assert not verification.keeps_sla(captions(sla_s=0.05), replicas, {}, Composition.SUM)
+    assert not verification.keeps_sla(captions(sla_s=0.05), few, {}, Composition.RSS)

@@ -81,9 +81,19 @@ def test_many_sticky_streams_are_one_server_each_with_its_share() -> None:
 def test_a_session_stays_on_one_replica_and_sessions_are_spread_evenly() -> None:
     # One item of each of four streams at a time, then all of one stream: it queues behind itself.
     arrivals = np.array([0.0, 0.0, 0.0, 0.0, 10.0, 10.0, 10.0])
-    sessions = np.array([7, 3, 9, 5, 3, 3, 3])
+    sessions = np.array([2, 0, 3, 1, 0, 0, 0])
     done = alike(arrivals, sessions, servers=4, fixed_s=1.0, routing=Routing.STICKY, seed=0)
     assert done == pytest.approx([1, 1, 1, 1, 11, 12, 13])
+
+
+def test_replicas_get_the_items_of_their_streams_at_random_times() -> None:
+    # 240 streams of one item per second on 8 replicas. Each has 30 of them, at uneven intervals: some items queue.
+    rng = np.random.Generator(np.random.PCG64(4))
+    phases = np.sort(rng.random(240))
+    arrivals = np.concatenate([phases + second for second in range(20)])
+    inside = alike(arrivals, np.tile(np.arange(240), 20), servers=8, fixed_s=1 / 33, routing=Routing.STICKY, seed=1)
+    even = alike(arrivals, np.arange(4800), servers=8, fixed_s=1 / 33, routing=Routing.ROUND_ROBIN, seed=1)
+    assert np.percentile(inside - arrivals, 95) > 1.5 * np.percentile(even - arrivals, 95)
 
 
 def test_looking_beats_turns_and_turns_beat_chance() -> None:

@@ -151,13 +151,12 @@ def test_a_promise_is_told_with_its_error_bar_its_replay_and_what_it_moves(plann
     sure = told(
         decision,
         latency_error=0.06,
-        replay=ReplayCheck(latency_s=0.098),
+        replay=ReplayCheck(latency_s=0.1, composed_s=0.11),
         moved_replicas=10,
         switching_cost_per_hour=0.5,
     )
-    assert (
-        "planned: 100 ms ± 6% (replayed: 98 ms) at $6.00/h, changing 10 replicas (weighed as $0.50/h in the search)"
-        in (section(sure, "Why"))
+    assert "planned: 100 ms ± 6% (replayed) at $6.00/h, changing 10 replicas (weighed as $0.50/h in the search)" in (
+        section(sure, "Why")
     )
 
 
