@@ -145,6 +145,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         ["result"],
     ),
     ("stage_pressure", "0.40 latency + 0.30 utilization + 0.30 queue or receive pressure", _STAGE),
+    (
+        "stage_sessions_to_give_up",
+        "Sticky sessions that replicas of the stage hold above their share, while that costs the SLA; else no series",
+        _STAGE,
+    ),
     ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
     ("stage_arrivals_per_second", "Items offered to the stage per second", _STAGE),
     ("stage_latency_seconds", "95th percentile of waiting plus service time", _STAGE),
@@ -563,6 +568,8 @@ class _Gauges:
                 if placement.measured and (stage.name, placement.pool) in declared:
                     factor_of = [*labels, stage.name, placement.pool]
                     self.set("placement_service_factor", factor_of, placement.service_factor)
+        for skew in decision.skews:
+            self.set("stage_sessions_to_give_up", [*labels, skew.stage], sum(each.give_up for each in skew.crowded))
         faults: Tally[tuple[str, str, str]] = Tally()
         for replica in decision.faulty:
             throttled = replica.fault.throttled > 0

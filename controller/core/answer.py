@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile, served_by_ready
 from controller.core.act.goals import Goal
+from controller.core.act.rebalance import sessions_unread, skews
 from controller.core.act.rollout import PipelineRollout, Rollout
 from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
@@ -126,6 +127,8 @@ def pipeline_decision(
         budgets=rollout.budgets,
         miss=_miss(assessment, missed_since_s, now_s),
         starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
+        skews=tuple(skews(assessment)),
+        sessions_unread=tuple(sessions_unread(assessment)),
     )
 
 

@@ -27,6 +27,7 @@ from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
+from controller.resources.pipeline_status import MAX_CROWDED
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
 from optimizer.model import PoolName, ServiceLaw, whole_instances
 from optimizer.plan import PipelinePlan
@@ -384,6 +385,18 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
             for quantity, reading in stage.readings.items()
             if isinstance(reading, Absence)
         ],
+        "rebalance": [
+            {
+                "pod": replica.pod,
+                "sessions": number(replica.sessions),
+                "giveUp": replica.give_up,
+                "keep": replica.keep,
+            }
+            for skew in decision.skews
+            if skew.stage == stage.name
+            for replica in skew.crowded[:MAX_CROWDED]
+        ]
+        or None,
         "placements": [
             _placement(
                 (stage.name, placement.pool),

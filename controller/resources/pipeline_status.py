@@ -117,6 +117,23 @@ class PlacementStatus(Part):
     allows; the plan then uses it as the capacity."""
 
 
+MAX_CROWDED = 64
+"""The most replicas of a stage that `status.stages[].rebalance` names."""
+
+
+class RebalanceStatus(Part):
+    """A replica that should give up sessions."""
+
+    pod: Annotated[str, Field(max_length=253)]
+    """The pod."""
+    sessions: Number | None = None
+    """Sessions that it reports."""
+    give_up: int
+    """Sessions that it should give up."""
+    keep: int
+    """Sessions that it should keep at most: advice that is read twice moves nothing twice."""
+
+
 class StageStatus(Part):
     """A stage over all its placements."""
 
@@ -148,6 +165,11 @@ class StageStatus(Part):
     """Share of the replicas' cost that this pipeline pays, 0 to 1: that of its items. Present for a shared stage."""
     pressure: Number | None = None
     """0.40 latency + 0.30 utilization + 0.30 queue (or rxQueuePressure, if that is larger), each 0 to 1."""
+    rebalance: Annotated[list[RebalanceStatus], ListMap(key="pod"), Field(max_length=MAX_CROWDED)] = Field(
+        default_factory=list
+    )
+    """Replicas with more than their share of sticky sessions, the fullest first, while that costs the SLA. An ingress
+    that can move sessions without a cut moves them to the replicas with the fewest."""
     absent: Annotated[list[Text], Field(max_length=24)] = Field(default_factory=list)
     """Quantities that could not be measured, each with the reason."""
     placements: Annotated[list[PlacementStatus], ListMap(key="pool"), Field(max_length=8)] = Field(default_factory=list)
@@ -197,7 +219,7 @@ class PipelineStatus(Part):
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=24)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
     Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    Shedding, PlannedInFull, OneOperator."""
+    SessionsSpread, Shedding, PlannedInFull, OneOperator."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

@@ -9,7 +9,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
-from simulations.cluster.expressions import Counter, PodSamples
+from simulations.cluster.expressions import Counter, Level, PodSamples
 from simulations.cluster.ingress_queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
 from simulations.cluster.metric_faults import MetricFaults, ReadingNoise
 from simulations.cluster.pods import Pod, Workload
@@ -106,7 +106,15 @@ class SimulatedMetrics:
             noise = self._disturbances.noise(pipeline.key, f"{stage.name} {placement.pool}", self._now_s)
             return readings if noise is None else {what: noise.on(value) for what, value in readings.items()}
 
-        return PlacementSamples(readings=OnDemand(make))
+        def sessions() -> Mapping[str, float]:
+            if self._disturbances.lost(pipeline.key):
+                return {}
+            shown = [pod for pod in reporting if not self._disturbances.hides(pipeline.key, pod.name)]
+            last = scraped.window(shown, stage.metrics_window_s).last[:, Level.SESSIONS].tolist()
+            found = zip((pod.name for pod in shown if pod.number is not None), last, strict=True)
+            return {name: count for name, count in found if not math.isnan(count)}
+
+        return PlacementSamples(readings=OnDemand(make), sessions=OnDemand(sessions))
 
     def replicas(
         self, pipeline: PipelineKey, placement: PlacementSpec, ready: Sequence[Pod], window_s: float

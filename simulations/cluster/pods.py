@@ -277,6 +277,19 @@ class Workloads:
             self.changes += 1
             self._servers.drain(pod)
 
+    def number_of(self, key: PipelineKey, pod: str) -> int | None:
+        """Return the number in the engine of a ready pod of a pipeline; None where there is no such pod any more."""
+        return next(
+            (
+                own.number
+                for workload in self.workloads.values()
+                if workload.pipeline.key == key
+                for own in workload.pods
+                if own.name == pod and not own.leaving
+            ),
+            None,
+        )
+
     def _remove(self, pod: Pod) -> None:
         pod.gone = True
         self.changes += 1

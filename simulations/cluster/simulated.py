@@ -206,6 +206,9 @@ class SimulatedCluster:
             if pipeline.admissible != serving.published:
                 serving.published = pipeline.admissible
                 self._agenda.at(polled_s, partial(self._admit, pipeline.key, pipeline.admissible))
+        for pipeline in decision.pipelines if self._file.hands_over else ():
+            for crowded in (replica for skew in pipeline.skews for replica in skew.crowded):
+                self._agenda.at(polled_s, partial(self._hand_over, pipeline.key, crowded.pod, crowded.keep))
         self._observe()
 
     def advance(self, until_s: float) -> None:
@@ -247,6 +250,8 @@ class SimulatedCluster:
             return
         serving.draining += 1
         serving.engine.drain_replica(pod.number, self.now_s + pod.workload.pipeline.scaling.drain_s)
+        if self._file.hands_over:
+            serving.engine.hand_over(pod.number, 0)
 
     def kill(self, pod: Pod) -> None:
         """Remove a pod at once, with the items and sessions it holds."""
@@ -276,6 +281,11 @@ class SimulatedCluster:
 
     def _admit(self, key: PipelineKey, limit: float | None) -> None:
         self._serving[key].engine.admissible = limit
+
+    def _hand_over(self, key: PipelineKey, pod: str, keep: int) -> None:
+        number = self._workloads.number_of(key, pod)
+        if number is not None:
+            self._serving[key].engine.hand_over(number, keep)
 
     def _observe(self) -> None:
         """Add an observation if replicas or resources have changed."""

@@ -258,19 +258,24 @@ def _count_refusal(c: Constants, s: State, stage: int) -> None:
 
 
 @borrowing
+def _one_less(s: State, replica: int, t: float) -> None:
+    """Take a stream off a replica; note when a draining one has none left."""
+    s.replica[replica].sessions -= 1
+    if (
+        s.replica[replica].phase == at.DRAINING
+        and s.replica[replica].sessions == 0
+        and s.replica[replica].alone_s == _INF
+    ):
+        s.replica[replica].alone_s = t
+
+
+@borrowing
 def _let_go(c: Constants, s: State, session: int, t: float) -> None:
     """Free the stream's slots. Its pins stay, because chunks may still be in flight."""
     for stage in range(len(c.stage)):
         if c.stage[stage].pinned == 0 or s.pin[session, stage].replica < 0:
             continue
-        replica = s.pin[session, stage].replica
-        s.replica[replica].sessions -= 1
-        if (
-            s.replica[replica].phase == at.DRAINING
-            and s.replica[replica].sessions == 0
-            and s.replica[replica].alone_s == _INF
-        ):
-            s.replica[replica].alone_s = t
+        _one_less(s, s.pin[session, stage].replica, t)
     s.whole[at.MISSING] -= s.stream[session].missing
     s.stream[session].missing = 0
 
@@ -395,6 +400,26 @@ def cut(c: Constants, s: State, replica: int, t: float) -> None:
             s.whole[at.MISSING] += 1
             s.replica[replica].sessions -= 1
             _find_slots(c, s, session, t)
+
+
+@borrowing
+def hand_over(c: Constants, s: State, replica: int, keep: int, t: float) -> None:
+    """Move streams from a replica to the ones with the fewest until it has at most `keep`. None of them is cut."""
+    stage = c.placement[s.replica[replica].placement].owner
+    if c.stage[stage].pinned == 0:
+        return
+    for session in range(len(s.pin)):
+        if s.replica[replica].sessions <= keep:
+            return
+        if s.pin[session, stage].replica != replica:
+            continue
+        if s.stream[session].status == at.OPEN and c.session[session].end_s > t:
+            found = attach(c, s, stage, session, t)
+            if found < 0:
+                return
+            _one_less(s, replica, t)
+            if found == replica:  # no other has fewer
+                return
 
 
 # -- arrivals

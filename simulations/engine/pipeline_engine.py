@@ -245,6 +245,11 @@ class PipelineEngine:
         if self._draining[number] <= self.now_s:
             self._close(number)
 
+    def hand_over(self, number: int, keep: int) -> None:
+        """Move streams of a replica to the ones with the fewest, until it has at most `keep`; none of them is cut."""
+        if self._state.replica["phase"][number] in (places.SERVING, places.DRAINING):
+            kernel.hand_over(self._constants, self._state, number, keep, self.now_s)
+
     def kill_replica(self, number: int) -> None:
         """Remove a replica at once: its items are sent again, and its streams move to other replicas.
 

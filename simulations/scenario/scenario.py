@@ -474,6 +474,9 @@ class ScenarioFile(Part):
     """The time between two scrapes of the metrics."""
     sheds: bool = True
     """Whether the ingress obeys `status.admissible`."""
+    hands_over: bool = False
+    """Whether the ingress moves streams between replicas without a cut: off draining ones, and as
+    `status.stages[].rebalance` says."""
     first_token: FirstTokens | None = None
     """By stage (NAME or PIPELINE/NAME): the first token of an answer leaves after this share of the service time."""
     other_models: Models | None = None

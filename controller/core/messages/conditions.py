@@ -20,6 +20,7 @@ from controller.core.messages.sentences import (
     shedding_words,
     short_words,
     silent_rule,
+    skew_words,
     spend_of_budget,
 )
 from controller.core.messages.summary import health, ready
@@ -60,6 +61,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _placements_match(decision),
         _scrapes_healthy(decision),
         _devices_healthy(decision),
+        _sessions_spread(decision),
         _shedding(decision),
         _planned_in_full(decision),
     )
@@ -380,6 +382,18 @@ def _devices_healthy(decision: PipelineDecision) -> ConditionValue:
     reason = bad if decision.faulty else ConditionReason.NO_FAULTS
     message = "; ".join(device_faults(decision.faulty))
     return _condition(ConditionType.DEVICES_HEALTHY, str(not decision.faulty), reason.value, message)
+
+
+def _sessions_spread(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that no stage misses the SLA because its sessions are on too few of its replicas."""
+    kind = ConditionType.SESSIONS_SPREAD
+    if decision.skews:
+        message = "; ".join(map(skew_words, decision.skews))
+        return _condition(kind, "False", ConditionReason.CROWDED.value, message)
+    if decision.sessions_unread:
+        message = f"replicas report no sessions: {', '.join(decision.sessions_unread)}"
+        return _condition(kind, "Unknown", ConditionReason.SESSIONS_UNREAD.value, message)
+    return _condition(kind, "True", ConditionReason.SPREAD.value)
 
 
 def _planned_in_full(decision: PipelineDecision) -> ConditionValue:

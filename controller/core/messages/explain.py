@@ -33,6 +33,7 @@ from controller.core.messages.sentences import (
     replicas_words,
     shared_words,
     silent_rule,
+    skew_words,
     spend_of_budget,
 )
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
@@ -111,6 +112,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
             stage.pressure for stage in decision.profile.stages if stage.name == decision.profile.bottleneck
         )
         yield f"bottleneck now: {decision.profile.bottleneck} (pressure {reading_words(pressure)})"
+    yield from map(skew_words, decision.skews)
     for rule in decision.rules:
         if rule.floor is not None:
             value = reading_words(rule.reading)

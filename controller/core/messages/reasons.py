@@ -28,6 +28,7 @@ class ConditionType(Enum):
     PLACEMENTS_MATCH = "PlacementsMatch"
     SCRAPES_HEALTHY = "ScrapesHealthy"
     DEVICES_HEALTHY = "DevicesHealthy"
+    SESSIONS_SPREAD = "SessionsSpread"
     SHEDDING = "Shedding"
     PLANNED_IN_FULL = "PlannedInFull"
     ONE_OPERATOR = "OneOperator"
@@ -77,6 +78,9 @@ class ConditionReason(Enum):
     SCALED_TO_ZERO = "ScaledToZero"
     NO_LIMIT = "NoLimit"
     NOTHING_SHEDS = "NothingSheds"
+    SPREAD = "Spread"
+    CROWDED = "Crowded"
+    SESSIONS_UNREAD = "SessionsUnread"
     WITHIN_EFFORT = "WithinEffort"
     EFFORT_EXHAUSTED = "EffortExhausted"
     SCALED_BY_ANOTHER_OPERATOR = "ScaledByAnotherOperator"
@@ -152,6 +156,8 @@ class EventReason(Enum):
     SCRAPES_HEALTHY = "ScrapesHealthy"
     DEVICES_FAULTY = "DevicesFaulty"
     DEVICES_HEALTHY = "DevicesHealthy"
+    SESSIONS_CROWDED = "SessionsCrowded"
+    SESSIONS_SPREAD = "SessionsSpread"
     SHEDDING = "Shedding"
     SHEDDING_ENDED = "SheddingEnded"
     PLANNED_COARSELY = "PlannedCoarsely"
@@ -188,5 +194,6 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.SCRAPES_HEALTHY: Transition(bad=EventReason.SCRAPES_FAULTY, good=EventReason.SCRAPES_HEALTHY),
     ConditionType.DEVICES_HEALTHY: Transition(bad=EventReason.DEVICES_FAULTY, good=EventReason.DEVICES_HEALTHY),
     ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
+    ConditionType.SESSIONS_SPREAD: Transition(bad=EventReason.SESSIONS_CROWDED, good=EventReason.SESSIONS_SPREAD),
     ConditionType.PLANNED_IN_FULL: Transition(bad=EventReason.PLANNED_COARSELY, good=EventReason.PLANNED_IN_FULL),
 }

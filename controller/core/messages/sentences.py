@@ -26,6 +26,7 @@ from controller.core.state.decision import (
     PipelineDecision,
     ReplicaChange,
     RuleState,
+    Skew,
 )
 from controller.core.state.schedule import declared_as
 from controller.core.state.spec import PlacementKey
@@ -275,6 +276,17 @@ def scrape_faults(scrapes: Mapping[PlacementKey, Scrapes]) -> Iterator[str]:
         if found.duplicated:
             names = first_names(found.duplicated)
             yield f"{where}: {names} scraped more than once, by several jobs or Prometheus servers; counted once"
+
+
+def skew_words(skew: Skew) -> str:
+    """Return how the sessions of a stage are spread, and what would mend it, as text."""
+    crowded = sum(replica.sessions for replica in skew.crowded)
+    gives = sum(replica.give_up for replica in skew.crowded)
+    return (
+        f"{skew.stage}: {number(crowded)} of {number(skew.sessions)} sessions are on {len(skew.crowded)} of "
+        f"{count_of(skew.replicas, 'replica')} (utilization of the fullest: {skew.utilization:.0%}); new replicas get "
+        f"only new sessions, until {count_of(gives, 'session')} move (status.stages[].rebalance)"
+    )
 
 
 def device_faults(faulty: Sequence[FaultyReplica]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The decision of a cycle, with its reasons as values. `controller.core.messages` makes the texts from these."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -239,6 +240,36 @@ class FaultyReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CrowdedReplica:
+    """A ready replica with more than its share of the sessions of a stage, and how many of them it should give up."""
+
+    pod: str
+    pool: PoolName
+    sessions: float
+    give_up: int
+
+    @property
+    def keep(self) -> int:
+        """Return how many sessions it should keep at most."""
+        return math.ceil(self.sessions - self.give_up)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
+    """The sessions of a stage are on too few of its replicas: those in `crowded`, the fullest first.
+
+    `sessions` are on `replicas`, those that report them. `utilization` is that of the fullest replica for the planned
+    load, above 1 where it cannot serve its sessions.
+    """
+
+    stage: StageName
+    sessions: float
+    replicas: int
+    utilization: float
+    crowded: tuple[CrowdedReplica, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
 
@@ -254,7 +285,9 @@ class PipelineDecision:
     allow now in USD per hour. `miss` is set while the latency exceeds the SLA. `starting` has the replicas that are
     desired and not ready. `faulty` has the replicas whose devices report errors, or are throttled. `bounds` are all
     bounds in force, `lost` those that are not kept in full, and `goal` where the pipeline goes inside them. `unmet`
-    has the limits that leave no room for the floors of stages, by the placement where they have none.
+    has the limits that leave no room for the floors of stages, by the placement where they have none. `skews` has the
+    stages whose sessions are on too few replicas, `sessions_unread` those with sticky streams on several replicas that
+    report no sessions.
     """
 
     spec: PipelineSpec
@@ -285,6 +318,8 @@ class PipelineDecision:
     lost: "tuple[Lost, ...]" = ()
     goal: Mapping[PlacementKey, int] = field(default_factory=dict)
     unmet: Mapping[PlacementKey, Limit] = field(default_factory=dict)
+    skews: tuple[Skew, ...] = ()
+    sessions_unread: tuple[StageName, ...] = ()
 
     @property
     def refused(self) -> float | None:

@@ -278,6 +278,7 @@ class _Load:
                         port=port,
                         seed=item_seed(seed, index),
                         overhead_s=duration_s(scenario.file.overhead),
+                        hands_over=scenario.file.hands_over,
                     )
                     for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True))
                 ),

@@ -22,6 +22,7 @@ class PodState:
     labels: Mapping[str, str]
     ip: str | None
     ready: bool
+    name: str = ""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -79,6 +80,7 @@ class Backend(Replica):
     def __init__(self, pod: PodState, placement: PlacementTopology) -> None:
         assert pod.ip is not None
         super().__init__(weight=placement.weight, limit=placement.limit)
+        self.name = pod.name
         self.ready = pod.ready
         self.suspended_until_s = 0.0
         self.pinned: set[PinnedSession] = set()

@@ -7,7 +7,7 @@ import asyncio
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -165,6 +165,15 @@ class PipelineTraffic:
         """Remove a deleted pod from the routing."""
         for stage in self._stages:
             stage.pod_gone(uid)
+
+    def rebalance(self, keep: Mapping[str, Mapping[str, int]]) -> None:
+        """Move streams so that pods have at most as many as `keep` says, by stage and pod, and leaving pods none.
+
+        Nothing happens where the ingress cannot hand streams over.
+        """
+        if self.topology.hands_over:
+            for stage, topology in zip(self._stages, self.topology.stages, strict=True):
+                stage.rebalance(keep.get(topology.name, {}))
 
     # -- the load
 

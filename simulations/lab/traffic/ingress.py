@@ -42,7 +42,7 @@ from simulations.results.scoring import Outcome
 
 _PAYLOAD = struct.Struct("!dd")
 _FLUSH_S = 1.0
-_ADMISSIBLE_S = 1.0
+_STATUS_S = 1.0
 _RECONNECT_S = 1.0
 _LABELS = ("namespace", "pipeline")
 
@@ -250,6 +250,7 @@ def read_pod(manifest: dict[str, Any]) -> PodState:
         labels=metadata.get("labels", {}),
         ip=status.get("podIP"),
         ready=conditions.get("Ready") == "True" and "deletionTimestamp" not in metadata,
+        name=metadata["name"],
     )
 
 
@@ -270,21 +271,32 @@ async def follow_pods(api: KubeApi, ingress: Ingress) -> None:
             await asyncio.sleep(_RECONNECT_S)
 
 
-async def follow_admissible(api: KubeApi, pipeline: PipelineTraffic) -> None:
-    """Copy `admissible` from the pipeline's status to `pipeline` every second, without end.
+async def follow_status(api: KubeApi, pipeline: PipelineTraffic, *, sheds: bool) -> None:
+    """Obey `admissible` (if it `sheds`) and `rebalance` in the pipeline's status, read every second, without end.
 
-    During an outage of the API server the last value stays until it lapses.
+    During an outage of the API server the last limit stays until it lapses, and nothing is moved.
     """
     topology = pipeline.topology
     path = f"/apis/sluice.dev/v1alpha1/namespaces/{topology.namespace}/speechpipelines/{topology.name}"
     limit = Limit()
     while True:
         try:
-            limit = Limit.of((await api.get(path)).get("status", {}))
+            status = (await api.get(path)).get("status", {})
+            limit = Limit.of(status)
+            pipeline.rebalance(kept_sessions(status))
         except KubeApiError as error:
-            say("admissible", pipeline=topology.name, error=str(error))
-        pipeline.admissible = limit.at(time.time())
-        await asyncio.sleep(_ADMISSIBLE_S)
+            say("status", pipeline=topology.name, error=str(error))
+        if sheds:
+            pipeline.admissible = limit.at(time.time())
+        await asyncio.sleep(_STATUS_S)
+
+
+def kept_sessions(status: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Return how many sessions pods should keep at most, by stage and pod, as a pipeline's status says."""
+    return {
+        stage["name"]: {entry["pod"]: int(entry["keep"]) for entry in stage.get("rebalance", ())}
+        for stage in status.get("stages", ())
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,7 +336,11 @@ async def run(config: IngressConfig, kubeconfig: Path) -> None:
         await ingress.start()
         followers = [
             loop.create_task(follow_pods(api, ingress)),
-            *(loop.create_task(follow_admissible(api, pipeline)) for pipeline in ingress.pipelines if config.sheds),
+            *(
+                loop.create_task(follow_status(api, pipeline, sheds=config.sheds))
+                for pipeline in ingress.pipelines
+                if config.sheds or pipeline.topology.hands_over
+            ),
         ]
         # These objects stay until the end; if every garbage collection visited them, items would be delayed.
         gc.collect()

@@ -48,7 +48,7 @@ class PipelineTopology:
     """A pipeline, whose load arrives on `port` of the loopback address.
 
     `sla_s` is the latency of its SLA. `seed` decides which items stages filter. The ingress delays every answer by
-    `overhead_s`.
+    `overhead_s`. If it `hands_over`, it moves streams between pods without a cut.
     """
 
     namespace: str
@@ -59,6 +59,7 @@ class PipelineTopology:
     seed: int
     stages: tuple[StageTopology, ...]
     overhead_s: float = 0.0
+    hands_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +97,10 @@ class IngressConfig:
 _ADAPTER = TypeAdapter(IngressConfig)
 
 
-def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int, overhead_s: float = 0.0) -> PipelineTopology:
-    """Return the topology of a pipeline for the ingress; `port`, `seed`, `overhead_s` are as in `PipelineTopology`.
+def pipeline_topology(
+    pipeline: PipelineSpec, *, port: int, seed: int, overhead_s: float = 0.0, hands_over: bool = False
+) -> PipelineTopology:
+    """Return the topology of a pipeline for the ingress; the other arguments are as in `PipelineTopology`.
 
     The pods of a placement have the name of its target in the label `app`.
     """
@@ -110,6 +113,7 @@ def pipeline_topology(pipeline: PipelineSpec, *, port: int, seed: int, overhead_
         seed=seed,
         stages=tuple(_stage_topology(stage) for stage in pipeline.stages),
         overhead_s=overhead_s,
+        hands_over=hands_over,
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 
 from optimizer.model import Routing
 from simulations.lab.net.wire import NO_SESSION, Status
@@ -202,6 +203,20 @@ class Upstream:
                     full.add(backend)
             return None
 
+    def rebalance(self, keep: Mapping[str, int]) -> None:
+        """Move streams off the pods named in `keep` until each has at most so many; pods that leave keep none.
+
+        A stream gets its slot on the other pod before it gives up the one that it has: none is cut.
+        """
+        for backend in self._backends.values():
+            most = keep.get(backend.name) if backend.ready else 0
+            above = 0 if most is None else max(0, len(backend.pinned) - most)
+            for session in tuple(backend.pinned)[:above]:
+                session.busy += 1
+                task = asyncio.get_running_loop().create_task(self._move(session, backend))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
     def release(self, session: PinnedSession) -> None:
         """Unpin the stream, and free its slot."""
         backend = session.pins.pop(self.index, None)
@@ -217,6 +232,27 @@ class Upstream:
             return await client.open_session(session_id)
         except OSError:
             return Status.DRAINING
+
+    async def _move(self, session: PinnedSession, backend: Backend) -> None:
+        try:
+            async with session.lock:
+                other = self._router.for_session(self._usable({backend}))
+                if session.ended or session.pins.get(self.index) is not backend or other is None:
+                    return
+                if backend.ready and (other.sessions + 1) / other.weight > backend.sessions / backend.weight:
+                    return  # the streams are even by now
+                other.sessions += 1
+                if self.memory and await self._open(other, session.id) is not Status.OK:
+                    other.sessions -= 1
+                    return
+                session.pins[self.index] = other
+                other.pinned.add(session)
+                backend.sessions -= 1
+                backend.pinned.discard(session)
+                if self.memory:
+                    backend.end_session(session.id)
+        finally:
+            session.let_go()
 
     async def _reattach(self, session: PinnedSession) -> None:
         try:

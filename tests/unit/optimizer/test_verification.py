@@ -187,6 +187,7 @@ def test_a_replay_that_leaves_a_part_of_the_sla_makes_the_plan_cheaper(
     assert cheaper.replay.composed_s > 0.05
     assert cheaper.replay.target_latency_s is not None
     assert cheaper.replay.composed_s <= cheaper.replay.target_latency_s == cheaper.replay.composed_limit_s(0.05)
+    assert cheaper.latency_s is not None
     assert cheaper.latency_s == cheaper.replay.latency_s == pytest.approx(0.7 * cheaper.replay.composed_s)
     assert cheaper.latency_s <= 0.05
 

@@ -234,6 +234,31 @@ def test_streams_are_pinned_and_stay_on_a_draining_replica_until_they_end_or_are
     assert engine.ingress().lost == 0
 
 
+def test_streams_are_handed_over_to_the_replicas_with_the_fewest_and_none_is_cut() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=10)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.zeros(9), end_s=np.full(9, 9.0))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 1}, duration_s=10.0)
+    engine.advance(0.5)
+    for _ in range(2):
+        engine.add_replica((StageName("asr"), PoolName("cpu")))
+    engine.advance(1.0)
+    assert engine.counters().sessions.tolist() == [9, 0, 0]
+    engine.hand_over(0, 4)
+    assert engine.counters().sessions.tolist() == [4, 3, 2]
+    engine.hand_over(0, 4)  # nothing is moved twice
+    assert engine.counters().sessions.tolist() == [4, 3, 2]
+    before = engine.counters().arrived.copy()
+    engine.advance(2.0)
+    assert ((engine.counters().arrived - before) == [40, 30, 20]).all()
+    engine.drain_replica(0, 8.0)
+    engine.hand_over(0, 0)
+    engine.advance(3.0)
+    assert engine.counters().sessions.tolist() == [0, 4, 5]
+    assert [number for number, _ in engine.ended()] == [0], "long before its drain ends"
+    engine.advance(10.0)
+    assert (engine.ingress().sessions_cut, engine.ingress().lost) == (0, 0)
+
+
 def test_streams_beyond_the_slots_are_refused_and_free_ones_are_given_to_later_streams() -> None:
     pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=2)), chunk_s=0.1)
     schedule = Schedule(start_s=np.array([0.0, 0.0, 0.5, 3.0]), end_s=np.array([2.0, 9.0, 9.0, 9.0]))

@@ -52,6 +52,7 @@ def test_all_is_well(planner: Planner) -> None:
         "PlacementsMatch": "True",
         "ScrapesHealthy": "True",
         "DevicesHealthy": "True",
+        "SessionsSpread": "True",
         "Shedding": "False",
         "PlannedInFull": "True",
     }

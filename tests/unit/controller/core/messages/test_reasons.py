@@ -36,6 +36,7 @@ from controller.core.state.cloud import (
 from controller.core.state.decision import (
     BudgetDecision,
     ChangeReason,
+    CrowdedReplica,
     FaultyReplica,
     Hold,
     HoldReason,
@@ -43,6 +44,7 @@ from controller.core.state.decision import (
     Mismatch,
     PipelineDecision,
     RuleState,
+    Skew,
 )
 from controller.core.state.policy import Policy
 from controller.core.state.provider_errors import ErrorClass, ProviderError
@@ -122,6 +124,10 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     yield replace(decision, profile=replace(decision.profile, stages=(unread, *others)))
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
+    crowded = CrowdedReplica(pod="vad-0", pool=VAD[1], sessions=61.0, give_up=27)
+    skew = Skew(stage=VAD[0], sessions=100.0, replicas=3, utilization=1.2, crowded=(crowded,))
+    yield replace(decision, skews=(skew,))
+    yield replace(decision, sessions_unread=(VAD[0],))
     assert decision.plan is not None
     yield replace(decision, plan=replace(decision.plan, replay=ReplayCheck(left_out=True)))
 

@@ -34,7 +34,7 @@ def stage(name: str = "asr", *after: str, **fields: Any) -> StageTopology:
 class Lab:
     """A pipeline with workers in the same process; `results` has the outcome of each item, by its number."""
 
-    def __init__(self, stages: tuple[StageTopology, ...], unit: DemandUnit, **fields: float) -> None:
+    def __init__(self, stages: tuple[StageTopology, ...], unit: DemandUnit, **fields: Any) -> None:
         self.timers = Timers()
         self.results: dict[int, Outcome] = {}
         self.latencies_s: dict[float, float] = {}
@@ -57,7 +57,12 @@ class Lab:
 
     def tell(self, worker: StageWorker, *, ready: bool) -> None:
         pod = PodState(
-            uid=worker.host, namespace="speech", labels={"app": worker.spec.stage}, ip=worker.host, ready=ready
+            uid=worker.host,
+            namespace="speech",
+            labels={"app": worker.spec.stage},
+            ip=worker.host,
+            ready=ready,
+            name=worker.host,
         )
         self.pipeline.pod_changed(pod)
 
@@ -104,9 +109,10 @@ def play(
     unit: DemandUnit = DemandUnit.REQUESTS,
     sla_s: float = SLA_S,
     overhead_s: float = 0.0,
+    hands_over: bool = False,
 ) -> None:
     async def run() -> None:
-        lab = Lab(stages or (stage(),), unit, sla_s=sla_s, overhead_s=overhead_s)
+        lab = Lab(stages or (stage(),), unit, sla_s=sla_s, overhead_s=overhead_s, hands_over=hands_over)
         try:
             async with asyncio.timeout(10):
                 await use(lab)
@@ -541,6 +547,62 @@ def test_streams_stay_on_a_draining_pod_while_new_ones_go_elsewhere() -> None:
         lab.pipeline.end_stream(stream)
         await drain  # ends long before its limit, with the last stream
         assert (leaving.counts.sessions_cut, lab.pipeline.tally.recoveries.sessions_cut) == (0, 0)
+
+    play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_streams_are_handed_over_without_a_cut_until_a_pod_has_what_it_should_keep(memory: bool) -> None:
+    async def use(lab: Lab) -> None:
+        full = await lab.add("asr", session_slots=10)
+        streams = [(await lab.open())[0] for _ in range(6)]
+        for stream in streams:
+            lab.offer(stream)
+        await lab.outcomes(6)
+        other = await lab.add("asr", session_slots=10)
+        for _ in range(2):  # advice that is read twice
+            lab.pipeline.rebalance({"asr": {full.host: 3}})
+        if memory:
+            await until(lambda: (full.gauges().sessions, other.gauges().sessions) == (3, 3))
+        for stream in streams:
+            lab.offer(stream)
+
+        assert await lab.outcomes(12) == {Outcome.SERVED: 12}
+        assert other.counts.served == 3
+        assert lab.pipeline.tally.recoveries.sessions_cut == 0
+
+    play(use, stage(memory=memory, routing=Routing.STICKY), unit=DemandUnit.STREAMS, hands_over=True)
+
+
+def test_a_pod_that_leaves_hands_all_its_streams_over() -> None:
+    async def use(lab: Lab) -> None:
+        leaving = await lab.add("asr", session_slots=10)
+        streams = [(await lab.open())[0] for _ in range(4)]
+        staying = await lab.add("asr", session_slots=10)
+        lab.tell(leaving, ready=False)
+        drain = asyncio.get_running_loop().create_task(leaving.drain(5))
+        lab.pipeline.rebalance({})
+        await drain  # ends long before its limit
+        for stream in streams:
+            lab.offer(stream)
+
+        assert await lab.outcomes(4) == {Outcome.SERVED: 4}
+        assert staying.counts.served == 4
+        assert (leaving.counts.sessions_cut, lab.pipeline.tally.recoveries.sessions_cut) == (0, 0)
+
+    play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS, hands_over=True)
+
+
+def test_an_ingress_that_cannot_hand_over_moves_nothing() -> None:
+    async def use(lab: Lab) -> None:
+        full = await lab.add("asr", session_slots=10)
+        stream, _ = await lab.open()
+        other = await lab.add("asr", session_slots=10)
+        lab.pipeline.rebalance({"asr": {full.host: 0}})
+        lab.offer(stream)
+
+        assert await lab.outcomes(1) == {Outcome.SERVED: 1}
+        assert (full.counts.served, other.counts.served) == (1, 0)
 
     play(use, stage(memory=True, routing=Routing.STICKY), unit=DemandUnit.STREAMS)
 

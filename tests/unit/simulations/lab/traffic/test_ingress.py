@@ -217,7 +217,7 @@ def test_what_is_under_way_at_the_end_is_in_flight_and_the_books_balance(tmp_pat
 
 def pod(**metadata: str) -> dict[str, Any]:
     return {
-        "metadata": {"uid": "u", "namespace": "speech", "labels": {"app": "asr"}, **metadata},
+        "metadata": {"name": "u", "uid": "u", "namespace": "speech", "labels": {"app": "asr"}, **metadata},
         "status": {"podIP": "127.0.0.9", "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
@@ -226,10 +226,12 @@ def test_only_ready_pods_that_stay_get_new_work() -> None:
     unready = pod()
     unready["status"]["conditions"][0]["status"] = "False"
 
-    assert read_pod(pod()) == PodState(uid="u", namespace="speech", labels={"app": "asr"}, ip="127.0.0.9", ready=True)
+    assert read_pod(pod()) == PodState(
+        uid="u", namespace="speech", labels={"app": "asr"}, name="u", ip="127.0.0.9", ready=True
+    )
     assert not read_pod(unready).ready
     assert not read_pod(pod(deletionTimestamp="2026-01-01T00:00:00Z")).ready
-    assert not read_pod({"metadata": {"uid": "u", "namespace": "speech"}}).ready
+    assert not read_pod({"metadata": {"name": "u", "uid": "u", "namespace": "speech"}}).ready
 
 
 def test_a_limit_that_no_operator_renews_lapses() -> None:
