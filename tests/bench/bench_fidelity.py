@@ -37,7 +37,7 @@ from simulations.results.results import RunResult
 from simulations.scenario.scenario import Scenario, load_scenario
 
 FOLDER = Path(__file__).parent / "fidelity"
-SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous")
+SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous", "endless")
 STEP_S = 50.0
 PIPELINE = PipelineKey("speech/captions")
 REPORTED = Path(__file__).parents[2] / "simulations" / "report" / "fidelity.json"
@@ -191,7 +191,7 @@ def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | N
         "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
         **{
             f"of these, {name}": [pair for one in found if one.scenario == name for pair in one.windows_alike]
-            for name in ("roofline", "continuous")
+            for name in ("roofline", "continuous", "endless")
         },
     }
     for what in found[0].simulated if found else ():

@@ -1,4 +1,4 @@
-"""Every policy on steady, bursty, daily and cold-start load, as documented and as trained, beside the bound.
+"""Every policy on steady, bursty, daily, cold-start and endless load, as documented and as trained, beside the bound.
 
 The steady load is run three times more: with replicas that take 1, 7 and 13 minutes to start, the launch of a node
 included. For Sluice it is printed what the longer ones cost beyond their bounds, over what the short one does.
@@ -25,7 +25,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from stated_scenarios import COLD_START, LEAST_WINDOWS, MOST_OVER_QUICK, SCENARIOS, SLOW_STARTS, number, stated
+from stated_scenarios import COLD_START, ENDLESS, LEAST_WINDOWS, MOST_OVER_QUICK, SCENARIOS, SLOW_STARTS, number, stated
 
 from controller.commands.terminal import Page
 from simulations.experiment.experiment import planned_runs, run_and_bound
@@ -37,7 +37,7 @@ from simulations.results.results import Experiment, Run, Tuning, dominated_by, t
 from simulations.scenario.scenario import Scenario
 
 SLUICE = "sluice"
-_SCENARIOS = (*SCENARIOS, COLD_START, *SLOW_STARTS)
+_SCENARIOS = (*SCENARIOS, COLD_START, ENDLESS, *SLOW_STARTS)
 _QUICK = next(iter(SLOW_STARTS))
 MOST_OVER_BOUND = {"steady": 1.10, "daily": 1.10}
 COLUMNS = (

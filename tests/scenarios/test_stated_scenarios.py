@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import itertools
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +78,22 @@ def test_a_cold_start_begins_with_full_load_and_without_a_replica() -> None:
     assert users.refused > 0.02 * users.offered  # nobody can be served before the first replica of every stage is ready
     met = [met for met in result.series.pipelines[0].met[-18:] if met is not None]
     assert sum(met) > 0.9 * len(met)
+
+
+def test_streams_that_never_end_reach_new_replicas_and_none_is_cut() -> None:
+    scenario = load_scenario(FOLDER / "endless" / "scenario.yaml")
+    assert scenario.file.policies == list(POLICIES)
+    moved, stuck = (
+        run_one(
+            replace(scenario, file=scenario.file.model_copy(update={"hands_over": hands_over})), policy="sluice", seed=1
+        )
+        for hands_over in (True, False)
+    )
+    assert moved.sla_windows_met is not None
+    assert stuck.sla_windows_met is not None
+    assert moved.sla_windows_met >= 0.95 > stuck.sla_windows_met
+    assert moved.sessions_cut == 0
+    assert moved.cost < stuck.cost
 
 
 def recipe() -> ModuleType:

@@ -11,6 +11,7 @@ from simulations.scenario.scenario import NodeStartup, Scenario, load_scenario
 
 SCENARIOS = ("steady", "bursty", "daily")
 COLD_START = "cold-start"
+ENDLESS = "endless"
 LEAST_WINDOWS = 0.995
 SLOW_STARTS: Mapping[str, tuple[int, int]] = {
     "start-1m": (40, 20),
