@@ -5,7 +5,8 @@
 Errors are simulated over live − 1. Windows are compared in steady phases: where neither run has changed a replica in
 the window or in the one before; among them, those in which both ran the same replicas tell the error of the simulated
 servers from that of the decisions that followed from it. The time to react is from the step of the load to the first
-replica more. `--write` makes the errors those that every report states. The machine must be idle: a live run whose load
+replica more, in cycles of the operator: a cycle that begins just before the step or just after it is luck, and makes a
+difference of one. `--write` makes the errors those that every report states. The machine must be idle: a live run whose load
 was late is repeated once and then left out.
 """
 
@@ -39,6 +40,7 @@ from simulations.scenario.scenario import Scenario, load_scenario
 FOLDER = Path(__file__).parent / "fidelity"
 SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous", "endless")
 STEP_S = 50.0
+REACTION = "cycles to react to a step"
 PIPELINE = PipelineKey("speech/captions")
 REPORTED = Path(__file__).parents[2] / "simulations" / "report" / "fidelity.json"
 
@@ -76,8 +78,8 @@ def _of_lab(left: LiveRun, scenario: Scenario, seed: int) -> RunResult:
     return found
 
 
-def measures(result: RunResult, *, step: bool) -> dict[str, float | None]:
-    """Return what is compared of a run; the time to react only where the load has a `step` to react to."""
+def measures(result: RunResult, interval_s: float, *, step: bool) -> dict[str, float | None]:
+    """Return what is compared of a run; the cycles to react only where the load has a `step` to react to."""
     series = result.series
     placements = [each for pipeline in series.pipelines for each in pipeline.placements]
     hours = sum(
@@ -93,7 +95,7 @@ def measures(result: RunResult, *, step: bool) -> dict[str, float | None]:
         "p95": result.p95_s,
         "cost": result.cost,
         "replica-hours": hours / 3600,
-        "time to react": ups[0] - STEP_S if step and ups else None,
+        REACTION: (ups[0] - STEP_S) / interval_s if step and ups else None,
     }
 
 
@@ -154,8 +156,8 @@ def main() -> int:
             one = Comparison(
                 scenario=name,
                 seed=seed,
-                simulated=measures(simulated, step=name == "step"),
-                live=measures(lived, step=name == "step"),
+                simulated=measures(simulated, options.interval, step=name == "step"),
+                live=measures(lived, options.interval, step=name == "step"),
                 windows=steady_windows(simulated, lived, alike=False),
                 windows_alike=steady_windows(simulated, lived, alike=True),
             )
