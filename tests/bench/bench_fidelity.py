@@ -6,8 +6,8 @@ Errors are simulated over live − 1. Windows are compared in steady phases: whe
 the window or in the one before; among them, those in which both ran the same replicas tell the error of the simulated
 servers from that of the decisions that followed from it. The time to react is from the step of the load to the first
 replica more, in cycles of the operator: a cycle that begins just before the step or just after it is luck, and makes a
-difference of one. `--write` makes the errors those that every report states. The machine must be idle: a live run whose load
-was late is repeated once and then left out.
+difference of one. `--write` makes the errors those that every report states. The machine must be idle: a live run whose
+load was late is repeated once and then left out.
 """
 
 import argparse
