@@ -408,13 +408,16 @@ def _loosened(
 
     The composed latency is the longer the more it errs on the safe side. Where the replays of plans leave a part of the
     SLA unused, the plans are made again for targets that are later by as much. Replays decide which are kept: no plan
-    is taken whose replay, with its half-width, exceeds the SLA.
+    is taken whose replay, with its half-width, exceeds the SLA. In the last round, pipelines whose later target was
+    refused keep their present one, or each would keep all others from saving.
     """
     problem, value = fleet.problem, _value(fleet, shares)
     refused: dict[PipelineKey, float] = {}
-    for _ in range(LOOSENINGS):
+    for turn in range(LOOSENINGS):
         targets = dict(fleet.targets)
         for pipeline in problem.pipelines:
+            if pipeline.key in refused and turn == LOOSENINGS - 1 and len(problem.pipelines) > 1:
+                continue
             target = _later(fleet, pipeline, shares[pipeline.key], refused.get(pipeline.key, np.inf))
             if target is not None:
                 targets[pipeline.key] = target

@@ -124,18 +124,20 @@ def keeps_sla(
     replicas: Mapping[tuple[StageName, PoolName], int],
     batches: Mapping[tuple[StageName, PoolName], int],
     composition: Composition,
-    limit_s: float | None = None,
+    *,
+    limit_s: float,
+    replays: bool,
 ) -> bool:
-    """Return whether `replicas` keep the pipeline's SLA: by their composed latency, or else by a replay.
+    """Return whether `replicas` keep the pipeline's SLA: by their composed latency, or else, if it `replays`, by that.
 
     `limit_s` takes the place of the SLA for composed latencies. A plan may have a longer composed latency, where its
     replay showed that the SLA is kept.
     """
     sla_s = pipeline.sla.latency_s
     composed_s = predicted_latency_s(pipeline, replicas, batches, composition=composition)
-    if composed_s is None or composed_s <= (sla_s if limit_s is None else limit_s) + _EPSILON_S:
+    if composed_s is None or composed_s <= limit_s + _EPSILON_S:
         return composed_s is not None
-    if composition is not Composition.RSS or composed_s > MOST_LATER * sla_s:
+    if not replays or composition is not Composition.RSS or composed_s > MOST_LATER * sla_s:
         return False
     placed = tuple(
         (

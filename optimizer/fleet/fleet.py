@@ -73,7 +73,7 @@ Answers = Mapping[PipelineKey, Answer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The latency that a pipeline is planned for instead of its SLA, because its replay missed the SLA."""
+    """The composed latency that a pipeline is planned for instead of its SLA, because of what a replay has shown."""
 
     latency_s: float
     composition: Composition

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from controller.core.assess.assessment import Assessment
 from controller.core.state.spec import PlacementKey
-from optimizer.model import Pipeline, PipelineKey, Problem
+from optimizer.model import Composition, Pipeline, PipelineKey, Problem
 from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, StagePlan
 
 
 @dataclass
 class Planner:
-    """Replaces `allocate`, `keeps_sla` and `in_time`.
+    """Replaces `allocate`, `predicted_latency_s` and `in_time`.
 
     `wanted` is the plan of each pipeline, by name (default: the minimums); `latency_s` is the predicted latency of the
     current replicas (None: too few to carry the load). `problems` keeps the problems that were planned.
@@ -43,8 +43,8 @@ class Planner:
             lower_bound_per_hour=None,
         )
 
-    def keeps_sla(self, pipeline: Pipeline, *_: object) -> bool:
-        return self.latency_s is not None and self.latency_s <= pipeline.sla.latency_s
+    def predicted_latency_s(self, *_: object, composition: Composition) -> float | None:
+        return self.latency_s
 
     def in_time(self, assessment: Assessment, *_: object) -> bool:
         return self.latency_s is not None and self.latency_s <= assessment.spec.sla.latency_s

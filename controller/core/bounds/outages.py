@@ -15,8 +15,8 @@ from controller.core.state.carry_over import FailureCause, PlacementFailure, Poo
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.snapshot import TargetState
 from controller.core.state.spec import PlacementKey
+from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Composition
-from optimizer.verification import keeps_sla
 from profiler.samples import Absence
 
 OUTAGE = Mechanism(
@@ -144,8 +144,8 @@ def _meets_sla(assessment: Assessment, most: Mapping[PlacementKey, int], composi
         for key, target in state.found()
     }
     offered = replace(assessment.pipeline, demand=optimizer_demand(state.spec, demand.demand))
-    offered = replace(offered, sla=replace(offered.sla, latency_s=stages_sla_s(state.spec, assessment.profile)))
-    return keeps_sla(offered, placed, state.memory.batches, composition)
+    latency_s = predicted_latency_s(offered, placed, state.memory.batches, composition=composition)
+    return latency_s is not None and latency_s <= stages_sla_s(state.spec, assessment.profile)
 
 
 def holds(assessment: Assessment) -> Iterator[Hold]:

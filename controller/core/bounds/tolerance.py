@@ -77,5 +77,7 @@ def in_time(
     }
     left_s = max(stages_sla_s(assessment.spec, assessment.profile), pipeline.sla.latency_s)
     # A replay, which errs less, is compared with what plans aim at: with the whole SLA, nothing would be left for luck.
-    limit_s = plan.replay.composed_limit_s(left_s)
-    return keeps_sla(pipeline.scaled(plan.served_fraction), serving, batches, composition, limit_s)
+    # One more only for a plan that has had one, so that the account of the pipeline bounds them.
+    limit_s, replays = plan.replay.composed_limit_s(left_s), plan.replay.latency_s is not None
+    served = pipeline.scaled(plan.served_fraction)
+    return keeps_sla(served, serving, batches, composition, limit_s=limit_s, replays=replays)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -220,11 +220,23 @@ def test_replicas_keep_the_sla_by_their_composed_latency_or_else_by_a_replay(
     replicas, few = plan.replicas(), {key: 2 * count // 3 for key, count in plan.replicas().items()}
     asked.clear()
     verification._replayed.cache_clear()
-    assert verification.keeps_sla(captions(sla_s=1.0), replicas, {}, Composition.RSS)
+
+    def keeps(
+        running: Mapping[tuple[StageName, PoolName], int] = replicas,
+        *,
+        sla_s: float = 0.05,
+        limit_s: float = 0.05,
+        composition: Composition = Composition.RSS,
+        replays: bool = True,
+    ) -> bool:
+        asking = captions(sla_s=sla_s)
+        return verification.keeps_sla(asking, running, {}, composition, limit_s=limit_s, replays=replays)
+
+    assert keeps(sla_s=1.0, limit_s=1.0)
+    assert keeps(limit_s=1.0)
     assert asked == []
-    assert verification.keeps_sla(captions(sla_s=0.0499), replicas, {}, Composition.RSS, limit_s=1.0)
-    assert asked == []
-    assert verification.keeps_sla(captions(sla_s=0.05), replicas, {}, Composition.RSS)
+    assert keeps()
     assert len(asked) == 1
-    assert not verification.keeps_sla(captions(sla_s=0.05), replicas, {}, Composition.SUM)
-    assert not verification.keeps_sla(captions(sla_s=0.05), few, {}, Composition.RSS)
+    assert not keeps(replays=False)
+    assert not keeps(composition=Composition.SUM)
+    assert not keeps(few)
