@@ -93,7 +93,7 @@ def test_a_full_replica_beside_empty_ones_should_give_up_what_makes_them_even() 
     [
         {"e-0": 7.0, "e-1": 7.0, "e-2": 6.0},  # even
         {"e-0": 8.0, "e-1": 6.0, "e-2": 6.0},  # nearly even
-        {"e-0": 20.0},  # nobody can take any
+        {"e-0": 20.0},  # no other replica
         {"e-0": math.nan, "e-1": 20.0},
         {"e-0": 1e9, "e-1": 1.0, "e-2": 1.0},  # more than there are streams
     ],
