@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
-from profiler.law import fitted_law, with_measurement
+from profiler.batch_times import with_measurement
+from profiler.law import fitted_law
 from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
@@ -253,6 +254,7 @@ def _learned_profile(
             service_factor=1.0,
             measured=False,
             known=False,
+            enough=False,
         )
     fitted = fitted_law(times, limit, cv)
     return PlacementProfile(
@@ -262,7 +264,9 @@ def _learned_profile(
         service=fitted.law,
         service_factor=1.0,
         known=fitted.known,
+        enough=fitted.enough,
         relative_error=fitted.relative_error,
+        measured_batch=fitted.measured_batch,
         batch_times=times,
         measured_factor=None if measured is None else measured[1] / fitted.law.mean_s(measured[0]),
     )

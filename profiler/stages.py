@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from profiler.law import BatchTimes
+from profiler.batch_times import BatchTimes
 from profiler.samples import NO_DEVICE, DeviceQuantity, PlacementSamples, Quantity, Reading
 
 PlacementKey = tuple[StageName, PoolName]
@@ -180,11 +180,12 @@ class PlacementProfile:
     `prior` is the declared service law, and `service` is `prior` times `service_factor`: the measured over the declared
     mean service time, smoothed. `measured` is False while no service time was ever measured here; the factor is then
     that of the stage's other placements. Without a declared law, `service` is fitted to `batch_times`, with
-    `relative_error`; `known` is False while the error is too large to plan with fewer replicas, or nothing was
-    measured. `fitted_cv` is the coefficient of variation of `service` where it is not declared but was fitted to the
-    latency, smoothed. `measured_factor` is the newest measured ratio, None without enough traffic. `saturation_rps` is
-    the throughput of one replica under overload, in items per second, None where it is what `service` implies.
-    `throughput_correction` is the observed over the implied throughput, None where no lower one was observed.
+    `relative_error`, up to batches of `measured_batch`; `known` is False while the error is large or nothing was
+    measured, and `enough` while not enough was measured to plan with fewer replicas. `fitted_cv` is the coefficient of
+    variation of `service` where it is not declared but was fitted to the latency, smoothed. `measured_factor` is the
+    newest measured ratio, None without enough traffic. `saturation_rps` is the throughput of one replica under
+    overload, in items per second, None where it is what `service` implies. `throughput_correction` is the observed
+    over the implied throughput, None where no lower one was observed.
     """
 
     pool: PoolName
@@ -194,7 +195,9 @@ class PlacementProfile:
     service_factor: float
     measured: bool = True
     known: bool = True
+    enough: bool = True
     relative_error: float | None = None
+    measured_batch: float | None = None
     batch_times: BatchTimes | None = None
     fitted_cv: float | None = None
     measured_factor: float | None = None

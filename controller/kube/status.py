@@ -453,6 +453,7 @@ def _placement(
             "factor": number(profile.service_factor if declared.service else None),
             **_law(law),
             "relativeError": number(profile.relative_error),
+            "measuredBatch": number(profile.measured_batch),
         },
         "startupSeconds": number(None if declared.startup else decision.memory.learned.startups_s.get(key)),
         "saturationRate": number(profile.saturation_rps),

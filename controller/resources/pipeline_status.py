@@ -84,7 +84,10 @@ class ServiceTimeStatus(Part):
     cv: Number | None = None
     """Coefficient of variation of the service time that plans use."""
     relative_error: Number | None = None
-    """Standard error of a learned service time, as a share of it, for the largest batch. Absent with a prior."""
+    """Error bar of a learned service time, as a share of it, for the largest batch. Absent with a prior."""
+    measured_batch: Number | None = None
+    """Size of the largest batches that a learned service time was measured at; larger ones are planned on the safe
+    side. Absent with a prior."""
 
 
 class PlacementStatus(Part):

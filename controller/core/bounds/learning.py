@@ -140,13 +140,13 @@ def _of(assessment: Assessment, key: PlacementKey) -> Iterator[Bound]:
 
 
 def _unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bool:
-    """Return whether the stage has replicas whose service law is neither declared nor known, or none at all."""
+    """Return whether the stage has replicas with a service law neither declared nor measured enough, or none at all."""
     running = [own for own in profile.placements if state.desired(stage.name, own.pool) > 0]
     if not running:
         return not any(placement.declared.service for placement in stage.placements) and not any(
-            own.known for own in profile.placements
+            own.enough for own in profile.placements
         )
-    return any(not own.known for own in running)
+    return any(not own.enough for own in running)
 
 
 def _refuses(stage: StageSpec, profile: StageProfile, state: PipelineState, learned: Learned) -> bool:

@@ -6,8 +6,9 @@ from controller.core.messages.phrases import count_of, duration, law_words, numb
 from controller.core.state.decision import PipelineDecision
 from controller.core.state.spec import PlacementSpec
 from optimizer.model import StageName
+from profiler.batch_times import LEAST_WEIGHT
 from profiler.correction import left_to_stages_s
-from profiler.law import ENOUGH_WEIGHT, KNOWN, LEAST_WEIGHT
+from profiler.law import ENOUGH_WEIGHT, KNOWN
 from profiler.samples import DeviceQuantity, Quantity
 from profiler.stages import PlacementProfile, StageProfile
 
@@ -94,7 +95,9 @@ def _undeclared_law(profile: PlacementProfile, *, fallback: bool) -> str:
     law = f"{law_words(profile.service)} (± {error:.0%})"
     if profile.known:
         return f"{law}, measured; not declared"
-    needed = LEAST_WEIGHT if error <= KNOWN else ENOUGH_WEIGHT
+    if profile.enough:
+        return f"{law}, measured up to batches of {number(profile.measured_batch or 1)}; not declared"
+    needed = LEAST_WEIGHT if error <= KNOWN and times.weight < LEAST_WEIGHT else ENOUGH_WEIGHT
     precise = "" if error <= KNOWN else f", or an error of at most {KNOWN:.0%}"
     return f"{law}, being measured; not declared; needs {needed:g} measurements{precise}; has {number(times.weight)}"
 

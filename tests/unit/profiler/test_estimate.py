@@ -208,7 +208,7 @@ class TestUndeclaredLaw:
         found = self.profile(self.measured(batch=batch, busy=0.5, rate=100.0, concurrency=concurrency))
         assert found.service.mean_s(max(1.0, batch)) == pytest.approx(service_s)
         assert found.measured
-        assert not found.known, "one window is not enough to plan with fewer replicas"
+        assert not found.enough, "one window is not enough to plan with fewer replicas"
 
     def test_from_batches_of_several_sizes_it_learns_the_law(self) -> None:
         """A batch of n takes 14 ms + n x 3 ms. The load, and with it the size of the batches, goes up and down."""
@@ -220,14 +220,14 @@ class TestUndeclaredLaw:
             found = self.profile(self.measured(batch=batch, busy=busy, rate=rate), learned)
             assert found.batch_times is not None
             learned = Learned(batch_times={key: found.batch_times})
-        assert found.known
+        assert found.enough
         assert found.service.fixed_s == pytest.approx(0.014, rel=0.05)
         assert found.service.per_item_s == pytest.approx(0.003, rel=0.05)
 
     @pytest.mark.parametrize(("busy", "rate"), [(MISSING, 100.0), (0.5, 0.1), (0.5, MISSING), (0.0, 100.0)])
     def test_without_enough_traffic_or_a_busy_share_nothing_is_learned(self, busy: Reading, rate: Reading) -> None:
         found = self.profile(self.measured(batch=4.0, busy=busy, rate=rate))
-        assert (found.measured, found.known, found.batch_times) == (False, False, None)
+        assert (found.measured, found.enough, found.batch_times) == (False, False, None)
         assert found.service == found.prior
 
 

@@ -30,7 +30,7 @@ from controller.kube.durable import (
     unpacked,
 )
 from optimizer.model import PoolName, StageName
-from profiler.law import BatchTimes
+from profiler.batch_times import BatchTimes, SizeTimes
 from profiler.stages import Correction, Learned, ReceiveLimit
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
@@ -51,7 +51,14 @@ MEMORY = PipelineMemory(
         overhead_s=0.02,
         batch_times={
             (VAD, CPU): BatchTimes(
-                weight=12.5, batch=3.5, time_s=0.031, batch_variance=1.25, time_variance=1e-5, covariance=-0.003
+                weight=12.5,
+                batch=3.5,
+                time_s=0.031,
+                variance=0.0009,
+                sizes=(
+                    SizeTimes(weight=8.0, batch=2.0, time_s=0.02),
+                    SizeTimes(weight=4.5, batch=6.0, time_s=0.05),
+                ),
             )
         },
         cvs={(VAD, CPU): 0.45},

@@ -39,7 +39,7 @@ from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.pool import PoolStatus
 from optimizer.model import PipelineKey, PoolName
 from optimizer.plan import Advice, ReplayCheck
-from profiler.law import BatchTimes
+from profiler.batch_times import BatchTimes
 from profiler.samples import Absence, AbsenceReason, DeviceQuantity, Quantity
 from profiler.slots import MOST_SLOTS
 from profiler.stages import Correction, Learned
@@ -219,7 +219,7 @@ def test_a_learned_law_is_in_the_status_with_its_error_and_the_start_up_time() -
     state = a_state(spec, replicas={VAD: 1, ENCODER_GPU: 1}, memory=PipelineMemory(learned=learned))
     status = status_of(a_snapshot(state))
     vad, encoder = (stage["placements"][0] for stage in status["stages"])
-    law = {"fixedSeconds": "0.023", "perItemSeconds": "0", "cv": "1", "relativeError": "0.0045"}
+    law = {"fixedSeconds": "0.023", "perItemSeconds": "0", "cv": "1", "relativeError": "0.0045", "measuredBatch": "1"}
     assert vad["serviceTime"] == law
     assert vad["startupSeconds"] == "42"
     assert (encoder["serviceTime"]["fixedSeconds"], encoder["serviceTime"]["priorSeconds"]) == ("0.03", "0.02")

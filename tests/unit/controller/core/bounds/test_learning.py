@@ -43,7 +43,7 @@ from controller.core.state.spec import (
 )
 from optimizer.latency.stage import StageLoad, predict
 from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
-from profiler.law import BatchTimes
+from profiler.batch_times import BatchTimes
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Reading
 from profiler.stages import Learned
 

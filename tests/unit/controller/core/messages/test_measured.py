@@ -11,7 +11,7 @@ from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, Feed
 from controller.core.state.decision import PipelineDecision
 from controller.core.state.spec import Declared, PipelineSpec, PlacementKey
 from optimizer.model import ServiceLaw, StageName
-from profiler.law import BatchTimes
+from profiler.batch_times import BatchTimes
 from profiler.samples import DeviceQuantity, Quantity
 from profiler.stages import Learned, PlacementProfile, ReceiveLimit
 
@@ -60,6 +60,14 @@ def test_a_learned_law_is_told_with_its_error() -> None:
     ]
 
 
+def test_a_law_of_small_batches_says_up_to_which_it_was_measured() -> None:
+    law = {"service": LAW, "relative_error": 0.4, "batch_times": TIMES, "known": False, "enough": True}
+    law["measured_batch"] = 3.2
+    assert told(decided("inferentia"), {ENCODER: law}) == [
+        "encoder on inferentia: 14 ms + 3 ms per item (± 40%), measured up to batches of 3.2; not declared"
+    ]
+
+
 def test_a_law_without_batches_is_one_time() -> None:
     law = {"service": ServiceLaw(fixed_s=0.0421), "relative_error": 0.02, "batch_times": TIMES, "known": True}
     assert told(decided("inferentia"), {ENCODER: law}) == [
@@ -68,8 +76,9 @@ def test_a_law_without_batches_is_one_time() -> None:
 
 
 def test_a_law_that_is_being_learned_says_what_is_missing() -> None:
-    few = {"service": LAW, "relative_error": 0.1, "batch_times": replace(TIMES, weight=2.5), "known": False}
-    vague = {"service": LAW, "relative_error": 0.22, "batch_times": replace(TIMES, weight=5.0), "known": False}
+    unknown = {"service": LAW, "known": False, "enough": False}
+    few = {**unknown, "relative_error": 0.1, "batch_times": replace(TIMES, weight=2.5)}
+    vague = {**unknown, "relative_error": 0.22, "batch_times": replace(TIMES, weight=5.0)}
     law = "encoder on inferentia: 14 ms + 3 ms per item"
     assert told(decided("inferentia"), {ENCODER: few}) == [
         f"{law} (± 10%), being measured; not declared; needs 4 measurements; has 2.5"

@@ -18,7 +18,7 @@ from controller.core.state.learned import (
 )
 from controller.core.state.spec import UNDECLARED_SERVICE, Declared, PipelineSpec, PlacementSpec
 from optimizer.model import PoolName, ServiceLaw, StageName
-from profiler.law import BatchTimes
+from profiler.batch_times import BatchTimes
 from profiler.stages import Learned
 
 ASR, GPU, CPU = StageName("asr"), PoolName("gpu"), PoolName("cpu")
