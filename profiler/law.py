@@ -16,8 +16,7 @@ from profiler.batch_times import LEAST_WEIGHT, BatchTimes, SizeTimes
 KNOWN = 0.15
 """The largest relative error at which a law is known."""
 ENOUGH_WEIGHT = 16.0
-"""How many measurements are enough to plan with fewer replicas whatever the error is: larger batches may come only
-then, and until they do the law errs towards longer ones."""
+"""How many measurements are enough to plan with fewer replicas however much they scatter."""
 ASSUMED_SHARE = 0.5
 """The share of the service time of a mean batch that is assumed to be per item, and the standard error of that share,
 where measurements say nothing."""
@@ -37,8 +36,9 @@ _STRAIGHT = 0.015  # a law is told as a line where that changes a full batch by 
 class FittedLaw:
     """A service law, and the relative standard error of the service time of a full batch that it gives.
 
-    It was measured up to batches of `measured_batch`. `known` says that the error is small, `enough` that the law is
-    known or as much was measured as can be expected: plans may then use fewer replicas.
+    It was measured up to batches of `measured_batch`. `known` says that the error is small, `enough` that the times of
+    the sizes seen are known: plans may then use fewer replicas. Larger batches come only then, and until they do the
+    law errs towards longer ones.
     """
 
     law: ServiceLaw
@@ -80,11 +80,12 @@ def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
     sizes, noise = times.by_size, max(_LEAST_NOISE, math.sqrt(times.variance))
     if limit == 1:
         error = noise / math.sqrt(times.weight)
-        return _fitted(ServiceLaw(fixed_s=times.time_s, cv=cv), times, error, seen=1.0, safe=True)
+        return _fitted(ServiceLaw(fixed_s=times.time_s, cv=cv), times, error, error, seen=1.0, safe=True)
     fit, seen = _fit(sizes, noise), _largest(sizes, limit)
     time_s, deviation_s, distance = fit.time_s(seen), fit.deviation_s(seen), limit - seen
     steepest = time_s / seen  # all of the time is per item
-    planned = fit.slope_s + _doubt(fit, seen, limit) * (steepest - fit.slope_s)
+    doubted = fit.slope_s + _doubt(fit, seen, limit) * (steepest - fit.slope_s)
+    planned = max(doubted, min(steepest, fit.slope_s + math.sqrt(fit.variance_slope)))
     step = min(float(limit), EXPLORED * seen)
     explored_s = time_s + (step - seen) * (fit.slope_s + planned) / 2
     full_s = explored_s + (limit - step) * planned
@@ -98,16 +99,19 @@ def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
     law = fit.law(cv)
     if abs(law.mean_s(limit) / full_s - 1) > _STRAIGHT:
         law = _bent(fit, ((seen, time_s), (step, explored_s), (float(limit), full_s)), cv)
-    return _fitted(law, times, error, seen=seen, safe=longest_s <= SAFE * full_s)
+    measured_error = 2 * deviation_s / time_s
+    return _fitted(law, times, error, measured_error, seen=seen, safe=longest_s <= SAFE * full_s)
 
 
-def _fitted(law: ServiceLaw, times: BatchTimes, error: float, *, seen: float, safe: bool) -> FittedLaw:
+def _fitted(
+    law: ServiceLaw, times: BatchTimes, error: float, measured_error: float, *, seen: float, safe: bool
+) -> FittedLaw:
     known = times.weight >= LEAST_WEIGHT and error <= KNOWN and safe
     return FittedLaw(
         law=law,
         relative_error=error,
         known=known,
-        enough=known or times.weight >= ENOUGH_WEIGHT,
+        enough=times.weight >= (LEAST_WEIGHT if measured_error <= KNOWN else ENOUGH_WEIGHT),
         measured_batch=seen,
     )
 

@@ -6,6 +6,7 @@ from importlib import resources
 from pathlib import Path
 
 from controller.resources.pipeline import SpeechPipeline
+from controller.resources.placement import Placement, ServiceTime
 from controller.resources.pool import ComputePool
 from simulations.scenario.scenario import NodeStartup, Scenario, load_scenario
 
@@ -23,10 +24,23 @@ launched. The first is the same load with a start-up as in the other scenarios, 
 MOST_OVER_QUICK = 1.10
 """The most that a slow start may cost beyond the bound, over what the quick one costs beyond its bound."""
 _RUN, _UNTIL_SETTLED = "100m", "40m"
+TRUE_LAWS: Mapping[str, Mapping[tuple[str, str], Mapping[str, object]]] = {
+    "rooflines": {
+        ("encoder", "inferentia"): {"floor": "22ms", "fixed": "2ms", "perItem": "4500us", "cv": "0.15"},
+        ("encoder", "gpu"): {"points": {"1": "11ms", "4": "12ms", "8": "15ms", "16": "24ms"}, "cv": "0.15"},
+        ("decoder", "inferentia"): {"floor": "40ms", "fixed": "6ms", "perItem": "7ms", "cv": "0.4"},
+        ("decoder", "gpu"): {"points": {"1": "16ms", "4": "17ms", "8": "22ms", "16": "36ms"}, "cv": "0.4"},
+        ("lm", "gpu"): {"floor": "28ms", "fixed": "12ms", "perItem": "2200us", "cv": "0.5"},
+    },
+    "prefill": {("lm", "gpu"): {"fixed": "15ms", "perItem": "1ms", "prefill": "1ms", "cv": "0.5"}},
+}
+"""The steady load with servers whose true service times are not lines, by stage and pool."""
 
 
 def stated(name: str) -> Scenario:
     """Return the stated scenario for reports, or the steady one with one of the `SLOW_STARTS`."""
+    if name in TRUE_LAWS:
+        return _with_laws(name, TRUE_LAWS[name])
     if name in SLOW_STARTS:
         return _slow_start(name, *SLOW_STARTS[name])
     return load_scenario(Path(str(resources.files("simulations.scenarios"))) / name / "scenario.yaml")
@@ -47,6 +61,26 @@ def _slow_start(name: str, startup_s: int, launch_s: int) -> Scenario:
         pipelines=tuple(_with_startup(each, f"{startup_s}s") for each in scenario.pipelines),
         pools=tuple(map(_launched, scenario.pools)),
     )
+
+
+def _with_laws(name: str, laws: Mapping[tuple[str, str], Mapping[str, object]]) -> Scenario:
+    scenario = stated("steady")
+
+    def with_law(stage: str, placement: Placement) -> Placement:
+        law = laws.get((stage, placement.pool))
+        return (
+            placement if law is None else placement.model_copy(update={"service_time": ServiceTime.model_validate(law)})
+        )
+
+    def changed(pipeline: SpeechPipeline) -> SpeechPipeline:
+        stages = [
+            stage.model_copy(update={"placements": [with_law(stage.name, each) for each in stage.placements or ()]})
+            for stage in pipeline.spec.stages
+        ]
+        return pipeline.model_copy(update={"spec": pipeline.spec.model_copy(update={"stages": stages})})
+
+    file = scenario.file.model_copy(update={"name": name})
+    return replace(scenario, file=file, pipelines=tuple(map(changed, scenario.pipelines)))
 
 
 def _with_startup(pipeline: SpeechPipeline, startup: str) -> SpeechPipeline:

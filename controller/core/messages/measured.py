@@ -8,7 +8,7 @@ from controller.core.state.spec import PlacementSpec
 from optimizer.model import StageName
 from profiler.batch_times import LEAST_WEIGHT
 from profiler.correction import left_to_stages_s
-from profiler.law import ENOUGH_WEIGHT, KNOWN
+from profiler.law import ENOUGH_WEIGHT
 from profiler.samples import DeviceQuantity, Quantity
 from profiler.stages import PlacementProfile, StageProfile
 
@@ -97,9 +97,9 @@ def _undeclared_law(profile: PlacementProfile, *, fallback: bool) -> str:
         return f"{law}, measured; not declared"
     if profile.enough:
         return f"{law}, measured up to batches of {number(profile.measured_batch or 1)}; not declared"
-    needed = LEAST_WEIGHT if error <= KNOWN and times.weight < LEAST_WEIGHT else ENOUGH_WEIGHT
-    precise = "" if error <= KNOWN else f", or an error of at most {KNOWN:.0%}"
-    return f"{law}, being measured; not declared; needs {needed:g} measurements{precise}; has {number(times.weight)}"
+    few = times.weight < LEAST_WEIGHT
+    needed = f"{LEAST_WEIGHT:g} measurements" if few else f"{ENOUGH_WEIGHT:g} measurements, because they scatter"
+    return f"{law}, being measured; not declared; needs {needed}; has {number(times.weight)}"
 
 
 def _feedback_words(decision: PipelineDecision, stage: StageName) -> Iterator[str]:

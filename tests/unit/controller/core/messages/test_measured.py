@@ -84,7 +84,7 @@ def test_a_law_that_is_being_learned_says_what_is_missing() -> None:
         f"{law} (± 10%), being measured; not declared; needs 4 measurements; has 2.5"
     ]
     assert told(decided("inferentia"), {ENCODER: vague}) == [
-        f"{law} (± 22%), being measured; not declared; needs 16 measurements, or an error of at most 15%; has 5"
+        f"{law} (± 22%), being measured; not declared; needs 16 measurements, because they scatter; has 5"
     ]
 
 
