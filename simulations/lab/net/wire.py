@@ -38,13 +38,20 @@ class Status(IntEnum):
     DRAINING = 3  # the worker is shutting down: use another one
 
 
+class Respondent(Protocol):
+    """Takes the answer to a request."""
+
+    def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:
+        """Answer an ITEM (by item id) or OPEN_SESSION (by session id)."""
+
+
 class Handler(Protocol):
     """Handles the requests of a server's connections.
 
     It answers every ITEM and every OPEN_SESSION once, with `connection.respond`.
     """
 
-    def on_item(self, connection: "ServerConnection", item_id: int, session_id: int, payload: bytes) -> None:
+    def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
         """Serve an item."""
 
     def on_open_session(self, connection: "ServerConnection", session_id: int) -> None:

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timer, Timers
-from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, ServerConnection, Status
+from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, Respondent, ServerConnection, Status
 from simulations.lab.pods.engine import Engine
 from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, ModelServer
 
@@ -127,7 +127,7 @@ class Phase(IntEnum):
 
 @dataclass(slots=True)
 class _Item:
-    connection: ServerConnection
+    connection: Respondent
     item_id: int
     arrived_s: float
     holds_slot: bool  # whether the item holds a session slot until it is served
@@ -178,13 +178,25 @@ class _SessionSlots:
         return False
 
 
+class _HttpRequest:
+    """An item that came by HTTP: its answer is a future."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+
+    def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:  # noqa: ARG002
+        """Set the answer, unless the client has gone."""
+        if not self.status.done():
+            self.status.set_result(status)
+
+
 class _Sockets:
     """The sockets of a worker: the listening ports for items and metrics, and the `connections` of clients."""
 
-    def __init__(self, scrape: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+    def __init__(self, answer: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         self.connections: set[ServerConnection] = set()
         self._items: asyncio.Server | None = None
-        self._metrics = web.ServerRunner(web.Server(scrape), shutdown_timeout=0.1)
+        self._metrics = web.ServerRunner(web.Server(answer), shutdown_timeout=0.1)
 
     async def listen(self, handler: Handler, host: str) -> None:
         """Listen on the ports for items and metrics.
@@ -219,6 +231,8 @@ class _Sockets:
 class StageWorker:
     """Serves batches on `host`:7000 and metrics on `host`:7001, from `start` until the end of `drain` or `abort`.
 
+    Items come in the frames of `simulations.lab.net.wire`, or one by one by a POST to port 7001.
+
     A batch counts as started when it was due, even if the timer fired late: late timers do not reduce the capacity.
     `slow_factor` multiplies the service times of batches that start from now on.
     """
@@ -242,7 +256,7 @@ class StageWorker:
         self._wake: Timer | None = None
         self._slots = _SessionSlots(spec.session_slots, spec.session_idle_s)
         self._progress = asyncio.Event()
-        self._sockets = _Sockets(self._scrape)
+        self._sockets = _Sockets(self._answer_http)
 
     async def start(self) -> None:
         """Listen on the ports for items and metrics.
@@ -292,7 +306,7 @@ class StageWorker:
         """Forget the connection; its items are served all the same, as by a real server."""
         self._sockets.connections.discard(connection)
 
-    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
+    def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:  # noqa: ARG002
         """Queue the item and start its batch if that is due, or refuse the item."""
         now_s = time.monotonic()
         full = len(self._queue) >= self.spec.queue_limit and self._phase < Phase.CLOSING
@@ -395,7 +409,13 @@ class StageWorker:
         self._queue.clear()
         await self._sockets.close()
 
-    async def _scrape(self, request: web.BaseRequest) -> web.Response:
+    async def _answer_http(self, request: web.BaseRequest) -> web.Response:
+        """Answer a scrape of the metrics, or a POST of one item without a session, as a plain model server would."""
+        if request.method == "POST":
+            item = _HttpRequest()
+            self.on_item(item, 0, NO_SESSION, await request.read())
+            status = await item.status
+            return web.Response(status=200 if status is Status.OK else 503, text=f"{status.name}\n")
         if request.path != "/metrics":
             return web.Response(status=404)
         text = self._exposition.render(time.monotonic(), self.gauges())

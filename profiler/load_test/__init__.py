@@ -1,0 +1,1 @@
+"""Load on one server, and the service law that its answers show: what `sluice profile` runs."""

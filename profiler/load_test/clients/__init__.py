@@ -1,0 +1,1 @@
+"""Clients of servers, one module for each protocol, behind the ports in `port.py`."""
