@@ -1,7 +1,8 @@
 """Results of other load tests as levels of a closed loop: guidellm, genai-perf and vLLM's benchmark. Pure.
 
 Sources: guidellm's `benchmarks.json`, genai-perf's `profile_export_genai_perf.json`, the file of `vllm bench serve
---save-result`. Each says the requests per second; the requests inside are the clients, else follow from the mean latency.
+--save-result`. Each says the requests per second. The requests inside are the clients, else they follow from the mean
+latency.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ class NotImported(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """One run of another tool: requests inside, answers, answers per second, time to the first token and cv, or None."""
+    """One run of another tool; time to the first token (s) and cv are None where it does not say."""
 
     inside: float
     answers: int

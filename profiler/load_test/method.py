@@ -86,7 +86,7 @@ class Profile:
 
 
 @dataclass(slots=True)
-class Test:
+class LoadTest:
     """One load test of `driver`'s target within `limits`; `say` is told what is done."""
 
     driver: Driver
@@ -109,6 +109,8 @@ class Test:
         warm_s = await self._warmed()
         windows, stopped = await self._closed()
         analysis = self._analysed(windows)
+        if max(by_concurrency(windows)) == 1:
+            self._notes.append("only one client was tried: nothing is known of batches; raise --max-time")
         opened = [await self._open(share * analysis.saturation_rps) for share in OPEN_SHARES if self._left_s() > 0]
         slo_rps = await self._within_slo(opened, analysis.saturation_rps)
         if self.driver.lag_s > 0.1 * self._lone_s:
@@ -199,7 +201,8 @@ class Test:
     async def _levels(self, windows: list[Window]) -> list[int]:
         """Return the numbers of clients to measure with: up to twice as many as fill the server; adds their windows."""
         levels, level = list[int](), 1
-        while level <= self.limits.concurrency and self._left_s() > (1 - _CLOSED_SHARE) * self.limits.time_s:
+        enough_s = (1 - _CLOSED_SHARE) * self.limits.time_s
+        while level <= self.limits.concurrency and (not levels or self._left_s() > enough_s):
             window = await self._window(level, windows)
             if window is None:
                 break

@@ -3,10 +3,12 @@
 Source: KServe, Open Inference Protocol v2, `inference.GRPCInferenceService`: field numbers are in the code.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from profiler.load_test.clients.http import kserve_request
+import aiohttp
+
+from profiler.load_test.clients.http import kserve_request, metrics_of
 from profiler.load_test.clients.port import Client, RequestFailed, TargetInvalid
 from profiler.protobuf import field, fields, numbers, text, varint
 
@@ -26,7 +28,7 @@ class KserveGrpcTarget:
         model: str,
         shapes: Mapping[str, Sequence[int]],
         timeout_s: float,
-        metrics: Callable[[], Any] | None = None,
+        metrics_url: str | None = None,
     ) -> None:
         """Connect to `address` (host:port).
 
@@ -37,7 +39,7 @@ class KserveGrpcTarget:
             from grpc import aio
         except ImportError:
             raise TargetInvalid('gRPC needs the package grpcio: install "sluice[keda]"') from None
-        self.name, self._shapes, self._timeout_s, self._read = model, shapes, timeout_s, metrics
+        self.name, self._shapes, self._timeout_s, self._metrics_url = model, shapes, timeout_s, metrics_url
         self._channel = aio.insecure_channel(address)
         self._request: bytes | None = None
 
@@ -70,7 +72,10 @@ class KserveGrpcTarget:
 
     async def metrics(self) -> str | None:
         """Return the text of the server's metrics, None where its address is not known."""
-        return None if self._read is None else await self._read()
+        if self._metrics_url is None:
+            return None
+        async with aiohttp.ClientSession() as http:
+            return await metrics_of(http, self._metrics_url)
 
     async def close(self) -> None:
         """Close the channel."""

@@ -44,6 +44,9 @@ class Respondent(Protocol):
     def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:
         """Answer an ITEM (by item id) or OPEN_SESSION (by session id)."""
 
+    def abort(self) -> None:
+        """Close the connection immediately, without an answer."""
+
 
 class Handler(Protocol):
     """Handles the requests of a server's connections.

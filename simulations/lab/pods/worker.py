@@ -189,6 +189,10 @@ class _HttpRequest:
         if not self.status.done():
             self.status.set_result(status)
 
+    def abort(self) -> None:
+        """Give the request up."""
+        self.status.cancel()
+
 
 class _Sockets:
     """The sockets of a worker: the listening ports for items and metrics, and the `connections` of clients."""

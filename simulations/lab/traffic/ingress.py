@@ -33,7 +33,7 @@ from controller.core.state.spec import DemandUnit
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, RequestKind, ServerConnection, Status
+from simulations.lab.net.wire import NO_SESSION, RequestKind, Respondent, ServerConnection, Status
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic, Record, Stream
 from simulations.lab.traffic.records import RecordWriter
@@ -81,7 +81,7 @@ class PipelineEntry:
         else:
             connection.abort()
 
-    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
+    def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
         """Offer a chunk or a request to the pipeline; abort the connection if stream or payload are not valid."""
         _, stream = self._streams.get(session_id, (None, None))
         if len(payload) != _PAYLOAD.size or (stream is None) != (session_id == NO_SESSION):

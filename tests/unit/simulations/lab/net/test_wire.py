@@ -6,7 +6,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from simulations.lab.net.wire import MAX_PAYLOAD_BYTES, NO_SESSION, Client, RequestKind, ServerConnection, Status
+from simulations.lab.net.wire import (
+    MAX_PAYLOAD_BYTES,
+    NO_SESSION,
+    Client,
+    RequestKind,
+    Respondent,
+    ServerConnection,
+    Status,
+)
 
 
 class Recorder:
@@ -18,7 +26,7 @@ class Recorder:
         self.ended: asyncio.Queue[int] = asyncio.Queue()
         self.connections: list[ServerConnection] = []
 
-    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
+    def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
         self.items.append((item_id, session_id, payload))
         if item_id not in self.silent:
             connection.respond(RequestKind.ITEM, item_id, Status.OK)

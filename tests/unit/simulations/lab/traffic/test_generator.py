@@ -12,7 +12,7 @@ import pytest
 
 from simulations.engine.draws import reconnect_delay_s
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import Client, RequestKind, ServerConnection, Status
+from simulations.lab.net.wire import Client, RequestKind, Respondent, ServerConnection, Status
 from simulations.lab.traffic.generator import Event, Generator, GeneratorConfig, LoadAction, PipelineLoad, timeline
 from simulations.scenario.schedule import Schedule
 
@@ -63,7 +63,7 @@ class Sink:
         self.opened_s: list[float] = []
         self.ended: list[int] = []
 
-    def on_item(self, connection: ServerConnection, item_id: int, session_id: int, payload: bytes) -> None:
+    def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
         arrival_s, arrived_s = struct.unpack("!dd", payload)
         self.received.append((time.monotonic(), session_id, arrival_s, arrived_s))
         if self.answers:
