@@ -223,7 +223,7 @@ class LoadTest:
         near = max((own for own in known if own <= level), default=None)
         latency_s = float(np.mean(latencies_s(known[near]))) if near else self._lone_s
         window = await self.driver.closed(
-            level, min(self._length_s(latency_s, level), max(_LEAST_S, self._left_s())), min(latency_s, _MOST_S)
+            level, min(self._length_s(latency_s, level), max(2 * latency_s, self._left_s())), min(latency_s, _MOST_S)
         )
         failures = Counter(answer.failure for answer in window.answers if answer.failure is not None)
         share = sum(failures.values()) / max(1, len(window.answers))
@@ -287,7 +287,7 @@ class LoadTest:
 
     def _length_s(self, latency_s: float, clients: int) -> float:
         """Return the length of a window, in seconds: for enough answers, and for two of each client."""
-        return min(_MOST_S, max(_LEAST_S, _WINDOW_ANSWERS * latency_s / clients, 2 * latency_s))
+        return max(min(_MOST_S, max(_LEAST_S, _WINDOW_ANSWERS * latency_s / clients)), 2 * latency_s)
 
 
 def _faster(drift: list[float]) -> str:
