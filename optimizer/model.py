@@ -146,9 +146,13 @@ class ServiceLaw:
         """Return the seconds that one item more takes at a batch of `batch` items."""
         return self.mean_s(batch + 0.5) - self.mean_s(batch - 0.5)
 
+    def occupied_s(self, batch: float) -> float:
+        """Return the time that an item is in service while `batch` are, in seconds: the prefills of all stall it."""
+        return self.mean_s(batch) + batch * self.prefill_s
+
     def rate_rps(self, batch: int) -> float:
         """Return the items per second of a server that always has `batch` items in service."""
-        return batch / (self.mean_s(batch) + batch * self.prefill_s)
+        return batch / self.occupied_s(batch)
 
     @property
     def linear(self) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from optimizer.model import MOST_PASSED, PoolName, ServiceLaw, StageName
+from optimizer.model import MOST_PASSED, Batching, PoolName, ServiceLaw, StageName
 from profiler.batch_times import with_measurement
-from profiler.law import fitted_law
+from profiler.law import fitted_law, with_prefill
 from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
@@ -257,11 +257,12 @@ def _learned_profile(
             enough=False,
         )
     fitted = fitted_law(times, limit, cv)
+    prefill_s = _prefill_s(placement, learned.prefills_s.get(key))
     return PlacementProfile(
         pool=placement.pool,
         readings=placement.samples.readings,
         prior=prior,
-        service=fitted.law,
+        service=with_prefill(fitted.law, prefill_s),
         service_factor=1.0,
         known=fitted.known,
         enough=fitted.enough,
@@ -270,6 +271,24 @@ def _learned_profile(
         batch_times=times,
         measured_factor=None if measured is None else measured[1] / fitted.law.mean_s(measured[0]),
     )
+
+
+def _prefill_s(placement: PlacementInput, before_s: float | None) -> float:
+    """Return the time of a request's prefill alone (s), smoothed; 0 while it was never measured.
+
+    A prefill waits for those before it, as in an M/D/1 queue with the arrivals of one engine: the measured time m is
+    p + λ·p² / (2·(1 − λ·p)), of which p is the smaller root.
+    """
+    if placement.prior.batching is not Batching.CONTINUOUS:
+        return 0.0
+    measured_s = placement.samples.of(Quantity.PREFILL_TIME)
+    completions_rps = placement.samples.of(Quantity.COMPLETION_RATE)
+    if isinstance(measured_s, Absence) or isinstance(completions_rps, Absence) or measured_s <= 0:
+        return before_s or 0.0
+    engines = max(1, placement.replicas * placement.prior.concurrency)
+    load = completions_rps / engines * measured_s
+    alone_s = 2 * measured_s / (1 + load + math.sqrt(1 + load * load))
+    return alone_s if before_s is None else before_s + SMOOTHING * (alone_s - before_s)
 
 
 def _measured_batch(placement: PlacementInput, law: ServiceLaw, window_s: float) -> tuple[float, float] | None:
@@ -303,7 +322,7 @@ def _measured_service_ratio(placement: PlacementInput, window_s: float) -> float
         return None
     if completions_rps * window_s < MIN_ITEMS or service_s <= 0:
         return None
-    return service_s / law.mean_s(min(float(limit), max(1.0, batch)))
+    return service_s / law.occupied_s(min(float(limit), max(1.0, batch)))
 
 
 def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Reading:
@@ -318,7 +337,7 @@ def _served_batch(samples: PlacementSamples, law: ServiceLaw, limit: int) -> Rea
     # E[b² / s] / E[b / s]. With a linear s(b), to the first order in b around its mean, and without skew (the same
     # holds to this order with continuous batching, where the mean service time is E[b] / E[b / s]):
     variance = max(0.0, mean * (present - mean))
-    slope = law.slope_s(mean) / law.mean_s(mean)
+    slope = (law.slope_s(mean) + law.prefill_s) / law.occupied_s(mean)
     weight = mean - slope * variance
     if weight <= 0:
         return present
@@ -444,6 +463,7 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.BATCH_SIZE: _mean,
     Quantity.SERVED_BATCH: _mean,
     Quantity.PRESENT_BATCH: _mean,
+    Quantity.PREFILL_TIME: _mean,
     Quantity.UTILIZATION: _mean,
     Quantity.QUEUE_DEPTH: _total,
     Quantity.SESSIONS: _total,

@@ -7,7 +7,7 @@ as it is larger, and the error bar covers that. Pure.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from optimizer.model import ServiceLaw
@@ -27,6 +27,8 @@ KNEE_EVIDENCE = 4.0
 """A knee is fitted where it lowers the sum of squared standard errors by more than this."""
 SAFE = 1.05
 """A law is known only where a full batch takes at most this many times longer than planned."""
+MOST_STALL = 1.2
+"""A prefill of up to this many times the time per item is one that stalls all others: both are measured."""
 _LEAST_NOISE = 0.02  # relative error of one measurement; no server is steadier
 _LEAST_ERROR = 0.03  # of what lies beyond the sizes seen
 _STRAIGHT = 0.015  # a law is told as a line where that changes a full batch by a smaller share
@@ -101,6 +103,17 @@ def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
         law = _bent(fit, ((seen, time_s), (step, explored_s), (float(limit), full_s)), cv)
     measured_error = 2 * deviation_s / time_s
     return _fitted(law, times, error, measured_error, seen=seen, safe=longest_s <= SAFE * full_s)
+
+
+def with_prefill(law: ServiceLaw, prefill_s: float) -> ServiceLaw:
+    """Return the law of the work that is shared, where `law` is the time in service with the prefills of all.
+
+    While n run, each waits for n prefills: what stalls all others is a part of the time per item. A prefill that is
+    longer than that does not stall them (it is done in chunks between their steps), and `law` stays as it is.
+    """
+    if not law.linear or not 0 < prefill_s <= MOST_STALL * law.per_item_s:
+        return law
+    return replace(law, per_item_s=max(0.0, law.per_item_s - prefill_s), prefill_s=prefill_s)
 
 
 def _fitted(

@@ -72,6 +72,11 @@ def _learned(profile: PipelineProfile) -> Learned:
         },
         overhead_s=profile.overhead_s,
         batch_times={key: placement.batch_times for key, placement in placements if placement.batch_times is not None},
+        prefills_s={
+            key: placement.service.prefill_s
+            for key, placement in placements
+            if placement.batch_times is not None and placement.service.prefill_s > 0
+        },
         cvs={
             key: placement.service.cv
             for key, placement in placements

@@ -90,6 +90,8 @@ class Quantity(Enum):
     PRESENT_BATCH = "presentBatch"
     """The mean batch size during the service of an item, for servers that export only a gauge of the batch size.
     BATCH_SIZE is then the mean over the time in which any item is in service. Long batches weigh more in both means."""
+    PREFILL_TIME = "prefillTime"
+    """Mean time of a request's prefill, in seconds, at servers that export it. Those before it may be included."""
     UTILIZATION = "utilization"
     """Share of the time in which the servers are busy, 0–1."""
     QUEUE_DEPTH = "queueDepth"

@@ -143,6 +143,7 @@ class Learned:
     `batch_times` are the measurements of placements without a declared service law, `cvs` the coefficients of variation
     of those without a declared one, `startups_s` the start-up times, and `sessions_held` the most sessions per
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
+    `prefills_s` are the prefill times of those that batch continuously, without a declared service law.
     `receive_limits` has the packets of replicas, where an exporter reads them, and `engines` the engines in a replica.
     """
 
@@ -153,6 +154,7 @@ class Learned:
     overhead_s: float | None = None
     batch_times: Mapping[PlacementKey, BatchTimes] = field(default_factory=dict)
     cvs: Mapping[PlacementKey, float] = field(default_factory=dict)
+    prefills_s: Mapping[PlacementKey, float] = field(default_factory=dict)
     startups_s: Mapping[PlacementKey, float] = field(default_factory=dict)
     session_slots: Mapping[PlacementKey, int] = field(default_factory=dict)
     sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)

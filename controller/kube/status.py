@@ -435,7 +435,7 @@ def _placement(
     target = state.target(*key)
     found = None if isinstance(target, TargetMissing) else target
     batch_size = profile.readings.get(Quantity.BATCH_SIZE)
-    prior_s = profile.prior.mean_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
+    prior_s = profile.prior.occupied_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
     law = profile.service if declared.service or profile.batch_times is not None else None
     return {
         "pool": profile.pool,

@@ -54,6 +54,7 @@ _KINDS: Mapping[Quantity, QueryKind] = {
     Quantity.BATCH_SIZE: QueryKind.SERVICE,
     Quantity.SERVED_BATCH: QueryKind.SERVICE,
     Quantity.PRESENT_BATCH: QueryKind.SERVICE,
+    Quantity.PREFILL_TIME: QueryKind.SERVICE,
     Quantity.SESSIONS: QueryKind.SERVICE,
 }
 """Kinds of the queries for quantities; all others are OTHER."""

@@ -139,6 +139,10 @@ def _first_token_s(pods: PodSamples) -> Floats:
     return pods.rate(Counter.LATENCY_S) - (1 - pods.first_token_share) * pods.rate(Counter.SERVICE_S)
 
 
+def _prefill_s(pods: PodSamples) -> Floats:
+    return pods.first_token_share * pods.rate(Counter.SERVICE_S)
+
+
 def _summary(quantile: float) -> Callable[[PodSamples], Floats]:
     return lambda pods: quantiles(quantile, pods.bounds_s, pods.summary.increases[:, len(Counter) :])
 
@@ -212,6 +216,8 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         Quantity.PRESENT_BATCH: Expression(
             value=lambda pods: pods.window.mean_squares[:, Level.IN_SERVICE], over=_mean(Level.IN_SERVICE)
         ),
+        # From the start of the service to the first token, as the lab's workers export it.
+        Quantity.PREFILL_TIME: Expression(value=_prefill_s, over=_rate(Counter.COMPLETED)),
         Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),

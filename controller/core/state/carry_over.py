@@ -360,6 +360,8 @@ def _require_learned(learned: Learned) -> None:
     _require_load(learned.overhead_s, "overhead_s")
     for placement, cv in learned.cvs.items():
         require(0 <= cv <= MOST_CV, f"cvs {placement}", cv, f"must be in [0, {MOST_CV:g}]")
+    for key, prefill_s in learned.prefills_s.items():
+        _require_load(prefill_s, f"prefills_s {key}")
     for key, startup_s in learned.startups_s.items():
         _require_load(startup_s, f"startups_s {key}")
     for what, sessions in (("session_slots", learned.session_slots), ("sessions_held", learned.sessions_held)):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec
 from optimizer.model import PipelineKey, PoolName, ServiceLaw, StageName, require
-from profiler.law import fitted_law
+from profiler.law import fitted_law, with_prefill
 from profiler.stages import Learned
 
 
@@ -62,7 +62,8 @@ def learned_placements(spec: PipelineSpec, learned: Learned) -> dict[PlacementKe
             law = prior.service.scaled(learned.service_factors.get(key, 1.0))
         elif (times := learned.batch_times.get(key)) is not None:
             fitted = fitted_law(times, prior.batch_sizes[-1], prior.service.cv)
-            law, error = fitted.law, fitted.relative_error
+            law = with_prefill(fitted.law, learned.prefills_s.get(key, 0.0))
+            error = fitted.relative_error
         else:
             continue
         if cv is None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Batching, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from profiler.batch_times import BatchTimes, SizeTimes
 from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
@@ -229,6 +230,44 @@ class TestUndeclaredLaw:
         found = self.profile(self.measured(batch=4.0, busy=busy, rate=rate))
         assert (found.measured, found.enough, found.batch_times) == (False, False, None)
         assert found.service == found.prior
+
+
+class TestPrefill:
+    """A server that batches continuously: while n run, an item takes 20 ms + n x 8 ms, 5 of which are prefill."""
+
+    KEY = (StageName("vad"), PoolName("cpu"))
+    TIMES = BatchTimes(
+        weight=30.0,
+        batch=5.0,
+        time_s=0.06,
+        sizes=tuple(SizeTimes(weight=15.0, batch=size, time_s=0.02 + 0.008 * size) for size in (2.0, 8.0)),
+    )
+
+    def profile(self, prefill_s: Reading, *, before_s: float | None = None) -> PlacementProfile:
+        seen = placement(completion_rate=40.0, prefill_time=prefill_s, service_time=0.084, batch_size=8.0)
+        own = replace(seen, law_declared=False, prior=replace(seen.prior, batching=Batching.CONTINUOUS))
+        prefills = {} if before_s is None else {self.KEY: before_s}
+        learned = Learned(batch_times={self.KEY: self.TIMES}, prefills_s=prefills)
+        return profile_of(stage("vad", own), learned=learned).stages[0].placements[0]
+
+    def test_what_stalls_all_others_is_told_from_what_is_shared_and_the_capacity_stays(self) -> None:
+        without, found = self.profile(UNSUPPORTED).service, self.profile(0.0053).service
+        assert without.prefill_s == 0
+        assert found.prefill_s == pytest.approx(0.005, rel=0.05), "less the wait for the prefills before it"
+        assert found.rate_rps(8) == pytest.approx(without.rate_rps(8))
+
+    def test_a_prefill_in_chunks_stalls_nobody_and_is_not_taken_for_one_that_does(self) -> None:
+        assert self.profile(0.05).service == self.profile(UNSUPPORTED).service
+
+    def test_while_nothing_is_measured_it_stays(self) -> None:
+        assert self.profile(MISSING, before_s=0.004).service.prefill_s == pytest.approx(0.004)
+
+    def test_a_declared_prefill_is_not_counted_as_a_slower_server(self) -> None:
+        law = ServiceLaw(fixed_s=0.02, per_item_s=0.003, prefill_s=0.005, cv=0.3)
+        seen = placement(completion_rate=40.0, service_time=0.02 + 0.008 * 4, batch_size=4.0)
+        own = replace(seen, prior=replace(seen.prior, batching=Batching.CONTINUOUS, service=law))
+        found = profile_of(stage("vad", own)).stages[0].placements[0]
+        assert found.measured_factor == pytest.approx(1.0)
 
 
 class TestPassRatio:

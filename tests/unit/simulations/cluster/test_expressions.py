@@ -84,6 +84,7 @@ WORKED = [
     ("triton", Quantity.LATENCY_P95, 0.19),
     ("vllm", Quantity.ARRIVAL_RATE, 20.0),
     ("vllm", Quantity.SERVICE_TIME, 0.1),
+    ("vllm", Quantity.PREFILL_TIME, 0.1),
     ("vllm", Quantity.BATCH_SIZE, 4.0),
     ("vllm", Quantity.PRESENT_BATCH, 4.0),
     ("vllm", Quantity.UTILIZATION, 4.0),
