@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PROTOCOLS = ("http", "kserve", "kserve-grpc", "completions", "chat", "websocket")
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LOOK_S = 1.0
-_CLIENTS_PER_LEVEL = 4  # an open loop may have so many times the clients of the closed one
 
 
 @click.command(
@@ -162,7 +161,7 @@ async def _measured(
         target = await _target(request)
     except TargetInvalid as error:
         raise click.ClickException(str(error)) from None
-    driver = Driver(target, _CLIENTS_PER_LEVEL * limits.concurrency, random.Random(seed))
+    driver = Driver(target, limits.concurrency, random.Random(seed))
     try:
         await _agreed(driver, request.found, yes=yes)
         return await LoadTest(driver, limits, say).run()

@@ -104,7 +104,7 @@ class Driver:
         while (due_s := due_s + self.random.expovariate(rate_rps)) < begin_s + length_s:
             arrivals.append(due_s)
         free, answers, lags = deque(range(self.most_clients)), list[Answer](), list[float]()
-        await self.connect(min(self.most_clients, 4))
+        await self.connect(1)
 
         async def ask(number: int, due_s: float) -> None:
             answers.append(await self._ask(number, due_s))
@@ -120,7 +120,12 @@ class Driver:
                     answers.append(Answer(due_s=due, done_s=self.now_s(), failure=failure))
                     continue
                 number = free.popleft()
-                await self.connect(number + 1)
+                try:
+                    await self.connect(number + 1)
+                except RequestFailed as error:
+                    answers.append(Answer(due_s=due, done_s=self.now_s(), failure=str(error)))
+                    free.append(number)
+                    continue
                 tasks.append(asyncio.create_task(ask(number, due)))
             await asyncio.gather(*tasks)
         finally:

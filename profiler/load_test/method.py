@@ -222,9 +222,14 @@ class LoadTest:
         known = by_concurrency(windows)
         near = max((own for own in known if own <= level), default=None)
         latency_s = float(np.mean(latencies_s(known[near]))) if near else self._lone_s
-        window = await self.driver.closed(
-            level, min(self._length_s(latency_s, level), max(2 * latency_s, self._left_s())), min(latency_s, _MOST_S)
-        )
+        length_s = min(self._length_s(latency_s, level), max(2 * latency_s, self._left_s()))
+        try:
+            window = await self.driver.closed(level, length_s, min(latency_s, _MOST_S))
+        except RequestFailed as error:  # it accepts no more sessions
+            if not windows:
+                raise LoadTestFailed(str(error)) from None
+            self._note(f"{level} clients at once could not connect: {error}")
+            return None
         failures = Counter(answer.failure for answer in window.answers if answer.failure is not None)
         share = sum(failures.values()) / max(1, len(window.answers))
         if share <= MOST_FAILURES and window.served:
@@ -233,10 +238,12 @@ class LoadTest:
             reason = failures.most_common(1)[0][0] if failures else "no answer within the window"
             raise LoadTestFailed(f"the server fails under the load of one client: {reason}")
         said = failures.most_common(1)[0][0] if failures else "no answer within the window"
-        note = f"with {level} clients {share:.0%} of the answers failed ({said})"
+        self._note(f"with {level} clients {share:.0%} of the answers failed ({said})")
+        return None
+
+    def _note(self, note: str) -> None:
         if note not in self._notes:
             self._notes.append(note)
-        return None
 
     def _analysed(self, windows: list[Window]) -> Analysis:
         try:

@@ -21,10 +21,12 @@ class Server:
     continuous: bool | None = None
     sessions = False
 
-    def __init__(self, serve: Serve) -> None:
-        self.serve, self.inside, self.most_inside, self.open_clients = serve, 0, 0, 0
+    def __init__(self, serve: Serve, most_clients: int = 1000) -> None:
+        self.serve, self.inside, self.open_clients, self.most_clients = serve, 0, 0, most_clients
 
     async def client(self) -> Client:
+        if self.open_clients >= self.most_clients:
+            raise RequestFailed("no WebSocket: status 503")
         self.open_clients += 1
         return self._Client(self)
 
@@ -41,7 +43,6 @@ class Server:
         async def request(self) -> float | None:
             server = self.server
             server.inside += 1
-            server.most_inside = max(server.most_inside, server.inside)
             try:
                 await server.serve(server.inside)
             finally:
@@ -52,11 +53,11 @@ class Server:
             self.server.open_clients -= 1
 
 
-def outcome_of(serve: Serve, **limits: float) -> tuple[Profile, Server, list[str]]:
-    server, said = Server(serve), list[str]()
+def outcome_of(serve: Serve, *, most_clients: int = 1000, **limits: float) -> tuple[Profile, Server, list[str]]:
+    server, said = Server(serve, most_clients), list[str]()
 
     async def run() -> Profile:
-        driver = Driver(server, 64, random.Random(1))
+        driver = Driver(server, 8, random.Random(1))
         try:
             return await LoadTest(driver, Limits(**{"time_s": 4.0, "concurrency": 8, **limits}), said.append).run()  # type: ignore[arg-type]
         finally:
@@ -119,3 +120,13 @@ def test_a_server_that_is_too_slow_for_the_time_says_so() -> None:
     found, _, _ = outcome_of(one_at_a_time(0.8), time_s=2.0)
     assert any("only one client was tried" in note for note in found.notes)
     assert found.took_s < 15.0
+
+
+def test_a_server_that_accepts_no_more_sessions_is_measured_with_those_that_it_has() -> None:
+    async def serve(_: int) -> None:
+        await asyncio.sleep(0.02)
+
+    found, server, _ = outcome_of(serve, most_clients=3)
+    assert any("4 clients at once could not connect: no WebSocket: status 503" in note for note in found.notes)
+    assert max(point.concurrency for point in found.points if point.loop == "closed") == 2
+    assert server.open_clients == 0
