@@ -42,6 +42,21 @@ MORE: Mapping[tuple[str, str], frozenset[str]] = {
     ("--series, --session, --scenario", "Details of recorded load."): frozenset(
         {"--series", "--session", "--scenario"}
     ),
+    ("--header, --shape, --prompt, ...", "Details of requests."): frozenset(
+        {
+            "--content-type",
+            "--header",
+            "--shape",
+            "--chunk-bytes",
+            "--prompt",
+            "--max-tokens",
+            "--path",
+            "--target-port",
+        }
+    ),
+    ("--metrics, --seed, --max-batch", "Details of the server and the test."): frozenset(
+        {"--metrics", "--seed", "--max-batch"}
+    ),
     ("--executor, --part*, --join", "Ray, or parts on several machines."): frozenset(
         {"--executor", "--parts", "--part", "--join"}
     ),

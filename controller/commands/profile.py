@@ -30,20 +30,19 @@ _LOOK_S = 1.0
     short_help="Measure a server's service time under load",
     epilog=examples(
         "sluice profile http://127.0.0.1:8000/infer --body chunk.bin",
-        "sluice profile deployment/asr -n speech --protocol kserve --model encoder --slo 250ms",
+        "sluice profile deployment/asr -n speech --body chunk.bin --slo 250ms",
         "sluice profile http://127.0.0.1:8000 --protocol completions --max-tokens 64",
-        "sluice profile --import benchmarks.json -o yaml",
     ),
 )
 @click.argument("target", required=False)
-@click.option("--protocol", type=click.Choice(PROTOCOLS), help="Default: websocket for ws:// and wss://, else http.")
-@click.option("-n", "--namespace", metavar="NAMESPACE", default="default", show_default=True, help="Of TARGET.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of the pod. Default: the first that it declares.")
+@click.option("--protocol", type=click.Choice(PROTOCOLS), help="Default: websocket for ws://, else http.")
+@click.option("-n", "--namespace", metavar="NAMESPACE", default="default", help="Of TARGET (default: default).")
+@click.option("--target-port", type=click.IntRange(1, 65535), help="Port of the pod. Default: the first it declares.")
 @click.option("--path", default="/", show_default=True, help="Path of the requests to a Deployment or Service.")
-@click.option("--body", type=_FILE, help="File with the body of a request, or a chunk of audio.")
+@click.option("--body", type=_FILE, help="Body of a request, or chunk of audio.")
 @click.option("--content-type", default="application/octet-stream", show_default=True, help="Type of the body.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of each request.")
-@click.option("--model", help="Model, for kserve, completions and chat.")
+@click.option("--model", metavar="NAME", help="For kserve, completions and chat.")
 @click.option("--shape", "shapes", multiple=True, metavar="INPUT=N,N,...", help="Shape of an input, for kserve.")
 @click.option("--prompt", default="Say what you hear.", show_default=True, help="For completions and chat.")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Of an answer.")
@@ -51,17 +50,25 @@ _LOOK_S = 1.0
     "--chunk-bytes", type=click.IntRange(1, 1 << 20), default=5120, show_default=True, help="Silence, without --body."
 )
 @click.option("--metrics", "metrics_url", metavar="URL", help="The server's metrics. Default: /metrics of its host.")
-@duration_option("--max-time", "time_s", "Longest time of the whole test (default: 60s).", longest="1h")
-@duration_option("--timeout", "timeout_s", "Longest time of one request (default: 30s).", longest="10m")
-@click.option("--max-concurrency", type=click.IntRange(1, 4096), default=64, show_default=True, help="Most clients.")
-@click.option("--max-batch", type=click.IntRange(1, 9999), help="The server's largest batch, where you know it.")
-@duration_option("--slo", "slo_s", "Find the highest load whose 95th percentile is within TIME.")
+@duration_option("--max-time", "time_s", "Of the whole test (default: 60s).", longest="1h")
+@duration_option("--timeout", "timeout_s", "Of one request (default: 30s).", longest="10m")
 @click.option(
-    "--import", "imported", multiple=True, type=_FILE, help="Results of guidellm, genai-perf or vLLM instead."
+    "--max-concurrency", type=click.IntRange(1, 4096), metavar="N", default=64, help="Most clients (default: 64)."
 )
-@click.option("--seed", default=1, show_default=True, help="Of the random order and the random arrivals.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before a server with live traffic is put under load.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", show_default=True)
+@click.option("--max-batch", type=click.IntRange(1, 9999), help="The server's largest batch, where you know it.")
+@duration_option("--slo", "slo_s", "Find the highest load with p95 in TIME.")
+@click.option(
+    "--import",
+    "imported",
+    multiple=True,
+    type=_FILE,
+    help="Results of another tool instead; guidellm, genai-perf, vLLM.",
+)
+@click.option("--seed", metavar="N", default=1, show_default=True, help="Of the random order and the random arrivals.")
+@click.option("-y", "--yes", is_flag=True, help="Load live traffic without asking.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json", "yaml"]), default="text", help="Format (default: text)."
+)
 @kubeconfig_option
 def profile(
     target: str | None,
@@ -76,11 +83,10 @@ def profile(
 ) -> None:
     """Put load on TARGET for a minute and print its service time, batching and capacity, as YAML for a manifest.
 
-    TARGET is a URL, deployment/NAME or service/NAME; of the last two one ready pod is measured. Behind a load balancer
-    the numbers are those of all its servers. The load is bounded in time and clients, and asks before it disturbs live
-    traffic. Nothing is created or changed.
+    TARGET is a URL, deployment/NAME or service/NAME (one ready pod of it). The load is bounded, and asks before it
+    disturbs live traffic. Nothing is created or changed.
 
-    Exit status: 0 measured; 1 the server cannot be measured; 2 wrong usage.
+    Exit status: 0 measured; 1 it cannot be measured; 2 wrong usage.
     """
     from controller.commands.profile_output import document_of, manifest_of, show_profile
     from controller.commands.profile_target import KINDS, found_target
@@ -104,7 +110,7 @@ def profile(
         if target is None:
             raise click.UsageError("TARGET: is missing; name a server, or use --import FILE")
         if target.partition("/")[0] in KINDS and "://" not in target:
-            found = found_target(target, namespace, _number(options["port"]), kubeconfig)
+            found = found_target(target, namespace, _number(options["target_port"]), kubeconfig)
         elif "://" not in target:
             raise click.UsageError(f"TARGET: {target!r}: must be a URL, deployment/NAME or service/NAME")
         limits = Limits(

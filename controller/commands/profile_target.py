@@ -61,7 +61,7 @@ def found_target(target: str, namespace: str, port: int | None, kubeconfig: Path
     pod = min(pods, key=lambda own: str(own["metadata"]["name"]))
     chosen = port or _port(pod) or 0
     if not chosen:
-        raise click.ClickException(f"pod {pod['metadata']['name']}: declares no port: choose one with --port")
+        raise click.ClickException(f"pod {pod['metadata']['name']}: declares no port: choose one with --target-port")
     return Found(
         host=pod["status"]["podIP"],
         port=chosen,

@@ -59,7 +59,7 @@ def outcome_of(serve: Serve, *, most_clients: int = 1000, **limits: float) -> tu
     async def run() -> Profile:
         driver = Driver(server, 8, random.Random(1))
         try:
-            return await LoadTest(driver, Limits(**{"time_s": 4.0, "concurrency": 8, **limits}), said.append).run()  # type: ignore[arg-type]
+            return await LoadTest(driver, Limits(**{"time_s": 2.0, "concurrency": 8, **limits}), said.append).run()  # type: ignore[arg-type]
         finally:
             await driver.close()
 
@@ -117,7 +117,7 @@ def test_a_server_that_fails_under_load_is_measured_as_far_as_it_answers() -> No
 
 
 def test_a_server_that_is_too_slow_for_the_time_says_so() -> None:
-    found, _, _ = outcome_of(one_at_a_time(0.8), time_s=2.0)
+    found, _, _ = outcome_of(one_at_a_time(0.3), time_s=0.8)
     assert any("only one client was tried" in note for note in found.notes)
     assert found.took_s < 15.0
 
@@ -126,7 +126,7 @@ def test_a_server_that_accepts_no_more_sessions_is_measured_with_those_that_it_h
     async def serve(_: int) -> None:
         await asyncio.sleep(0.02)
 
-    found, server, _ = outcome_of(serve, most_clients=3)
+    found, server, _ = outcome_of(serve, most_clients=3, time_s=4.0)
     assert any("4 clients at once could not connect: no WebSocket: status 503" in note for note in found.notes)
     assert max(point.concurrency for point in found.points if point.loop == "closed") == 2
     assert server.open_clients == 0

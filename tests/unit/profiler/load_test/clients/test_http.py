@@ -20,7 +20,7 @@ async def serving(routes: Mapping[str, Answer]) -> AsyncIterator[str]:
     application = web.Application()
     for path, answer in routes.items():
         application.router.add_route("*", path, answer)
-    runner = web.AppRunner(application)
+    runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
