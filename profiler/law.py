@@ -31,7 +31,7 @@ MOST_STALL = 1.2
 """A prefill of up to this many times the time per item is one that stalls all others: both are measured."""
 _LEAST_NOISE = 0.02  # relative error of one measurement; no server is steadier
 _LEAST_ERROR = 0.03  # of what lies beyond the sizes seen
-_STRAIGHT = 0.015  # a law is told as a line where that changes a full batch by a smaller share
+_STRAIGHT = 0.015  # a law is written as a line where that changes a full batch by a smaller share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -157,7 +157,7 @@ async def _measured(
     """Return what the load shows.
 
     Raises:
-        click.ClickException: the server cannot be measured, or has live traffic and nobody agreed.
+        click.ClickException: the server cannot be measured, or has live traffic and the user does not consent.
     """
     from profiler.load_test.clients.port import RequestFailed, TargetInvalid
     from profiler.load_test.drive import Driver
@@ -181,7 +181,7 @@ async def _agreed(driver: "Driver", found: "Found | None", *, yes: bool) -> None
     """Ask before a server is put under load that serves others.
 
     Raises:
-        click.ClickException: nobody agreed.
+        click.ClickException: the user does not consent.
     """
     if yes:
         return

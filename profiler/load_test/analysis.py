@@ -22,7 +22,7 @@ GAIN = 1.25
 SATURATED = 1.05
 """Throughput that grows less than this with twice the concurrency has reached the server's capacity."""
 FITS = 0.06
-"""Largest error of a line or roofline at a size that was measured; laws that bend more are told as points."""
+"""Largest error of a line or roofline at a size that was measured; laws that bend more are written as points."""
 LIES = 0.1
 """Counters that differ more from the throughput of a saturated server than this are not used."""
 _TOGETHER_S, _TOGETHER_SHARE = 0.0005, 0.02
@@ -227,7 +227,7 @@ def _dynamic(levels: Mapping[int, Sequence[Window]], rates: Mapping[int, float],
     counters_used = truthful is True
     if truthful is False:
         notes.append(
-            "the server's counters contradict the throughput of its answers and are not used: batches are told by "
+            "the server's counters contradict the throughput of its answers and are not used: batches follow from "
             "answers that come together"
         )
 

@@ -87,7 +87,7 @@ class Profile:
 
 @dataclass(slots=True)
 class LoadTest:
-    """One load test of `driver`'s target within `limits`; `say` is told what is done."""
+    """One load test of `driver`'s target within `limits`; `say` gets a line about each step."""
 
     driver: Driver
     limits: Limits
