@@ -1,6 +1,7 @@
 """What was measured of the service times of a placement's batches: one mean for each class of sizes. Pure."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,7 +94,7 @@ def with_measurement(
     time_s, age_s = min(high, max(low, time_s)), max(0.0, age_s)
     total = times.weight * math.exp(-age_s / MEMORY_S) + weight
     new = weight / total
-    sizes, deviation = _with_size(_aged(times.by_size, age_s), batch, time_s, weight)
+    sizes, deviation = _with_size(_weighted(times.by_size, math.exp(-age_s / SIZE_MEMORY_S)), batch, time_s, weight)
     return BatchTimes(
         weight=total,
         batch=times.batch + new * (batch - times.batch),
@@ -109,12 +110,8 @@ def _allowed_s(times: BatchTimes | SizeTimes, batch: float) -> tuple[float, floa
     return min(one, other), max(one, other)
 
 
-def _aged(sizes: tuple[SizeTimes, ...], age_s: float) -> list[SizeTimes]:
-    kept = math.exp(-age_s / SIZE_MEMORY_S)
-    return _weighted(sizes, kept)
-
-
-def _weighted(sizes: tuple[SizeTimes, ...] | list[SizeTimes], share: float) -> list[SizeTimes]:
+def _weighted(sizes: Iterable[SizeTimes], share: float) -> list[SizeTimes]:
+    """Return `sizes` with `share` of their weights, without those of which next to nothing is left."""
     return [
         SizeTimes(weight=own.weight * share, batch=own.batch, time_s=own.time_s)
         for own in sizes

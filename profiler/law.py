@@ -29,14 +29,15 @@ SAFE = 1.05
 """A law is known only where a full batch takes at most this many times longer than planned."""
 MOST_STALL = 1.2
 """A prefill of up to this many times the time per item is one that stalls all others: both are measured."""
-_LEAST_NOISE = 0.02  # relative error of one measurement; no server is steadier
+LEAST_NOISE = 0.02
+"""The least relative error of one measurement: no server is steadier."""
 _LEAST_ERROR = 0.03  # of what lies beyond the sizes seen
 _STRAIGHT = 0.015  # a law is written as a line where that changes a full batch by a smaller share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedLaw:
-    """A service law, and the relative standard error of the service time of a full batch that it gives.
+    """A service law, and the error bar of the service time of a full batch that it gives, as a share of it.
 
     It was measured up to batches of `measured_batch`. `known` says that the error is small, `enough` that the times of
     the sizes seen are known: plans may then use fewer replicas. Larger batches come only then, and until they do the
@@ -79,7 +80,7 @@ class _Fit:
 
 def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
     """Return the law that fits `times` at a replica with batches of at most `limit` items."""
-    sizes, noise = times.by_size, max(_LEAST_NOISE, math.sqrt(times.variance))
+    sizes, noise = times.by_size, max(LEAST_NOISE, math.sqrt(times.variance))
     if limit == 1:
         error = noise / math.sqrt(times.weight)
         return _fitted(ServiceLaw(fixed_s=times.time_s, cv=cv), times, error, error, seen=1.0, safe=True)
@@ -96,12 +97,12 @@ def fitted_law(times: BatchTimes, limit: int, cv: float) -> FittedLaw:
     longest_s = time_s + max(planned, steepest) * distance
     if distance < 1:  # the sizes seen are full ones
         shortest_s = longest_s = full_s
-    around = 2 * deviation_s / time_s + (_LEAST_ERROR if distance >= 1 else 0.0)
-    error = max(longest_s / full_s - 1, 1 - shortest_s / full_s) + around
+    measured_error = 2 * deviation_s / time_s
+    beyond = _LEAST_ERROR if distance >= 1 else 0.0
+    error = max(longest_s / full_s - 1, 1 - shortest_s / full_s) + measured_error + beyond
     law = fit.law(cv)
     if abs(law.mean_s(limit) / full_s - 1) > _STRAIGHT:
         law = _bent(fit, ((seen, time_s), (step, explored_s), (float(limit), full_s)), cv)
-    measured_error = 2 * deviation_s / time_s
     return _fitted(law, times, error, measured_error, seen=seen, safe=longest_s <= SAFE * full_s)
 
 

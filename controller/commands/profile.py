@@ -94,7 +94,7 @@ def profile(
     from profiler.load_test.imports import NotImported, analysed_imports
     from profiler.load_test.method import Limits
 
-    limit = _number(options["max_batch"])
+    limit, slo_s = _number(options["max_batch"]), _seconds(options["slo_s"])
     measured: Profile | None = None
     found: Found | None = None
     today = datetime.now(UTC).date().isoformat()
@@ -114,12 +114,12 @@ def profile(
         elif "://" not in target:
             raise click.UsageError(f"TARGET: {target!r}: must be a URL, deployment/NAME or service/NAME")
         limits = Limits(
-            time_s=_seconds(options["time_s"], 60.0),
+            time_s=_seconds(options["time_s"]) or 60.0,
             concurrency=_number(options["max_concurrency"]) or 1,
             batch=limit,
-            slo_s=None if options["slo_s"] is None else _seconds(options["slo_s"], 0.0),
+            slo_s=slo_s,
         )
-        request = _Request(url=target, found=found, options=options, timeout_s=_seconds(options["timeout_s"], 30.0))
+        request = _Request(url=target, found=found, options=options, timeout_s=_seconds(options["timeout_s"]) or 30.0)
         say = _progress if output == "text" else _silent
         measured = asyncio.run(_measured(request, limits, say, seed, yes=yes))
         analysis = measured.analysis
@@ -130,7 +130,7 @@ def profile(
     elif output == "yaml":
         click.echo(manifest_of(analysis, source, startup_s), nl=False)
     else:
-        slo = None if options["slo_s"] is None else f"p95 {_seconds(options['slo_s'], 0.0) * 1e3:g} ms"
+        slo = None if slo_s is None else f"p95 {slo_s * 1e3:g} ms"
         show_profile(Page(), analysis, measured, source=source, startup_s=startup_s, slo=slo)
 
 
@@ -291,8 +291,8 @@ def _number(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _seconds(value: object, default: float) -> float:
-    return value if isinstance(value, float) else default
+def _seconds(value: object) -> float | None:
+    return value if isinstance(value, float) else None
 
 
 def _text(value: object) -> str | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from optimizer.model import Batching, ServiceLaw
 from profiler.batch_times import BatchTimes, SizeTimes
-from profiler.law import fitted_law
+from profiler.law import LEAST_NOISE, fitted_law
 from profiler.load_test.observed import Window, by_concurrency, latencies_s, rate_rps
 
 TOGETHER = 0.6
@@ -29,7 +29,6 @@ _TOGETHER_S, _TOGETHER_SHARE = 0.0005, 0.02
 """Answers that are closer than both (the share is of the latency) come together."""
 _RESAMPLES = 100
 _LEAST_COUNT = 3  # batches of one size
-_LEAST_CV = 0.02  # no server is steadier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,32 +146,24 @@ def of_levels(levels: Mapping[int, Level], *, prefill_s: float, cv: float, limit
     law = _beside_law({size: level for size, level in levels.items() if size <= full}, full, prefill_s, cv)
     highest, capacity = max(rates.values()), law.rate_rps(full)
     services = sum(level.answers for size, level in levels.items() if size >= full / 2)
-    error = 1.96 * max(_LEAST_CV, cv) / math.sqrt(max(1, services))
-    if found is not None and not prefill_s and law.mean_s(full) <= (1 + FITS) * law.mean_s(1):
-        # Items beside each other that do not slow down: so many servers.
-        return Analysis(
-            batching=Batching.DYNAMIC,
-            limit=1,
-            measured=1,
-            concurrency=full,
-            law=ServiceLaw(fixed_s=full / highest, cv=cv),
-            relative_error=error,
-            saturation_rps=highest,
-            capacity_rps=highest,
-            counters_used=False,
-        )
-    return Analysis(
+    analysis = Analysis(
         batching=Batching.CONTINUOUS,
         limit=found,
         measured=full,
         concurrency=1,
         law=law,
-        relative_error=error,
+        relative_error=_sampling_error(cv, services),
         saturation_rps=highest,
         capacity_rps=capacity,
         counters_used=False,
         notes=_said_of_limit(found, max(levels)),
     )
+    if found is not None and not prefill_s and law.mean_s(full) <= (1 + FITS) * law.mean_s(1):
+        # Items beside each other that do not slow down: so many servers.
+        one = ServiceLaw(fixed_s=full / highest, cv=cv)
+        kind = Batching.DYNAMIC
+        return replace(analysis, batching=kind, limit=1, measured=1, concurrency=full, law=one, capacity_rps=highest)
+    return analysis
 
 
 def _beside_law(levels: Mapping[int, Level], full: int, prefill_s: float, cv: float) -> ServiceLaw:
@@ -235,10 +226,8 @@ def _dynamic(levels: Mapping[int, Sequence[Window]], rates: Mapping[int, float],
         return _counted_sizes(chosen) if counters_used else _seen_sizes(chosen, lone_s)
 
     sizes = sizes_of(levels)
-    full, found = _full(levels, sizes, counters_used), limit
-    if found is None and full is not None:
-        found = full
-    largest = found or max(size for size, (count, _) in sizes.items() if count >= _LEAST_COUNT or len(sizes) == 1)
+    found = limit or _full(levels, sizes, counters_used)
+    largest = found or max(_often(sizes))
     size, (count, total_s) = min(sizes.items())
     cv = _scatter(latencies_s(levels[1]), min(lone_s, total_s / count) if size == 1 else lone_s)
 
@@ -305,8 +294,7 @@ def mean_batch(windows: Sequence[Window], analysis: Analysis, inside: float | No
         running = inside if inside is not None else float(max(window.concurrency for window in windows))
         return max(1.0, min(running, float(analysis.limit or running)))
     if analysis.counters_used and all(window.counted is not None for window in windows):
-        own = [window.counted for window in windows if window.counted is not None]
-        return sum(each.items for each in own) / sum(each.batches for each in own)
+        return _counted_batch(windows)
     if analysis.measured == 1:
         return 1.0
     lone_s = analysis.law.mean_s(1)
@@ -363,15 +351,24 @@ def _full(levels: Mapping[int, Sequence[Window]], sizes: Sizes, counters_used: b
     """Return the size of full batches: that of nearly all while at least twice as many clients wait; None else."""
     most = max(levels)
     if counters_used:
-        own = [window.counted for window in levels[most] if window.counted is not None]
-        mean = sum(each.items for each in own) / sum(each.batches for each in own)
+        if all(window.counted is None for window in levels[most]):
+            return None
+        mean = _counted_batch(levels[most])
         return round(mean) if most >= 2 * mean * (1 - LIES) else None
-    largest = max(size for size, (count, _) in sizes.items() if count >= min(_LEAST_COUNT, _most(sizes)))
+    largest = max(_often(sizes))
     return largest if most >= 2 * largest else None
 
 
-def _most(sizes: Sizes) -> int:
-    return max(count for count, _ in sizes.values())
+def _counted_batch(windows: Sequence[Window]) -> float:
+    """Return the mean size of the batches that the counters saw in `windows`."""
+    own = [window.counted for window in windows if window.counted is not None]
+    return sum(each.items for each in own) / sum(each.batches for each in own)
+
+
+def _often(sizes: Sizes) -> Sizes:
+    """Return the sizes with enough batches to say something, at least the most frequent."""
+    least = min(_LEAST_COUNT, max(count for count, _ in sizes.values()))
+    return {size: own for size, own in sizes.items() if own[0] >= least}
 
 
 def _scatter(lone_s: NDArray[np.float64], mean_s: float) -> float:
@@ -390,22 +387,21 @@ def _scatter(lone_s: NDArray[np.float64], mean_s: float) -> float:
 
 def _law(sizes: Sizes, full: int, cv: float) -> ServiceLaw:
     """Return the line or roofline through the times by size, or points where neither fits."""
-    known = {size: own for size, own in sizes.items() if own[0] >= min(_LEAST_COUNT, _most(sizes))}
     means = [
         SizeTimes(weight=float(count), batch=float(size), time_s=max(1e-9, total_s / count))
-        for size, (count, total_s) in sorted(known.items())
+        for size, (count, total_s) in sorted(_often(sizes).items())
     ]
     weight = sum(own.weight for own in means)
     times = BatchTimes(
         weight=weight,
         batch=sum(own.weight * own.batch for own in means) / weight,
         time_s=sum(own.weight * own.time_s for own in means) / weight,
-        variance=max(_LEAST_CV, cv) ** 2,
+        variance=max(LEAST_NOISE, cv) ** 2,
         sizes=tuple(means),
     )
     law = fitted_law(times, full, cv).law
     errors = [
-        abs(law.mean_s(own.batch) / own.time_s - 1) - 2 * max(_LEAST_CV, cv) / math.sqrt(own.weight) for own in means
+        abs(law.mean_s(own.batch) / own.time_s - 1) - 2 * max(LEAST_NOISE, cv) / math.sqrt(own.weight) for own in means
     ]
     if len(means) > 2 and max(errors) > FITS:
         return _points(means, cv)
@@ -449,7 +445,12 @@ def _resampled(
         return math.inf
     low, middle, high = np.percentile(found, [2.5, 50, 97.5])
     # Few windows show too little of their scatter: it is at least that of the `services` that were seen.
-    return max(float((high - low) / 2 / middle), 1.96 * max(_LEAST_CV, cv) / math.sqrt(max(1.0, services)))
+    return max(float((high - low) / 2 / middle), _sampling_error(cv, services))
+
+
+def _sampling_error(cv: float, services: float) -> float:
+    """Return half the 95 % interval of a mean of so many service times with `cv`, as a share of it."""
+    return 1.96 * max(LEAST_NOISE, cv) / math.sqrt(max(1.0, services))
 
 
 def _said_of_limit(found: int | None, most: int) -> tuple[str, ...]:

@@ -107,14 +107,13 @@ class LoadTest:
         first_s, self._lone_s = await self._reached()
         memory = await self._memory_per_session()
         warm_s = await self._warmed()
-        windows, stopped = await self._closed()
-        analysis = self._analysed(windows)
+        windows, analysis, stopped = await self._closed()
         if max(by_concurrency(windows)) == 1:
-            self._notes.append("only one client was tried: nothing is known of batches; raise --max-time")
+            self._note("only one client was tried: nothing is known of batches; raise --max-time")
         opened = [await self._open(share * analysis.saturation_rps) for share in OPEN_SHARES if self._left_s() > 0]
         slo_rps = await self._within_slo(opened, analysis.saturation_rps)
         if self.driver.lag_s > 0.1 * self._lone_s:
-            self._notes.append(
+            self._note(
                 f"this machine sent requests up to {self.driver.lag_s * 1e3:.0f} ms late: its latencies are too long"
             )
         points = [_closed_point(level, own, analysis) for level, own in by_concurrency(windows).items()]
@@ -126,12 +125,15 @@ class LoadTest:
             memory_per_session_bytes=memory,
             slo_rps=slo_rps,
             stopped=stopped,
-            took_s=self.driver.now_s() - self._began_s,
+            took_s=self._spent_s(),
             notes=(*analysis.notes, *self._notes),
         )
 
+    def _spent_s(self) -> float:
+        return self.driver.now_s() - self._began_s
+
     def _left_s(self) -> float:
-        return self.limits.time_s - (self.driver.now_s() - self._began_s)
+        return self.limits.time_s - self._spent_s()
 
     async def _reached(self) -> tuple[float, float]:
         """Return the time of the first answer, and that of the fastest of the next, in seconds."""
@@ -158,7 +160,7 @@ class LoadTest:
         try:
             await self.driver.connect(count)
         except RequestFailed as error:
-            self._notes.append(f"{count} sessions at once could not be opened: {error}")
+            self._note(f"{count} sessions at once could not be opened: {error}")
             return None
         after = await self.driver.read()
         if before is None or after is None or before.memory_bytes is None or after.memory_bytes is None:
@@ -176,27 +178,27 @@ class LoadTest:
                 break
             last_s = float(np.median(times_s)) if len(times_s) else 0.0
         else:
-            self._notes.append("the server did not become steady while it was warmed up")
+            self._note("the server did not become steady while it was warmed up")
         return self.driver.now_s() - begin_s
 
-    async def _closed(self) -> tuple[list[Window], str]:
-        """Return the windows of the closed loops, and why they ended."""
+    async def _closed(self) -> tuple[list[Window], Analysis, str]:
+        """Return the windows of the closed loops, what they show, and why they ended."""
         windows: list[Window] = []
         levels = await self._levels(windows)
         until_s = _CLOSED_SHARE * self.limits.time_s
-        rounds = 1
-        while self.limits.time_s - self._left_s() < until_s:
+        rounds, analysis = 1, self._analysed(windows)
+        while self._spent_s() < until_s:
             for level in self.driver.random.sample(levels, len(levels)):
                 if (window := await self._window(level, windows)) is not None:
                     windows.append(window)
-                if self.limits.time_s - self._left_s() >= until_s:
+                if self._spent_s() >= until_s:
                     break
             rounds += 1
-            error = self._analysed(windows).relative_error
-            self.say(f"round {rounds}: {len(windows)} windows, the capacity is known to ± {error:.1%}")
-            if rounds >= _LEAST_ROUNDS and error <= self.limits.precision:
-                return windows, f"the capacity is known to ± {error:.1%}"
-        return windows, self._why_not(windows, self._analysed(windows).relative_error)
+            analysis = self._analysed(windows)
+            self.say(f"round {rounds}: {len(windows)} windows, {_precision_words(analysis)}")
+            if rounds >= _LEAST_ROUNDS and analysis.relative_error <= self.limits.precision:
+                break
+        return windows, analysis, self._why_ended(windows, analysis)
 
     async def _levels(self, windows: list[Window]) -> list[int]:
         """Return the numbers of clients to measure with: up to twice as many as fill the server; adds their windows."""
@@ -234,11 +236,10 @@ class LoadTest:
         share = sum(failures.values()) / max(1, len(window.answers))
         if share <= MOST_FAILURES and window.served:
             return window
+        reason = failures.most_common(1)[0][0] if failures else "no answer within the window"
         if not windows:
-            reason = failures.most_common(1)[0][0] if failures else "no answer within the window"
             raise LoadTestFailed(f"the server fails under the load of one client: {reason}")
-        said = failures.most_common(1)[0][0] if failures else "no answer within the window"
-        self._note(f"with {level} clients {share:.0%} of the answers failed ({said})")
+        self._note(f"with {level} clients {share:.0%} of the answers failed ({reason})")
         return None
 
     def _note(self, note: str) -> None:
@@ -251,18 +252,19 @@ class LoadTest:
         except ValueError as error:
             raise LoadTestFailed(f"too few answers within {self.limits.time_s:g} s: {error}") from None
 
-    def _why_not(self, windows: list[Window], error: float) -> str:
-        """Return why the closed loops ended when their time was over."""
-        if error <= self.limits.precision:
-            return f"the capacity is known to ± {error:.1%}"
-        said = f"the time is over: the capacity is known to ± {error:.1%}, not to ± {self.limits.precision:.0%}"
+    def _why_ended(self, windows: list[Window], analysis: Analysis) -> str:
+        """Return why the closed loops ended: they know enough, or their time was over."""
+        if analysis.relative_error <= self.limits.precision:
+            return _precision_words(analysis)
+        said = f"the time is over: {_precision_words(analysis)}, not to ± {self.limits.precision:.0%}"
         drift = [
             rate_rps(own[len(own) // 2 :]) / rate_rps(own[: len(own) // 2]) - 1
             for own in by_concurrency(windows).values()
             if len(own) >= 4 and rate_rps(own[: len(own) // 2])
         ]
-        if drift and abs(float(np.median(drift))) > _DRIFT:
-            return f"{said}; the server became {abs(float(np.median(drift))):.0%} {_faster(drift)} meanwhile"
+        change = float(np.median(drift)) if drift else 0.0
+        if abs(change) > _DRIFT:
+            return f"{said}; the server became {abs(change):.0%} {'faster' if change > 0 else 'slower'} meanwhile"
         if len(windows) < _LEAST_ROUNDS * 4:
             return f"{said}; only {len(windows)} windows fit in it: raise --max-time"
         return f"{said}; the times of batches scatter"
@@ -297,8 +299,8 @@ class LoadTest:
         return max(min(_MOST_S, max(_LEAST_S, _WINDOW_ANSWERS * latency_s / clients)), 2 * latency_s)
 
 
-def _faster(drift: list[float]) -> str:
-    return "faster" if float(np.median(drift)) > 0 else "slower"
+def _precision_words(analysis: Analysis) -> str:
+    return f"the capacity is known to ± {analysis.relative_error:.1%}"
 
 
 def _closed_point(level: int, windows: list[Window], analysis: Analysis) -> Point:

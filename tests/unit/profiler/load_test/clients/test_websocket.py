@@ -1,4 +1,4 @@
-"""A session over WebSocket gets one message for each chunk; sessions that end are told."""
+"""A session over WebSocket gets one message for each chunk; a session that the server ends is a failure."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
