@@ -150,6 +150,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         "Sticky sessions that replicas of the stage hold above their share, while that costs the SLA; else no series",
         _STAGE,
     ),
+    (
+        "stage_sessions_cut",
+        "Sessions that were cut by draining crowded replicas, within an hour of the first; no series where none was",
+        _STAGE,
+    ),
     ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
     ("stage_arrivals_per_second", "Items offered to the stage per second", _STAGE),
     ("stage_latency_seconds", "95th percentile of waiting plus service time", _STAGE),
@@ -570,6 +575,9 @@ class _Gauges:
                     self.set("placement_service_factor", factor_of, placement.service_factor)
         for skew in decision.skews:
             self.set("stage_sessions_to_give_up", [*labels, skew.stage], sum(each.give_up for each in skew.crowded))
+        for stage_name, drained in decision.memory.drains.items():
+            if drained.cut:
+                self.set("stage_sessions_cut", [*labels, stage_name], drained.cut)
         faults: Tally[tuple[str, str, str]] = Tally()
         for replica in decision.faulty:
             throttled = replica.fault.throttled > 0

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile, served_by_ready
 from controller.core.act.goals import Goal
-from controller.core.act.rebalance import sessions_unread, skews
 from controller.core.act.rollout import PipelineRollout, Rollout
 from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.prices import next_price
+from controller.core.assess.skews import sessions_unread, skews
 from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
@@ -18,6 +18,8 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
     BudgetDecision,
     DemandUse,
+    Drain,
+    DrainStep,
     FaultyReplica,
     Hold,
     HoldReason,
@@ -129,7 +131,22 @@ def pipeline_decision(
         starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
         skews=tuple(skews(assessment)),
         sessions_unread=tuple(sessions_unread(assessment)),
+        drains=tuple(_drains(assessment, rollout)),
     )
+
+
+def _chosen(assessment: Assessment, stage: StageName) -> Collection[str]:
+    """Return the replica of a stage that is to be drained in this cycle, if any."""
+    memory = assessment.bounds.drain_memories.get(stage)
+    return () if memory is None or memory.pod is None else (memory.pod,)
+
+
+def _drains(assessment: Assessment, rollout: PipelineRollout) -> Iterator[Drain]:
+    """Yield the drains of a pipeline; a replica that was to go and does not is held."""
+    for drain in assessment.bounds.drains:
+        key = (drain.stage, drain.pool)
+        stays = drain.pod in _chosen(assessment, drain.stage) and rollout.desired[key] >= assessment.current[key]
+        yield replace(drain, step=DrainStep.HELD) if stays else drain
 
 
 def _kept_away_since_s(assessment: Assessment, rollout: PipelineRollout, now_s: float) -> float | None:
@@ -301,6 +318,7 @@ def _memory(
         begun_s=assessment.demand.begun_s,
         left_alone_since_s=left_alone_since_s,
         kept_away_since_s=kept_away_since_s,
+        drains=assessment.bounds.drain_memories,
         turns=alternation.next_turns(assessment, changed if assessment.acting else {}, now_s),
     )
 
@@ -331,6 +349,7 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
         target, after = assessment.state.target(*key), rollout.desired[key]
         if not isinstance(target, TargetMissing) and after != target.desired:
             sessions = assessment.state.samples_of(*key).sessions
+            drained = _chosen(assessment, key[0])
             changes.append(
                 ReplicaChange(
                     stage=key[0],
@@ -340,7 +359,7 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
                     after=after,
                     reason=rollout.reasons[key],
                     resource_version=target.resource_version,
-                    deletion_costs=deletion_costs(target, placement.target, sessions, after),
+                    deletion_costs=deletion_costs(target, placement.target, sessions, after, drained),
                 )
             )
     return tuple(sorted(changes, key=lambda change: change.after < change.before))

@@ -123,6 +123,16 @@ class ScaleDown(Part):
     """Time that a terminating replica has to finish its sessions."""
 
 
+class Rebalance(Part):
+    """What happens to sticky sessions that stay on too few replicas, where the ingress does not move them."""
+
+    mode: Literal["Drain", "Never"] = "Never"
+    """Drain: the fullest replica is removed, one at a time, once the others can take its sessions, which are cut and
+    come back elsewhere; replicas are added first where room is missing. Never: Sluice cuts no session for this."""
+    cut_cost: Duration = "60s"
+    """What a cut costs: a session is cut once it has missed the SLA for this time because its replica is crowded."""
+
+
 class Scaling(Part):
     """How fast and how readily to change replicas."""
 
@@ -149,6 +159,8 @@ class Scaling(Part):
     """What happens to load while a stage has no ready replica. Wait: all of it is admitted. Refuse: status.admissible
     is 0, also before the first demand; demand.query must count what is refused. By default, load is admitted until the
     first cycle sees it, then as far as ready replicas have session slots."""
+    rebalance: Rebalance = Rebalance()
+    """What happens to sticky sessions that stay on too few replicas, where the ingress does not move them."""
 
 
 class PipelineSpec(Part):

@@ -89,6 +89,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             drain_s=duration_s(spec.scaling.scale_down.drain),
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
             cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
+            cut_cost_s=None if spec.scaling.rebalance.mode == "Never" else duration_s(spec.scaling.rebalance.cut_cost),
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
         at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),

@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import itertools
+import shutil
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -94,6 +95,29 @@ def test_streams_that_never_end_reach_new_replicas_and_none_is_cut() -> None:
     assert moved.sla_windows_met >= 0.95 > stuck.sla_windows_met
     assert moved.sessions_cut == 0
     assert moved.cost < stuck.cost
+
+
+def test_streams_that_are_all_there_from_the_first_second_on_are_served_once_the_full_replica_is_drained(
+    tmp_path: Path,
+) -> None:
+    """100 streams without an end begin on one replica; nothing but a cut moves them."""
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "endless"
+    (folder / "load.csv").write_text("t_s,streams\n" + "".join(f"{t},100\n" for t in range(600)))
+    scenario = (folder / "scenario.yaml").read_text().replace("handsOver: true\n", "").replace("25m", "10m")
+    (folder / "scenario.yaml").write_text(scenario)
+    manifest = (folder / "captions.yaml").read_text()
+    results = []
+    for mode in ("Drain", "Never"):
+        changed = manifest.replace("  scaling:\n", f"  scaling:\n    rebalance: {{mode: {mode}}}\n")
+        (folder / "captions.yaml").write_text(changed)
+        results.append(run_one(load_scenario(folder / "scenario.yaml"), policy="sluice", seed=1))
+    drained, stuck = results
+    assert drained.sla_windows_met is not None
+    assert stuck.sla_windows_met is not None
+    assert drained.sla_windows_met >= 0.99 > stuck.sla_windows_met  # scored from minute three on
+    assert drained.sessions_cut <= 100
+    assert drained.cost <= stuck.cost
 
 
 def recipe() -> ModuleType:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from controller.core.assess.assessment import Assessment
 from controller.core.bounds import (
     alternation,
+    drains,
     first_window,
     idle,
     learning,
@@ -114,7 +115,10 @@ def _goal(
     stated = [bound for bound in assessment.bounds.stated if bound.mechanism is not not_ours.NOT_ACTING]
     # The plan has weighed the declared minimums against the caps: what it has left out is not asked for again.
     firm = [replace(own, least=None) if own.level is Level.DECLARED else own for own in stated if own.level < Level.SLA]
+    drained = list(assessment.bounds.of(drains.DRAIN))
+    firm += drained
     kept = [bound for bound in raised.bounds[key] if bound.mechanism is measured_miss.KEEP] if stays else []
+    kept = [bound for bound in kept if all(bound.key != own.key for own in drained)]  # sessions miss because it stays
     inside = not (staying or kept or any(own.level is not Level.DECLARED for own in firm))  # as plans are anyway
     limits = NO_LIMITS if inside else resolve([*firm, *kept], keys)
     replicas = {own: limits.clamped(own, found.replicas[own]) for own in keys}
@@ -128,11 +132,12 @@ def _goal(
             *leaving_nodes.bounds(assessment, wanted),
             *first_window.bounds(assessment, replicas, now_s),
             *(alternation.bounds(assessment, replicas, now_s) if stays else ()),
+            *drained,
         ]
     )
     one = resolve(step, keys) if step else NO_LIMITS
     after = {own: one.clamped(own, replicas[own]) for own in keys}
-    bounds = (*stated, *_floors_of(raised, key), *kept, *staying, *step)
+    bounds = (*stated, *_floors_of(raised, key), *kept, *staying, *(own for own in step if own not in drained))
     return Goal(
         planned=planned,
         replicas=replicas,

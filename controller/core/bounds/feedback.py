@@ -16,7 +16,7 @@ from controller.core.bounds.learning import LEARN
 from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep
-from controller.core.state.decision import ChangeReason, Hold, HoldReason
+from controller.core.state.decision import ChangeReason, DrainStep, Hold, HoldReason
 from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
@@ -345,13 +345,15 @@ def _stepped(
     """Return the feedback with a step at the stage whose latency most exceeds its share, or with what prevents it."""
     excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
     ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
+    drained = {own.stage for own in assessment.bounds.drains if own.step is not DrainStep.UNABLE}
     helpless = memory.useless_until_s.keys() | assessment.missing.owners
     learning = {
         bound.stage for bound in assessment.bounds.of(LEARN)
     }  # they have no share yet, and double by themselves while they queue
-    useful = [name for name in ranked if name not in helpless | learning]
+    # More replicas do not help sessions that stay on a crowded one; its drain adds those that it needs.
+    useful = [name for name in ranked if name not in helpless | learning | drained]
     if not useful:
-        hold = None if learning else _unexplained(memory, assessment, latency_s)
+        hold = None if learning or drained else _unexplained(memory, assessment, latency_s)
         return Feedback(memory=memory, hold=hold)
     name = useful[0]
     stage = next(own for own in assessment.spec.stages if own.name == name)

@@ -3,6 +3,7 @@
 from controller.core.bounds import (
     alternation,
     declared,
+    drains,
     feedback,
     first_window,
     idle,
@@ -37,6 +38,7 @@ MECHANISMS = (
     feedback.FEEDBACK,
     learning.LEARN,
     learning.PROBE,
+    drains.ROOM,
     no_plan.NO_PLAN,
     tolerance.TOLERANCE,
     idle.IDLE,
@@ -44,6 +46,7 @@ MECHANISMS = (
     outages.PATIENT_TRIAL,
     first_window.FIRST_WINDOW,
     alternation.ALTERNATE,
+    drains.DRAIN,
     steps.MAX_STEP,
 )
 """Of a level, the order of the mechanisms says nothing: their bounds count together."""

@@ -11,6 +11,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
     OUTAGES,
     causes,
+    crowded_words,
     device_faults,
     hold_details,
     implausible_corrections,
@@ -20,7 +21,6 @@ from controller.core.messages.sentences import (
     shedding_words,
     short_words,
     silent_rule,
-    skew_words,
     spend_of_budget,
 )
 from controller.core.messages.summary import health, ready
@@ -388,7 +388,7 @@ def _sessions_spread(decision: PipelineDecision) -> ConditionValue:
     """Return the condition that no stage misses the SLA because its sessions are on too few of its replicas."""
     kind = ConditionType.SESSIONS_SPREAD
     if decision.skews:
-        message = "; ".join(map(skew_words, decision.skews))
+        message = "; ".join(crowded_words(decision))
         return _condition(kind, "False", ConditionReason.CROWDED.value, message)
     if decision.sessions_unread:
         message = f"replicas report no sessions: {', '.join(decision.sessions_unread)}"

@@ -22,6 +22,7 @@ from controller.core.messages.relief import obstacles, relief_of_plan, slower_st
 from controller.core.messages.sentences import (
     brief_holds,
     change_words,
+    crowded_words,
     demand_change,
     demand_reason,
     held,
@@ -33,7 +34,6 @@ from controller.core.messages.sentences import (
     replicas_words,
     shared_words,
     silent_rule,
-    skew_words,
     spend_of_budget,
 )
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
@@ -112,7 +112,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
             stage.pressure for stage in decision.profile.stages if stage.name == decision.profile.bottleneck
         )
         yield f"bottleneck now: {decision.profile.bottleneck} (pressure {reading_words(pressure)})"
-    yield from map(skew_words, decision.skews)
+    yield from crowded_words(decision)
     for rule in decision.rules:
         if rule.floor is not None:
             value = reading_words(rule.reading)

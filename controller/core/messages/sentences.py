@@ -20,13 +20,13 @@ from controller.core.messages.phrases import (
 from controller.core.state.decision import (
     BudgetDecision,
     ChangeReason,
+    DrainStep,
     FaultyReplica,
     Hold,
     HoldReason,
     PipelineDecision,
     ReplicaChange,
     RuleState,
-    Skew,
 )
 from controller.core.state.schedule import declared_as
 from controller.core.state.spec import PlacementKey
@@ -100,6 +100,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.PINNED: "pinned by annotation",
     ChangeReason.IDLE: "no demand for scaling.idleAfter",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
+    ChangeReason.REBALANCE: "sessions leave a crowded replica (scaling.rebalance)",
 }
 
 
@@ -278,15 +279,32 @@ def scrape_faults(scrapes: Mapping[PlacementKey, Scrapes]) -> Iterator[str]:
             yield f"{where}: {names} scraped more than once, by several jobs or Prometheus servers; counted once"
 
 
-def skew_words(skew: Skew) -> str:
-    """Return how the sessions of a stage are spread, and what would mend it, as text."""
-    crowded = sum(replica.sessions for replica in skew.crowded)
-    gives = sum(replica.give_up for replica in skew.crowded)
-    return (
-        f"{skew.stage}: {number(crowded)} of {number(skew.sessions)} sessions are on {len(skew.crowded)} of "
-        f"{count_of(skew.replicas, 'replica')} (utilization of the fullest: {skew.utilization:.0%}); new replicas get "
-        f"only new sessions, until {count_of(gives, 'session')} move (status.stages[].rebalance)"
-    )
+_DRAIN_STEPS: Mapping[DrainStep, str] = {
+    DrainStep.MISSING: "is drained once they have missed the SLA for {cost}",
+    DrainStep.MAKING_ROOM: "is drained once replicas are ready that can take them",
+    DrainStep.DRAINING: "is drained, or another replica first; its sessions attach elsewhere",
+    DrainStep.RESTING: "is not drained: as many as there are were cut within an hour",
+    DrainStep.UNABLE: "cannot be drained: its controller does not remove a chosen replica",
+    DrainStep.HELD: "is not drained now: the holds say why no replica goes",
+}
+
+
+def crowded_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield how the sessions of each crowded stage are spread, and what will mend it."""
+    drains = {drain.stage: drain for drain in decision.drains}
+    for skew in decision.skews:
+        crowded = sum(replica.sessions for replica in skew.crowded)
+        gives = sum(replica.give_up for replica in skew.crowded)
+        if (drain := drains.get(skew.stage)) is not None:
+            step = _DRAIN_STEPS[drain.step].format(cost=duration(drain.cut_cost_s))
+            remedy = f"{drain.pod} ({count_of(round(drain.sessions), 'session')}) {step} (scaling.rebalance)"
+        else:
+            moves = f"{count_of(gives, 'session')} move (status.stages[].rebalance)"
+            remedy = f"new replicas get only new sessions, until {moves}"
+        yield (
+            f"{skew.stage}: {number(crowded)} of {number(skew.sessions)} sessions are on {len(skew.crowded)} of "
+            f"{count_of(skew.replicas, 'replica')} (utilization of the fullest: {skew.utilization:.0%}); {remedy}"
+        )
 
 
 def device_faults(faulty: Sequence[FaultyReplica]) -> Iterator[str]:

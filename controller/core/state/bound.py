@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from math import inf
 
-from controller.core.state.carry_over import PlacementFailure, RuleMemory
-from controller.core.state.decision import ChangeReason, Hold, RuleState
+from controller.core.state.carry_over import DrainMemory, PlacementFailure, RuleMemory
+from controller.core.state.decision import ChangeReason, Drain, Hold, RuleState
 from controller.core.state.spec import PlacementKey
 from optimizer.model import PoolName, StageName
 
@@ -193,8 +193,9 @@ class Bounds:
     these, and so is the SLA where it needs them. `kept` has the replicas that plans keep where budgets and pools allow
     it, because data is missing. `rules` has every threshold rule with its reading, and `rule_memories` their state for
     the next cycle. `failures` has the placements that fail although their pool delivers, and `uncreated_since_s` since
-    when desired replicas have not been created. `without` names a mechanism that is left out, for people who ask what
-    it does.
+    when desired replicas have not been created. `drains` has the crowded replicas whose sessions may be cut, and
+    `drain_memories` what the next cycle knows of that. `without` names a mechanism that is left out, for people who ask
+    what it does.
     """
 
     stated: tuple[Bound, ...] = ()
@@ -205,6 +206,8 @@ class Bounds:
     rule_memories: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     failures: Mapping[PlacementKey, PlacementFailure] = field(default_factory=dict)
     uncreated_since_s: Mapping[PlacementKey, float] = field(default_factory=dict)
+    drains: tuple[Drain, ...] = ()
+    drain_memories: Mapping[StageName, DrainMemory] = field(default_factory=dict)
     without: str | None = None
 
     def allowed(self, bounds: Iterable[Bound]) -> list[Bound]:

@@ -245,6 +245,30 @@ class FeedbackMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainMemory:
+    """What is known of the crowded replicas of a stage whose sessions may be cut (`controller.core.bounds.drains`).
+
+    The sessions of the fullest have missed the SLA for `missed_s` seconds, seen last at `seen_s`. `pod`, with
+    `pod_sessions`, was to be drained in the last cycle. `cut` sessions were cut since `hour_s`, the begin of the hour
+    that bounds them.
+    """
+
+    seen_s: float
+    missed_s: float = 0.0
+    pod: str | None = None
+    pod_sessions: float = 0.0
+    cut: float = 0.0
+    hour_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse values that no cycle writes."""
+        _require_time(self.seen_s, "drains seen_s")
+        _require_time(self.hour_s, "drains hour_s")
+        for name in ("missed_s", "pod_sessions", "cut"):
+            _require_load(getattr(self, name), f"drains {name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
     """The state of a pipeline that a cycle leaves for the next one. Empty before the first decision.
 
@@ -271,6 +295,7 @@ class PipelineMemory:
     `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
     `kept_away_since_s`: since when a limit has kept replicas of the plan away, and nothing has changed.
     `turns`: the last change of each placement, and how often changes undid each other.
+    `drains`: the stages whose crowded replicas are drained, or will be.
     `contradicted_since_s`: since when more arrives than the demand query says, None while it does not.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
@@ -298,6 +323,7 @@ class PipelineMemory:
     left_alone_since_s: float | None = None
     kept_away_since_s: float | None = None
     turns: Mapping[tuple[StageName, PoolName], Turn] = field(default_factory=dict)
+    drains: Mapping[StageName, DrainMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""

@@ -93,6 +93,8 @@ class ChangeReason(Enum):
     IDLE = "Idle"
     METRICS_LOST = "MetricsLost"
     """The safety margin while metrics are missing."""
+    REBALANCE = "Rebalance"
+    """The sessions of a crowded replica are to attach elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +271,39 @@ class Skew:
     crowded: tuple[CrowdedReplica, ...]
 
 
+class DrainStep(Enum):
+    """How far the drain of a crowded replica is."""
+
+    MISSING = "Missing"
+    """Its sessions have not missed the SLA for as long as a cut costs."""
+    MAKING_ROOM = "MakingRoom"
+    """The other ready replicas cannot take its sessions."""
+    DRAINING = "Draining"
+    """It, or another replica of its stage, goes."""
+    RESTING = "Resting"
+    """As many sessions as there are were cut within an hour."""
+    UNABLE = "Unable"
+    """The controller of its workload does not remove a chosen replica."""
+    HELD = "Held"
+    """Nothing is removed in this cycle, for another reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """The fullest crowded replica of a stage, and how far its drain is.
+
+    Its sessions have missed the SLA for `missed_s` seconds; they are cut from `cut_cost_s` on.
+    """
+
+    stage: StageName
+    pool: PoolName
+    pod: str
+    sessions: float
+    missed_s: float
+    cut_cost_s: float
+    step: DrainStep
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
@@ -287,7 +322,7 @@ class PipelineDecision:
     bounds in force, `lost` those that are not kept in full, and `goal` where the pipeline goes inside them. `unmet`
     has the limits that leave no room for the floors of stages, by the placement where they have none. `skews` has the
     stages whose sessions are on too few replicas, `sessions_unread` those with sticky streams on several replicas that
-    report no sessions.
+    report no sessions. `drains` has the crowded replicas whose sessions may be cut.
     """
 
     spec: PipelineSpec
@@ -320,6 +355,7 @@ class PipelineDecision:
     unmet: Mapping[PlacementKey, Limit] = field(default_factory=dict)
     skews: tuple[Skew, ...] = ()
     sessions_unread: tuple[StageName, ...] = ()
+    drains: tuple[Drain, ...] = ()
 
     @property
     def refused(self) -> float | None:

@@ -202,7 +202,8 @@ class Scaling:
     """Limits on the changes to a pipeline. A terminating replica has `drain_s` seconds to finish its sessions.
 
     A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never. `cold_start` says what happens
-    to its load while a stage has no ready replica, None: the user does not say.
+    to its load while a stage has no ready replica, None: the user does not say. A session is cut, to move it off a
+    crowded replica, once it has missed the SLA for `cut_cost_s` seconds, None: never.
     """
 
     tolerance: float
@@ -211,6 +212,7 @@ class Scaling:
     drain_s: float
     idle_after_s: float | None = None
     cold_start: ColdStart | None = None
+    cut_cost_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ that can move streams without a cut needs to know how many; see `docs/how-to/ses
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.state.decision import CrowdedReplica, Skew
@@ -15,7 +15,7 @@ from controller.core.state.snapshot import TargetMissing
 from controller.core.state.spec import DemandUnit
 from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import PoolName, Routing, Stage, StageName
+from optimizer.model import Placement, PoolName, Routing, Stage, StageName
 from profiler.samples import Absence
 
 UNEVEN = 1.2
@@ -30,14 +30,18 @@ PLAUSIBLE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """The sessions that a ready replica reports, the load that it can take (items per second), and its free slots."""
+class HeldSessions:
+    """The sessions that a ready replica reports, the load that it can take (items per second), and its slots."""
 
     pod: str
     pool: PoolName
     sessions: float
     capacity_rps: float
     slots: float
+
+    def most(self, session_rps: float) -> float:
+        """Return the most sessions that it serves in time, each with `session_rps` items per second."""
+        return min(self.slots, FULL * self.capacity_rps / session_rps if session_rps > 0 else math.inf)
 
 
 def skews(assessment: Assessment) -> Iterator[Skew]:
@@ -52,7 +56,7 @@ def skews(assessment: Assessment) -> Iterator[Skew]:
     for stage in assessment.pipeline.stages:
         if stage.routing is not Routing.STICKY or stage.borrowed:
             continue
-        held = tuple(_held(assessment, stage))
+        held = tuple(held_sessions(assessment, stage))
         total = sum(replica.sessions for replica in held)
         if len(held) < 2 or total <= 0 or not _plausible(assessment, stage, total):
             continue
@@ -66,11 +70,12 @@ def sessions_unread(assessment: Assessment) -> Iterator[StageName]:
     for stage in assessment.pipeline.stages:
         if stage.routing is Routing.STICKY and not stage.borrowed:
             ready = sum(assessment.state.ready(stage.name, placement.pool) for placement in stage.placements)
-            if ready > 1 and len([*_held(assessment, stage)]) < 2:
+            if ready > 1 and len([*held_sessions(assessment, stage)]) < 2:
                 yield stage.name
 
 
-def _held(assessment: Assessment, stage: Stage) -> Iterator[_Held]:
+def held_sessions(assessment: Assessment, stage: Stage) -> Iterator[HeldSessions]:
+    """Yield the ready replicas of a stage that report their sessions, without those whose nodes are being removed."""
     for placement in stage.placements:
         target = assessment.state.target(stage.name, placement.pool)
         if isinstance(target, TargetMissing):
@@ -79,13 +84,18 @@ def _held(assessment: Assessment, stage: Stage) -> Iterator[_Held]:
         for replica in target.serving:
             count = sessions.get(replica.name, math.nan)
             if not replica.leaving and math.isfinite(count) and count >= 0:
-                yield _Held(
-                    pod=replica.name,
-                    pool=placement.pool,
-                    sessions=count,
-                    capacity_rps=capacity_rps(placement, placement.batch_sizes[-1]),
-                    slots=math.inf if placement.session_slots is None else placement.session_slots,
-                )
+                yield replace(empty_replica(placement), pod=replica.name, sessions=count)
+
+
+def empty_replica(placement: Placement) -> HeldSessions:
+    """Return what a replica without sessions can take."""
+    return HeldSessions(
+        pod="",
+        pool=placement.pool,
+        sessions=0.0,
+        capacity_rps=capacity_rps(placement, placement.batch_sizes[-1]),
+        slots=math.inf if placement.session_slots is None else placement.session_slots,
+    )
 
 
 def _plausible(assessment: Assessment, stage: Stage, total: float) -> bool:
@@ -98,7 +108,7 @@ def _plausible(assessment: Assessment, stage: Stage, total: float) -> bool:
     return total <= PLAUSIBLE * (streams + others)
 
 
-def _skew(stage: Stage, held: tuple[_Held, ...], rate_rps: float) -> Skew | None:
+def _skew(stage: Stage, held: tuple[HeldSessions, ...], rate_rps: float) -> Skew | None:
     """Return the skew of a stage with `rate_rps` items per second; None where no replica is crowded."""
     total = sum(replica.sessions for replica in held)
     capacity = sum(replica.capacity_rps for replica in held)
