@@ -10,7 +10,7 @@ from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.prices import next_price
-from controller.core.assess.skews import sessions_unread, skews
+from controller.core.assess.skews import sessions_unread
 from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
@@ -129,7 +129,7 @@ def pipeline_decision(
         budgets=rollout.budgets,
         miss=_miss(assessment, missed_since_s, now_s),
         starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
-        skews=tuple(skews(assessment)),
+        skews=assessment.bounds.skews,
         sessions_unread=tuple(sessions_unread(assessment)),
         drains=tuple(_drains(assessment, rollout)),
     )

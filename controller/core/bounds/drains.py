@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.core.assess.assessment import Assessment
-from controller.core.assess.skews import FULL, empty_replica, held_sessions, skews
+from controller.core.assess.skews import FULL, empty_replica, held_sessions
 from controller.core.bounds.measured_miss import late
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import DrainMemory
@@ -49,8 +49,8 @@ class Drains:
     memories: Mapping[StageName, DrainMemory] = field(default_factory=dict)
 
 
-def evaluate_drains(assessment: Assessment, now_s: float, interval_s: float) -> Drains:
-    """Return the drains of a pipeline at `now_s`; `interval_s` is the time between cycles.
+def evaluate_drains(assessment: Assessment, uneven: Sequence[Skew], now_s: float, interval_s: float) -> Drains:
+    """Return the drains of a pipeline whose stages `uneven` are crowded; `interval_s` is the time between cycles.
 
     Only a measured end-to-end latency says that sessions miss: the utilization that makes a replica crowded may rest on
     declared numbers. Without it nothing is cut. One stage is drained at a time.
@@ -61,7 +61,7 @@ def evaluate_drains(assessment: Assessment, now_s: float, interval_s: float) -> 
     memories = dict(_remembered(assessment, now_s))
     found: list[Drain] = []
     bounds: list[Bound] = []
-    for skew in skews(assessment):
+    for skew in uneven:
         (stage,) = (own for own in assessment.pipeline.stages if own.name == skew.stage)
         memory = memories.get(skew.stage, DrainMemory(seen_s=now_s))
         if late(assessment) and skew.utilization >= FULL:

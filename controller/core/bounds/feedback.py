@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.learned_numbers import settled
+from controller.core.assess.skews import FULL
 from controller.core.bounds.learning import LEARN
 from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep
-from controller.core.state.decision import ChangeReason, DrainStep, Hold, HoldReason
+from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
 from optimizer.model import PoolName, StageName
@@ -345,15 +346,17 @@ def _stepped(
     """Return the feedback with a step at the stage whose latency most exceeds its share, or with what prevents it."""
     excesses = {stage.name: _excess(assessment, plan, stage.name) for stage in assessment.spec.stages}
     ranked = sorted((name for name in excesses if excesses[name] > 1), key=lambda name: -excesses[name])
-    drained = {own.stage for own in assessment.bounds.drains if own.step is not DrainStep.UNABLE}
+    crowded = {own.stage for own in assessment.bounds.skews if own.utilization >= FULL}
     helpless = memory.useless_until_s.keys() | assessment.missing.owners
     learning = {
         bound.stage for bound in assessment.bounds.of(LEARN)
     }  # they have no share yet, and double by themselves while they queue
-    # More replicas do not help sessions that stay on a crowded one; its drain adds those that it needs.
-    useful = [name for name in ranked if name not in helpless | learning | drained]
+    # New replicas do not get sessions that stay on a crowded one.
+    useful = [name for name in ranked if name not in helpless | learning | crowded]
+    if not useful and crowded and not learning:
+        return Feedback(memory=memory, hold=Hold(reason=HoldReason.CROWDED, detail=", ".join(sorted(crowded))))
     if not useful:
-        hold = None if learning or drained else _unexplained(memory, assessment, latency_s)
+        hold = None if learning else _unexplained(memory, assessment, latency_s)
         return Feedback(memory=memory, hold=hold)
     name = useful[0]
     stage = next(own for own in assessment.spec.stages if own.name == name)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import inside
+from controller.core.assess.skews import skews
 from controller.core.bounds import declared, drains, idle, learning, missing_data, not_ours, outages, pins, rules
 from controller.core.bounds.availability import Availability
 from controller.core.bounds.resolution import resolve
@@ -40,7 +41,8 @@ def _stated(
     found = rules.evaluate_rules(
         assessment.state, assessment.profile, snapshot.pools, now_s=snapshot.now_s, interval_s=policy.interval_s
     )
-    drained = drains.evaluate_drains(assessment, snapshot.now_s, policy.interval_s)
+    uneven = tuple(skews(assessment))
+    drained = drains.evaluate_drains(assessment, uneven, snapshot.now_s, policy.interval_s)
     known = [
         *not_ours.bounds(assessment),
         *outages.bounds(assessment, availability, policy.composition),
@@ -70,6 +72,7 @@ def _stated(
         rule_memories=found.memories,
         failures=availability.failures.get(assessment.key, {}),
         uncreated_since_s=availability.uncreated_since_s.get(assessment.key, {}),
+        skews=uneven,
         drains=drained.found,
         drain_memories=drained.memories,
     )

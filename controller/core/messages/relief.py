@@ -73,6 +73,8 @@ def obstacles(decision: PipelineDecision) -> Iterator[str]:
 def _nothing_helps(decision: PipelineDecision) -> str:
     """Return what would lower a measured latency that no further replica lowers; empty where one may."""
     for hold in decision.holds:
+        if hold.reason is HoldReason.CROWDED:
+            return f"sessions that leave the crowded replicas of {hold.detail} (condition SessionsSpread)"
         if hold.reason in {HoldReason.OVERHEAD, HoldReason.UNEXPLAINED}:
             return "less time outside the stages, or a stage where more replicas lower the latency"
         if hold.reason is HoldReason.SLA_MISSED and hold.detail:

@@ -73,6 +73,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
     HoldReason.OWNER_NOT_ACTING: "the owner of this shared stage does not act; planned with its current replicas",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
+    HoldReason.CROWDED: "sessions stay on crowded replicas, so that more replicas do not help",
 }
 OUTAGES = (
     HoldReason.POOL_UNAVAILABLE,

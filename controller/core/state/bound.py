@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 from math import inf
 
 from controller.core.state.carry_over import DrainMemory, PlacementFailure, RuleMemory
-from controller.core.state.decision import ChangeReason, Drain, Hold, RuleState
+from controller.core.state.decision import ChangeReason, Drain, Hold, RuleState, Skew
 from controller.core.state.spec import PlacementKey
 from optimizer.model import PoolName, StageName
 
@@ -193,9 +193,9 @@ class Bounds:
     these, and so is the SLA where it needs them. `kept` has the replicas that plans keep where budgets and pools allow
     it, because data is missing. `rules` has every threshold rule with its reading, and `rule_memories` their state for
     the next cycle. `failures` has the placements that fail although their pool delivers, and `uncreated_since_s` since
-    when desired replicas have not been created. `drains` has the crowded replicas whose sessions may be cut, and
-    `drain_memories` what the next cycle knows of that. `without` names a mechanism that is left out, for people who ask
-    what it does.
+    when desired replicas have not been created. `skews` has the stages whose sessions are on too few replicas, `drains`
+    the crowded replicas whose sessions may be cut, and `drain_memories` what the next cycle knows of that. `without`
+    names a mechanism that is left out, for people who ask what it does.
     """
 
     stated: tuple[Bound, ...] = ()
@@ -206,6 +206,7 @@ class Bounds:
     rule_memories: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     failures: Mapping[PlacementKey, PlacementFailure] = field(default_factory=dict)
     uncreated_since_s: Mapping[PlacementKey, float] = field(default_factory=dict)
+    skews: tuple[Skew, ...] = ()
     drains: tuple[Drain, ...] = ()
     drain_memories: Mapping[StageName, DrainMemory] = field(default_factory=dict)
     without: str | None = None

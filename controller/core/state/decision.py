@@ -62,6 +62,8 @@ class HoldReason(Enum):
     LEARNING = "Learning"
     OVERHEAD = "Overhead"
     UNEXPLAINED = "Unexplained"
+    CROWDED = "Crowded"
+    """Sessions stay on crowded replicas."""
     IDLE = "Idle"
     OWNER_NOT_ACTING = "OwnerNotActing"
 

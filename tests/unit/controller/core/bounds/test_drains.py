@@ -7,11 +7,11 @@ a stream that was cut to the replica with the fewest.
 from dataclasses import dataclass, field, replace
 
 import pytest
-from builders import ENCODER, NOW_S, a_snapshot, a_spec, a_state, a_target, seen
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target, seen
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
-from controller.core.messages.explain import explain_pipeline
+from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, DrainStep, PipelineDecision
 from controller.core.state.policy import Policy
@@ -84,7 +84,7 @@ class World:
         state = a_state(
             self.spec,
             demand=self.total,
-            replicas={("vad", "cpu"): 4, ENCODER: replace(target, serving=serving)},
+            replicas={VAD: 4, ENCODER: replace(target, serving=serving)},
             samples={ENCODER: replace(seen(), sessions=dict(self.sessions))},
             memory=self.memory,
         )
@@ -254,6 +254,15 @@ def test_the_measured_miss_adds_nothing_that_sessions_which_stay_do_not_use() ->
     before = world.decided().unconstrained[ENCODER]
     decisions = world.run(8)
     assert all(own.unconstrained[ENCODER] <= before + 1 for own in decisions)
+
+
+def test_where_nothing_moves_the_sessions_the_summary_says_that_they_are_why_the_sla_is_missed() -> None:
+    world = World({"e-0": 18.0, "e-1": 0.0, "e-2": 0.0}, spec=a_sticky_spec(cut_cost_s=None))
+    decisions = world.run(20)
+    assert decisions[-1].desired[ENCODER] == 3
+    words = reason_sentence(decisions[-1])
+    assert "sessions stay on crowded replicas, so that more replicas do not help (encoder)" in words
+    assert "would help: sessions that leave the crowded replicas of encoder" in words
 
 
 def test_one_replica_drains_at_a_time() -> None:
