@@ -139,17 +139,19 @@ def _drain(
 def _replicas_missing(assessment: Assessment, stage: Stage, skew: Skew, fullest: CrowdedReplica) -> int | None:
     """Return how many replicas must be added so that the others can take the sessions of the fullest one.
 
-    None: the ready ones can take them all. 0: they can with those that are desired and not ready.
+    None: those that report their sessions can take them all. 0: they can with those that do not report any yet.
     """
     session_rps = stage_load(assessment.pipeline, stage).rate_rps / skew.sessions
-    others = [own for own in held_sessions(assessment, stage) if own.pod != fullest.pod]
+    held = tuple(held_sessions(assessment, stage))
+    others = [own for own in held if own.pod != fullest.pod]
     short = fullest.sessions - sum(max(0.0, own.most(session_rps) - own.sessions) for own in others)
     if short <= 0:
         return None
     empty = {placement.pool: empty_replica(placement).most(session_rps) for placement in stage.placements}
     for key, target in assessment.state.found():
         if key[0] == stage.name and key[1] in empty and empty[key[1]] > 0:
-            short -= max(0, target.desired - target.ready) * empty[key[1]]
+            silent = target.desired - sum(own.pool == key[1] for own in held)
+            short -= max(0, silent) * empty[key[1]]
     if short <= 0 or empty[fullest.pool] <= 0:
         return 0
     return math.ceil(short / empty[fullest.pool])

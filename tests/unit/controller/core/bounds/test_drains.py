@@ -61,6 +61,9 @@ class World:
     cut: list[tuple[float, str, float]] = field(default_factory=list)
     costs: dict[str, int] = field(default_factory=dict)
     made: int = 0
+    unread: int = 0
+    """Cycles until a new replica reports its sessions."""
+    young: dict[str, int] = field(default_factory=dict)
     slow: int = 0
     """Cycles that a pod that goes takes to drain."""
     going: list[int] = field(default_factory=list)
@@ -78,6 +81,7 @@ class World:
         serving = tuple(
             ServingReplica(name=name, leaving=False, deletion_cost=self.costs.get(name, 0)) for name in self.sessions
         )
+        known = {name: held for name, held in self.sessions.items() if not self.young.get(name)}
         desired = len(self.sessions) + len(self.starting)
         waits = [self.now_s - CYCLE_S] * len(self.starting)
         target = a_target(desired, ready=len(serving), starting_since_s=waits, terminating=len(self.going))
@@ -85,7 +89,7 @@ class World:
             self.spec,
             demand=self.total,
             replicas={VAD: 4, ENCODER: replace(target, serving=serving)},
-            samples={ENCODER: replace(seen(), sessions=dict(self.sessions))},
+            samples={ENCODER: replace(seen(), sessions=known)},
             memory=self.memory,
         )
         (own,) = decide(a_snapshot(replace(state, latency_s=self.measured_s()), now_s=self.now_s), Policy()).pipelines
@@ -94,11 +98,13 @@ class World:
     def cycle(self) -> PipelineDecision:
         own = self.decided()
         self.memory, self.now_s = own.memory, self.now_s + CYCLE_S
+        self.young = {name: left - 1 for name, left in self.young.items() if left > 1}
         self.going = [left - 1 for left in self.going if left > 1]
         self.starting = {name: left - 1 for name, left in self.starting.items()}
         for name in [name for name, left in self.starting.items() if left <= 0]:
             del self.starting[name]
             self.sessions[name] = 0.0
+            self.young[name] = self.unread
         for change in own.changes:
             if (change.stage, change.pool) != ENCODER:
                 continue
@@ -158,6 +164,14 @@ def test_the_others_get_a_replica_first_where_they_cannot_take_the_sessions() ->
     assert DrainStep.MAKING_ROOM in seen_steps
     assert [(name, lost) for _, name, lost in world.cut] == [("e-0", 12.0)]
     assert max(world.sessions.values()) <= CAPACITY
+
+
+def test_a_replica_that_does_not_report_its_sessions_yet_is_waited_for() -> None:
+    world = World({"e-0": 12.0, "e-1": 6.0, "e-2": 6.0}, spec=a_sticky_spec(cut_cost_s=15.0), unread=3)
+    decisions = world.run(40)
+    planned = max(own.unconstrained[ENCODER] for own in decisions[:1])
+    assert max(own.desired[ENCODER] for own in decisions) == planned
+    assert [name for _, name, _ in world.cut] == ["e-0"]
 
 
 def test_no_more_sessions_are_cut_in_an_hour_than_there_are() -> None:
