@@ -1,8 +1,8 @@
 """What was measured of the service times of a placement's batches: one mean for each class of sizes. Pure."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from optimizer.model import require
@@ -102,6 +102,17 @@ def with_measurement(
         variance=times.variance if deviation is None else times.variance + new * (deviation**2 - times.variance),
         sizes=sizes,
     )
+
+
+def with_times(times: BatchTimes, times_s: Mapping[float, float]) -> BatchTimes:
+    """Return `times` with other service times (s) of its sizes, by their mean batch."""
+    sizes = tuple(
+        SizeTimes(weight=own.weight, batch=own.batch, time_s=min(LARGEST, max(SMALLEST, times_s[own.batch])))
+        for own in times.by_size
+    )
+    before_s = math.fsum(own.weight * own.time_s for own in times.by_size)
+    by = math.fsum(own.weight * own.time_s for own in sizes) / before_s
+    return replace(times, time_s=min(LARGEST, max(SMALLEST, times.time_s * by)), sizes=sizes)
 
 
 def _allowed_s(times: BatchTimes | SizeTimes, batch: float) -> tuple[float, float]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from optimizer.model import MOST_PASSED, Batching, PoolName, ServiceLaw, StageName
 from profiler.batch_times import with_measurement
 from profiler.law import fitted_law, with_prefill
+from profiler.neighbours import NOTHING, alone, crowding
 from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import (
     LatencySource,
@@ -182,9 +183,12 @@ def _stage_profile(
         pressure=pressure(own, pipeline.sla.latency_s),
         devices=_device_readings(stage),
         placements=tuple(
-            _placement_profile(_with_cv(placement, learned.cvs.get(key)), factor, shared, stage.window_s)
-            if placement.law_declared
-            else _learned_profile(placement, learned, key, stage.window_s, interval_s)
+            replace(
+                _placement_profile(_with_cv(placement, learned.cvs.get(key)), factor, shared, stage.window_s)
+                if placement.law_declared
+                else _learned_profile(placement, learned, key, stage.window_s, interval_s),
+                crowding=crowding(learned.interference.get(key, NOTHING), placement.neighbours),
+            )
             for placement, key, factor in zip(stage.placements, keys, factors, strict=True)
         ),
     )
@@ -238,8 +242,10 @@ def _learned_profile(
     """Return the profile of a placement without a declared service law: the law that fits what was measured."""
     prior, limit = placement.prior.service, placement.prior.batch_sizes[-1]
     times, cv = learned.batch_times.get(key), learned.cvs.get(key, prior.cv)
-    law = prior if times is None else fitted_law(times, limit, cv).law
-    measured = _measured_batch(placement, law, window_s)
+    known = learned.interference.get(key, NOTHING)
+    crowded = crowding(known, placement.neighbours).now
+    law = prior if times is None else fitted_law(alone(times, known), limit, cv).law.scaled(crowded)
+    measured = measured_batch(placement, law, window_s)
     if measured is not None and times is not None and placement.warming > MOST_WARMING:
         measured = None if measured[1] > law.mean_s(measured[0]) else measured
     if measured is not None:
@@ -256,20 +262,21 @@ def _learned_profile(
             known=False,
             enough=False,
         )
-    fitted = fitted_law(times, limit, cv)
+    fitted = fitted_law(alone(times, known), limit, cv)
+    law = fitted.law.scaled(crowded)
     prefill_s = _prefill_s(placement, learned.prefills_s.get(key))
     return PlacementProfile(
         pool=placement.pool,
         readings=placement.samples.readings,
         prior=prior,
-        service=with_prefill(fitted.law, prefill_s),
+        service=with_prefill(law, prefill_s),
         service_factor=1.0,
         known=fitted.known,
         enough=fitted.enough,
         relative_error=fitted.relative_error,
         measured_batch=fitted.measured_batch,
         batch_times=times,
-        measured_factor=None if measured is None else measured[1] / fitted.law.mean_s(measured[0]),
+        measured_factor=None if measured is None else measured[1] / law.mean_s(measured[0]),
     )
 
 
@@ -291,7 +298,7 @@ def _prefill_s(placement: PlacementInput, before_s: float | None) -> float:
     return alone_s if before_s is None else before_s + SMOOTHING * (alone_s - before_s)
 
 
-def _measured_batch(placement: PlacementInput, law: ServiceLaw, window_s: float) -> tuple[float, float] | None:
+def measured_batch(placement: PlacementInput, law: ServiceLaw, window_s: float) -> tuple[float, float] | None:
     """Return mean size and mean service time (s) of the batches of the last window; None without enough traffic.
 
     A server that exports no service time is measured by its throughput at its busy share.

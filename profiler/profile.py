@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from profiler.correction import with_corrections
-from profiler.estimate import estimate_pipeline
+from profiler.estimate import estimate_pipeline, measured_batch
+from profiler.neighbours import NOTHING, Interference, with_exposure
 from profiler.receive import learned_receive_limits
 from profiler.samples import Absence, Quantity
 from profiler.slots import learned_slots
@@ -39,6 +40,7 @@ def profile_pipeline(
         sessions_held=sessions_held,
         receive_limits=learned.receive_limits,
         engines={**learned.engines, **dict(_engines(pipeline))},
+        interference=dict(_interference(pipeline, profile, learned, interval_s)),
     )
 
 
@@ -49,6 +51,27 @@ def _engines(pipeline: PipelineInput) -> Iterator[tuple[PlacementKey, int]]:
             engines = placement.samples.of(Quantity.ENGINES)
             if not isinstance(engines, Absence) and engines >= 1:
                 yield (stage.name, placement.pool), int(min(MOST_ENGINES, engines) + _ROUNDING)
+
+
+def _interference(
+    pipeline: PipelineInput, profile: PipelineProfile, learned: Learned, interval_s: float
+) -> Iterator[tuple[PlacementKey, Interference]]:
+    """Yield what is known of the neighbours of each placement, with the measurement of this cycle where there is one.
+
+    There is none while replicas start or stop: the exposures are then not those of the window.
+    """
+    for stage, own in zip(pipeline.stages, profile.stages, strict=True):
+        for placement, measured in zip(stage.placements, own.placements, strict=True):
+            key = (stage.name, placement.pool)
+            known = learned.interference.get(key, NOTHING)
+            exposures = {each.name: each.exposure for each in placement.neighbours}
+            found = {name: exposure for name, exposure in exposures.items() if exposure is not None}
+            served = measured_batch(placement, measured.service, stage.window_s)
+            if served and len(found) == len(exposures) and (found or known.neighbours) and stage.settled:
+                weight = min(1.0, interval_s / stage.window_s)
+                known = with_exposure(known, *served, found, weight=weight, age_s=interval_s)
+            if known.neighbours:
+                yield key, known
 
 
 def _learned(profile: PipelineProfile) -> Learned:

@@ -8,6 +8,7 @@ from typing import Any
 
 from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.batch_times import BatchTimes
+from profiler.neighbours import UNCROWDED, Crowding, Interference, Neighbour
 from profiler.samples import NO_DEVICE, DeviceQuantity, PlacementSamples, Quantity, Reading
 
 PlacementKey = tuple[StageName, PoolName]
@@ -36,7 +37,7 @@ class PlacementInput:
     `law_declared`, `cv_declared` and `memory_declared` say whether service law, variation and session slots of `prior`
     are more than placeholders.
     `startup_s` is the start-up time of the ready replicas, None where it is not known. `warming` is the share (0–1) of
-    them whose first minutes are within the window of the samples.
+    them whose first minutes are within the window of the samples. `neighbours` are on the same instances.
     """
 
     prior: Placement
@@ -48,6 +49,7 @@ class PlacementInput:
     memory_declared: bool = True
     startup_s: float | None = None
     warming: float = 0.0
+    neighbours: tuple[Neighbour, ...] = ()
 
     @property
     def pool(self) -> PoolName:
@@ -145,6 +147,7 @@ class Learned:
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
     `prefills_s` are the prefill times of those that batch continuously, without a declared service law.
     `receive_limits` has the packets of replicas, where an exporter reads them, and `engines` the engines in a replica.
+    `interference` is how neighbours on the same instances slow replicas.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -160,6 +163,7 @@ class Learned:
     sessions_held: Mapping[PlacementKey, int] = field(default_factory=dict)
     receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
     engines: Mapping[PlacementKey, int] = field(default_factory=dict)
+    interference: Mapping[PlacementKey, Interference] = field(default_factory=dict)
 
     def without(self, stages: Collection[StageName]) -> "Learned":
         """Return this without what is about `stages`."""
@@ -187,7 +191,8 @@ class PlacementProfile:
     variation of `service` where it is not declared but was fitted to the latency, smoothed. `measured_factor` is the
     newest measured ratio, None without enough traffic. `saturation_rps` is the throughput of one replica under
     overload, in items per second, None where it is what `service` implies. `throughput_correction` is the observed
-    over the implied throughput, None where no lower one was observed.
+    over the implied throughput, None where no lower one was observed. `service` is that of now, beside neighbours that
+    are as busy as they are; `crowding` says what they add now and at the planned load.
     """
 
     pool: PoolName
@@ -205,6 +210,7 @@ class PlacementProfile:
     measured_factor: float | None = None
     throughput_correction: Correction | None = None
     saturation_rps: float | None = None
+    crowding: Crowding = UNCROWDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

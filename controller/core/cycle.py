@@ -9,6 +9,7 @@ from controller.core.answer import binding_quotas, budget_decisions, pipeline_de
 from controller.core.assess.assessment import assess, observed_uses
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
+from controller.core.assess.neighbours import ALONE, neighbours_of
 from controller.core.assess.prices import recent_changes
 from controller.core.assess.shared import served_cost_shares, with_shared_stages
 from controller.core.assess.windows import with_short_windows_named
@@ -40,8 +41,19 @@ def decide(
     snapshot = with_learned_numbers(with_overrides(snapshot, policy))
     snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
     now_s, launches, shared = snapshot.now_s, launches_s(snapshot), observed_uses(snapshot)
+    beside = neighbours_of(snapshot)
     assessments = with_shared_stages(
-        tuple(assess(state, snapshot, policy, launches_s=launches, shared=shared) for state in snapshot.pipelines)
+        tuple(
+            assess(
+                state,
+                snapshot,
+                policy,
+                launches_s=launches,
+                shared=shared,
+                neighbours=beside.get(state.spec.key, ALONE),
+            )
+            for state in snapshot.pipelines
+        )
     )
     keys = [each.key for each in assessments]
     # Bound: what each mechanism allows, and the plan inside that.

@@ -94,7 +94,8 @@ class Workload:
             if pod.ready_s is not None:
                 leaving = pod.node is not None and pod.node.index in announced
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
-                serving.append(_serving(pod.name, leaving, pod.deletion_cost, startup_s, pod.ready_s))
+                node = "" if pod.node is None else f"{self.key[1]}-{pod.node.index}"
+                serving.append(_serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s))
             elif pod.bound_s is not None and pod.node is not None and pod.node.up_s <= now_s:
                 since_s = math.floor(pod.bound_s)
                 starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
@@ -343,10 +344,16 @@ class Workloads:
 
 @lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments
 def _serving(
-    name: str, leaving: bool, deletion_cost: int, startup_s: float | None, ready_s: float | None
+    name: str, node: str, leaving: bool, deletion_cost: int, startup_s: float | None, ready_s: float | None
 ) -> ServingReplica:
     return ServingReplica(
-        name=name, leaving=leaving, deletion_cost=deletion_cost, startup_s=startup_s, start_seen=True, ready_s=ready_s
+        name=name,
+        node=node,
+        leaving=leaving,
+        deletion_cost=deletion_cost,
+        startup_s=startup_s,
+        start_seen=True,
+        ready_s=ready_s,
     )
 
 

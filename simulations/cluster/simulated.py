@@ -23,6 +23,7 @@ from simulations.cluster.agenda import Agenda
 from simulations.cluster.ingress_queries import ActiveStreams, parse_query
 from simulations.cluster.metric_faults import MetricFaults
 from simulations.cluster.metrics import SimulatedMetrics
+from simulations.cluster.neighbours import LOOK_S, Neighbours
 from simulations.cluster.node_pool import NodePool, reclaimed_nodes
 from simulations.cluster.pods import Pod, Workload, Workloads, initial_replicas
 from simulations.cluster.readings import OnDemand
@@ -151,6 +152,9 @@ class SimulatedCluster:
         for pipeline in () if cold else self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
+        self._neighbours = Neighbours(scenario.file.interference, self._workloads, self._serving)
+        if self._neighbours.exist:
+            self._agenda.at(self.now_s + LOOK_S, self._look_at_neighbours)
         self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
@@ -278,6 +282,10 @@ class SimulatedCluster:
             if not self._disturbances.stale(key):
                 serving.scrape(self.now_s)
         self._agenda.at(self.now_s + duration_s(self._file.scrape_interval), self._scrape)
+
+    def _look_at_neighbours(self) -> None:
+        self._neighbours.look()
+        self._agenda.at(self.now_s + LOOK_S, self._look_at_neighbours)
 
     def _admit(self, key: PipelineKey, limit: float | None) -> None:
         self._serving[key].engine.admissible = limit

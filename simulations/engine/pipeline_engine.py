@@ -157,6 +157,7 @@ class PipelineEngine:
         )
         self._seed = seed
         self._speed_spread = conditions.speed_spread
+        self._slownesses: list[float] = []  # of the replicas, without what their neighbours do
         self._draining: dict[int, float] = {}  # replica -> when its sessions are cut
         self._ending: set[int] = set()  # draining or drained replicas that `ended` has not returned yet
 
@@ -211,7 +212,8 @@ class PipelineEngine:
         state.replica["drawn"][number] = (
             zlib.crc32(f"{self._seed}/{self.pipeline.key}/{key}/{rank}".encode()) * 0x9E3779B97F4A7C15 % 2**64
         )
-        state.replica["slow"][number] = self._slowness(key, rank)
+        self._slownesses.append(self._slowness(key, rank))
+        state.replica["slow"][number] = self._slownesses[number]
         state.replica["idle"][number] = constants.placement["concurrency"][placement]
         kernel.join_routing(constants, state, number)
         kernel.find_missing(constants, state, self.now_s)
@@ -297,6 +299,14 @@ class PipelineEngine:
         if not (0 < factor < math.inf):
             raise ValueError(f"factor: {factor!r}: must be finite and above 0")
         self._state.stage["slow"][names.index(stage)] = factor
+
+    def crowd(self, number: int, factor: float) -> None:
+        """Multiply the service times of a replica by `factor` from now on, because of what is on its instance."""
+        self._state.replica["slow"][number] = self._slownesses[number] * factor
+
+    def busy(self, number: int) -> bool:
+        """Return whether a replica serves an item now."""
+        return bool(self._state.replica["in_service"][number] > 0)
 
     def counters(self) -> ReplicaCounters:
         """Return the counters of all replicas, as copies."""

@@ -23,6 +23,7 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
 from optimizer.model import InvalidProblem, Sla
 from simulations.results.scoring import Clock, Interval
+from simulations.scenario.interference import parts, stages_named
 from simulations.scenario.own_servers import with_own_servers
 from simulations.scenario.patches import merged, undo
 from simulations.scenario.traces import Column, InvalidTrace, read_trace
@@ -98,6 +99,18 @@ def _profiles(value: Any) -> dict[str, float]:
     return factors
 
 
+def _interferences(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict) or not value:
+        raise ValueError('must map pairs of stages to factors, such as {"encoder,lm": "2.0"}')
+    factors = {str(pair): _number(factor) for pair, factor in value.items()}
+    for pair, factor in factors.items():
+        if parts(pair) is None:
+            raise ValueError(f"{pair}: must name two stages, such as encoder,lm")
+        if factor < 1:
+            raise ValueError(f"{pair}: must be at least 1")
+    return factors
+
+
 def _first_tokens(value: Any) -> dict[str, float]:
     if not isinstance(value, dict) or not value:
         raise ValueError('must map stages to shares of the service time, such as {decoder: "0.2"}')
@@ -154,6 +167,9 @@ Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at mo
 Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1"), _schema(minimum=1)]
 Profiles = Annotated[
     dict[str, float], PlainValidator(_profiles), _map_schema({"type": "number", "exclusiveMinimum": 0})
+]
+Interferences = Annotated[
+    dict[str, float], PlainValidator(_interferences), _map_schema({"type": "number", "minimum": 1})
 ]
 FirstTokens = Annotated[
     dict[str, float],
@@ -465,6 +481,10 @@ class ScenarioFile(Part):
     """Time of every item outside the stages, such as in a gateway."""
     speed_spread: Number = 0.0
     """The service times of replicas differ by a factor of mean 1 and this coefficient of variation."""
+    interference: Interferences | None = None
+    """By pair of stages (NAME or PIPELINE/NAME, with a comma between them): a replica of the first takes so many times
+    as long while one of the second on the same instance is busy, and the other way round unless that pair is stated
+    too. With several busy neighbours the additions count together."""
     node_startup: NodeStartup = NodeStartup()
     """Launch of a node, on pools with `capacity.nodePool`, in the simulator."""
     interval: PositiveDuration | None = None
@@ -896,6 +916,9 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         for name in by_stage or ():
             if name not in stages:
                 yield _unknown((field, name), name, stages, "stage in the manifests")
+    for pair, name in stages_named(scenario.file.interference):
+        if name not in stages:
+            yield _unknown(("interference", pair), name, stages, "stage in the manifests")
     yield from _unlike_presets(scenario)
     reconnects: dict[str, str] = {}
     for index, load in enumerate(scenario.file.load):

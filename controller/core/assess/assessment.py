@@ -8,6 +8,7 @@ from types import MappingProxyType
 from controller.core.assess.conflicts import conflicting, conflicts
 from controller.core.assess.demand import NO_LAUNCHES, DemandState, planning_demand
 from controller.core.assess.learned_numbers import settled, warming
+from controller.core.assess.neighbours import ALONE, Neighbours
 from controller.core.assess.optimizer_input import optimizer_demand, optimizer_pipeline
 from controller.core.state.bound import NO_BOUNDS, Bounds
 from controller.core.state.carry_over import Conflict
@@ -206,11 +207,13 @@ def assess(
     *,
     launches_s: Mapping[PoolName, float] = NO_LAUNCHES,
     shared: Mapping[StageKey, SharedUse] = NOT_SHARED,
+    neighbours: Neighbours = ALONE,
 ) -> Assessment:
     """Return the assessment of the pipeline `state` at the time of `snapshot`.
 
     `launches_s` has how long new nodes of elastic pools take. `shared` is what is observed of the shared stages, by the
     stage that declares them. The load that others put on them is added by `controller.core.assess.shared`.
+    `neighbours` are on the instances of its replicas.
     """
     spec, now_s = state.spec, snapshot.now_s
     # While replicas start or stop, rates over a window are not yet those of all replicas. A time ahead is of a clock
@@ -221,7 +224,7 @@ def assess(
     }
     others = frozenset(stage.name for stage in spec.stages if (stage.shared_from or (spec.key, stage.name)) in shared)
     demand = planning_demand(state, now_s, policy.interval_s, launches_s, others)
-    seen = _profiler_input(state, demand, shared, stages_moved_at_s, now_s)
+    seen = _profiler_input(state, demand, shared, stages_moved_at_s, neighbours, now_s)
     profile, learned = profile_pipeline(
         seen,
         state.memory.learned,
@@ -293,6 +296,7 @@ def _profiler_input(
     demand: DemandState,
     shared: Mapping[StageKey, SharedUse],
     stages_moved_at_s: Mapping[StageName, float],
+    neighbours: Neighbours,
     now_s: float,
 ) -> PipelineInput:
     spec, batches = state.spec, state.memory.batches
@@ -318,6 +322,7 @@ def _profiler_input(
                         memory_declared=placement.declared.memory,
                         startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.pool),
                         warming=warming(state, stage, placement, now_s),
+                        neighbours=neighbours.get((stage.name, placement.pool), ()),
                     )
                     for placement in stage.placements
                 ),

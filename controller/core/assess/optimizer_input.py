@@ -195,8 +195,8 @@ def _law(spec: PlacementSpec, measured: PlacementProfile | None) -> ServiceLaw:
     if measured is None:
         return spec.prior.service
     if spec.declared.service:
-        return spec.prior.service.scaled(to_grain(measured.service_factor))
-    return measured.service.rounded(to_grain)
+        return spec.prior.service.scaled(to_grain(measured.service_factor * measured.crowding.growth))
+    return measured.service.scaled(measured.crowding.growth).rounded(to_grain)
 
 
 def _placement(

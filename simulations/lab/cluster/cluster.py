@@ -169,8 +169,19 @@ class LabCluster(Service):
             ProcessError: the agent refused the new factor.
         """
         self._factors[path] = self._factors.get(path, 1.0) * factor
+        self._tell_agent(path, repr(self._factors[path]))
+
+    def interfere(self, interference: Mapping[str, float]) -> None:
+        """Let replicas on one node slow each other, as the field `interference` of a scenario file says.
+
+        Raises:
+            ProcessError: the agent refused it.
+        """
+        self._tell_agent("interference", json.dumps(interference))
+
+    def _tell_agent(self, path: str, body: str) -> None:
         url = f"http://{LOOPBACK}:{self._agent_port}/{path}"
-        answer = urllib3.request("PUT", url, body=repr(self._factors[path]), timeout=_TIMEOUT_S[1], retries=False)
+        answer = urllib3.request("PUT", url, body=body, timeout=_TIMEOUT_S[1], retries=False)
         if answer.status != http.HTTPStatus.NO_CONTENT:
             raise ProcessError(f"the agent refused {path}: {answer.data.decode(errors='replace').strip()}")
 

@@ -10,6 +10,7 @@ output has one JSON object per line for each event: `listening` (with the URL of
 The control endpoint listens on loopback only. The body of a request is a number, the factor:
     PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
     PUT /start-factors/POOL multiplies the start-up time of future workers on that pool.
+    PUT /interference, with the field of a scenario file as JSON, makes workers on one node slow each other.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import json
 import random
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,6 +31,7 @@ from aiohttp import web
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec, worker_of
+from simulations.scenario.interference import StageName, beside
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
@@ -58,6 +61,7 @@ class Agent:
         self._nodes: set[str] = set()
         self._slow_factors: dict[StageKey, float] = {}
         self._start_factors: dict[str, float] = {}
+        self._interference: dict[str, float] = {}
         self._addresses = _addresses()
         self._ordinal = 0
         self._tasks = asyncio.TaskGroup()
@@ -72,6 +76,7 @@ class Agent:
         application = web.Application()
         application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
         application.router.add_put("/start-factors/{pool}", self._put_start_factor)
+        application.router.add_put("/interference", self._put_interference)
         control = web.AppRunner(application)
         await control.setup()
         try:
@@ -162,6 +167,7 @@ class Agent:
         self._ordinal += 1
         worker = worker_of(spec, next(self._addresses), self._timers, ordinal=self._ordinal)
         worker.slow_factor = self._slow_factors.get((pod.namespace, spec.pipeline, spec.stage), 1.0)
+        worker.crowding = partial(self._crowding, pod)
         pod.worker = worker
         try:
             if not pod.leaving.is_set():
@@ -221,6 +227,20 @@ class Agent:
         self._start_factors[request.match_info["pool"]] = await _factor(request)
         return web.Response(status=204)
 
+    async def _put_interference(self, request: web.Request) -> web.Response:
+        self._interference = await request.json()
+        return web.Response(status=204)
+
+    def _crowding(self, pod: "_Pod") -> float:
+        """Return the factor by which the busy workers on the node of `pod` slow its worker now."""
+        if not self._interference:
+            return 1.0
+        return 1.0 + sum(
+            beside(self._interference, pod.stage, other.stage) - 1.0
+            for other in self._pods.values()
+            if other is not pod and other.node == pod.node and other.worker is not None and other.worker.busy
+        )
+
 
 class _Pod:
     """One pod: the fields of its manifest that the agent needs, its worker and its task."""
@@ -243,6 +263,12 @@ class _Pod:
         self._began = _now()
         if "deletionTimestamp" in metadata:
             self.leave(metadata)
+
+    @property
+    def stage(self) -> StageName:
+        """The stage of its worker, which it has."""
+        assert self.worker is not None
+        return f"{self.namespace}/{self.worker.spec.pipeline}", self.worker.spec.stage
 
     def worker_spec(self) -> WorkerSpec | None:
         """Return the worker's specification from the annotation `WORKER_ANNOTATION`; None without the annotation.

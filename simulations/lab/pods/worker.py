@@ -238,7 +238,8 @@ class StageWorker:
     Items come in the frames of `simulations.lab.net.wire`, or one by one by a POST to port 7001.
 
     A batch counts as started when it was due, even if the timer fired late: late timers do not reduce the capacity.
-    `slow_factor` multiplies the service times of batches that start from now on.
+    `slow_factor` multiplies the service times of batches that start from now on, and so does the result of `crowding()`
+    at that time, which is what its neighbours on the node do to it.
     """
 
     def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
@@ -249,6 +250,7 @@ class StageWorker:
         self.spec = spec = spec.of_replica(ordinal)
         self.host = host
         self.slow_factor = 1.0
+        self.crowding: Callable[[], float] = lambda: 1.0
         self.counts = WorkerCounts()
         self._timers = timers
         self._random = random.Random(f"{spec.seed}/{ordinal}")
@@ -286,6 +288,16 @@ class StageWorker:
         self.counts.lost = len(self._queue) + self._in_service
         self._sockets.abort()
         await self._close()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an item is in service."""
+        return self._in_service > 0
+
+    @property
+    def slowness(self) -> float:
+        """Return the factor of service times now."""
+        return self.slow_factor * self.crowding()
 
     def gauges(self) -> Gauges:
         """Return the present state of the worker."""
@@ -371,7 +383,7 @@ class StageWorker:
             self._timers.call_at(start_s + service_s, self._finisher(batch, start_s, service_s))
 
     def _draw_s(self, items: int) -> float:
-        return self._varied(self.spec.service.mean_s(items) * self.slow_factor)
+        return self._varied(self.spec.service.mean_s(items) * self.slowness)
 
     def _varied(self, mean: float) -> float:
         cv = self.spec.service.cv
@@ -429,7 +441,7 @@ class StageWorker:
 class ContinuousWorker(StageWorker):
     """A worker whose engines batch continuously; an item joins the engine with the fewest.
 
-    What is due happens at its time, even if the timer fired late. `slow_factor` holds for the items that run, too.
+    What is due happens at its time, even if the timer fired late. `slowness` holds for the items that run, too.
     """
 
     def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
@@ -439,8 +451,8 @@ class ContinuousWorker(StageWorker):
         self._engines: list[Engine[_Item]] = [
             Engine(
                 spec.batch_max,
-                lambda running: law.mean_s(running) * self.slow_factor,
-                lambda: law.prefill_s * self.slow_factor,
+                lambda running: law.mean_s(running) * self.slowness,
+                lambda: law.prefill_s * self.slowness,
             )
             for _ in range(spec.concurrency)
         ]

@@ -107,6 +107,8 @@ def run(
             first_token=scenario.file.first_token,
             other_models=scenario.file.other_models,
         )
+        if scenario.file.interference is not None:
+            cluster.interfere(scenario.file.interference)
         yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
 
 

@@ -1,0 +1,76 @@
+"""Which replicas share instances with which, as the profiler needs it to learn how they slow each other."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import PlacementKey
+from optimizer.model import PipelineKey, PoolName
+from profiler.neighbours import Neighbour
+from profiler.samples import Absence, Quantity
+
+PLANNED_BUSY = 0.8
+"""The busy share that is planned with for neighbours that may lose replicas: plans leave replicas about as busy."""
+
+PlacementOf = tuple[PipelineKey, PlacementKey]
+Neighbours = Mapping[PlacementKey, tuple[Neighbour, ...]]
+ALONE: Neighbours = MappingProxyType({})
+
+
+def neighbours_of(snapshot: Snapshot) -> Mapping[PipelineKey, Neighbours]:
+    """Return the neighbours of every placement of which several replicas fit on an instance, by pipeline.
+
+    The replicas of the placement itself are among them. Of other placements, those count of which replicas are on the
+    same instance now. Replicas whose node is not known have no neighbours.
+    """
+    nodes: dict[tuple[PoolName, str], Counter[PlacementOf]] = {}
+    replicas: Counter[PlacementOf] = Counter()
+    for state in snapshot.pipelines:
+        for key, node in _on_shared_nodes(state):
+            own = (state.spec.key, key)
+            nodes.setdefault((key[1], node), Counter())[own] += 1
+            replicas[own] += 1
+    beside: dict[PlacementOf, Counter[PlacementOf]] = {own: Counter({own: 0}) for own in replicas}
+    for on_node in nodes.values():
+        if on_node.total() > 1:
+            for own, count in on_node.items():
+                for other, there in on_node.items():
+                    beside[own][other] += count * (there - (other == own))
+    states = {state.spec.key: state for state in snapshot.pipelines}
+    found: dict[PipelineKey, dict[PlacementKey, tuple[Neighbour, ...]]] = {}
+    for own, others in beside.items():
+        fit = {other: states[other[0]].spec.placements()[other[1]].prior.per_instance for other in others}
+        instances = math.fsum(replicas[other] / fit[other] for other in others)
+        left = (1 - 1 / fit[own]) / instances  # of an instance beside a replica, for each instance's worth of others
+        found.setdefault(own[0], {})[own[1]] = tuple(
+            _neighbour(states[other[0]], other[1], pairs / replicas[own], left * replicas[other], own=other == own)
+            for other, pairs in sorted(others.items())
+        )
+    return found
+
+
+def _on_shared_nodes(state: PipelineState) -> Iterator[tuple[PlacementKey, str]]:
+    """Yield the placement and the node of each ready replica that may share its instance."""
+    placements = state.spec.placements()
+    for key, target in state.found():
+        if key[0] not in state.spec.borrowed and placements[key].prior.per_instance > 1:
+            yield from ((key, replica.node) for replica in target.serving if replica.node)
+
+
+def _neighbour(state: PipelineState, key: PlacementKey, count: float, expected: float, *, own: bool) -> Neighbour:
+    """Return the neighbour `key` of a pipeline: `count` replicas beside each one now, `expected` on full instances.
+
+    `own` says that it is the placement itself: plans choose how many replicas it has.
+    """
+    busy = state.samples_of(*key).of(Quantity.UTILIZATION)
+    name = f"{state.spec.key}/{key[0]}"
+    if isinstance(busy, Absence):
+        return Neighbour(name=name, count=count, busy=None, planned=expected * PLANNED_BUSY)
+    busy = min(1.0, max(0.0, busy))
+    planned, observed = state.memory.planned_demand, state.demand
+    growth = 1.0 if planned is None or isinstance(observed, Absence) or observed <= 0 else planned / observed
+    shrinks = own or state.desired(*key) > max(1, state.spec.placements()[key].prior.min_replicas)
+    share = PLANNED_BUSY if shrinks else min(PLANNED_BUSY, max(busy, busy * growth))
+    return Neighbour(name=name, count=count, busy=busy, planned=expected * share)
