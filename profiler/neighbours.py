@@ -29,6 +29,8 @@ MOST_NEIGHBOURS = 3
 """Neighbours that are told apart; further ones are not looked at."""
 MOST_ADDITION = 4.0
 """No neighbour slows a replica by more than this, whatever an absurd sample says."""
+MOST_EXPOSURE = 64.0
+"""The largest exposure that counts: so many busy neighbours on one instance."""
 MOST_CHANGE = 4.0
 """A measurement counts as at most this many times above or below the mean of its size."""
 KNOWN = 0.2
@@ -148,7 +150,7 @@ def with_exposure(
     """
     known = _with_names(known, exposures)
     kept = math.exp(-max(0.0, age_s) / SIZE_MEMORY_S)
-    found = [min(LARGEST, max(0.0, exposures.get(name, 0.0))) for name in known.neighbours]
+    found = [min(MOST_EXPOSURE, max(0.0, exposures.get(name, 0.0))) for name in known.neighbours]
     features = [math.log(max(1.0, batch)), *found]
     size = size_class(batch)
     own = next((each for each in known.sizes if each.size == size), None)
@@ -256,24 +258,34 @@ def alone(times: BatchTimes, known: Interference) -> BatchTimes:
 
 
 def _with_names(known: Interference, exposures: Mapping[str, float]) -> Interference:
-    """Return `known` with a place for each of the neighbours in `exposures`: beside others it had none of them."""
-    new = [
-        name for name in sorted(exposures, key=lambda name: (-exposures[name], name)) if name not in known.neighbours
-    ]
-    new = new[: MOST_NEIGHBOURS - len(known.neighbours)]
+    """Return `known` with a place for the neighbours in `exposures`, instead of others where there is no room.
+
+    Beside those that are known it had none of the new ones.
+    """
+    most_first = sorted(exposures, key=lambda name: (-exposures[name], name))
+    new = [name for name in most_first if name not in known.neighbours][:MOST_NEIGHBOURS]
     if not new:
         return known
-    before, count = len(known.neighbours) + 1, len(known.neighbours) + len(new) + 1
+    gone = [name for name in known.neighbours if name not in exposures]
+    excess = len(known.neighbours) + len(new) - MOST_NEIGHBOURS
+    dropped = gone[: max(0, excess)]
+    new = new[: MOST_NEIGHBOURS - len(known.neighbours) + len(dropped)]
+    kept = [index for index, name in enumerate(known.neighbours) if name not in dropped]
+    rows = [0, *(1 + index for index in kept)]  # the first is of the size
+    width, before = len(rows) + len(new), len(known.neighbours) + 1
     spread = [
-        known.spread[row * before + column] if row < before and column < before else 0.0
-        for row in range(count)
-        for column in range(count)
+        known.spread[rows[row] * before + rows[column]] if row < len(rows) and column < len(rows) else 0.0
+        for row in range(width)
+        for column in range(width)
     ]
+    nothing = (0.0,) * len(new)
     return Interference(
-        neighbours=(*known.neighbours, *new),
-        sizes=tuple(replace(size, exposures=(*size.exposures, *([0.0] * len(new)))) for size in known.sizes),
+        neighbours=(*(known.neighbours[index] for index in kept), *new),
+        sizes=tuple(
+            replace(size, exposures=(*(size.exposures[index] for index in kept), *nothing)) for size in known.sizes
+        ),
         spread=tuple(spread),
-        shared=(*known.shared, *([0.0] * len(new))),
+        shared=(*(known.shared[row] for row in rows), *nothing),
         square=known.square,
     )
 

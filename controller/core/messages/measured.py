@@ -49,6 +49,29 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
                     f"takes {number(limit.packets_per_s)} packets/s, {number(limit.packets_per_item)} per item"
                 )
         yield from _feedback_words(decision, stage.name)
+    yield from _neighbour_words(decision)
+
+
+def _neighbour_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield the texts about what replicas on the same instances add to service times, and where that is not known."""
+    unknown: list[str] = []
+    for stage in decision.profile.stages:
+        for placement in stage.placements:
+            crowding, where = placement.crowding, f"{stage.name} on {placement.pool}"
+            if crowding.planned >= 1 + _NOTABLE:
+                added = ", ".join(
+                    f"{name.rpartition('/')[2]} {number(1 + addition)} ×"
+                    for name, addition in crowding.additions.items()
+                    if addition >= _NOTABLE
+                )
+                yield (
+                    f"{where}: planned with {number(crowding.planned)} × the service time alone, because of neighbours "
+                    f"on its instances (now {number(crowding.now)} ×; while one is busy: {added})"
+                )
+            if crowding.unknown:
+                unknown.append(where)
+    if unknown:
+        yield f"not compared with and without busy neighbours on the instance, so not in the plan: {', '.join(unknown)}"
 
 
 def _overhead_words(decision: PipelineDecision) -> Iterator[str]:

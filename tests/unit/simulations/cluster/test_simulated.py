@@ -326,6 +326,27 @@ def test_a_roll_out_replaces_the_pods_of_its_stage_alone(tmp_path: Path) -> None
     assert len(names(110.0, ASR_GPU)) == len(asr) > 0
 
 
+def test_replicas_on_one_instance_slow_each_other_by_their_share_of_busy_time(tmp_path: Path) -> None:
+    slow = PIPELINE.replace("fixed: 10ms, cv", "fixed: 200ms, cv")
+    load = ((0.0, 8.0),)
+    alone = World(tmp_path / "a", pipeline=slow, load=load)
+    beside = World(tmp_path / "b", pipeline=slow, load=load, properties='interference: {"vad,vad": "3"}')
+    for world in (alone, beside):
+        world.at(1.0)
+        world.ask(vad_cpu=2, asr_gpu=1)
+    own_s, slowed_s = (world.number(80.0, VAD_CPU, Quantity.SERVICE_TIME) for world in (alone, beside))
+    # Two replicas with 4 items/s each: busy ρ = 4·0.2·(1 + 2ρ), so that ρ is above what one of them can be.
+    assert own_s == pytest.approx(0.2, rel=0.1)
+    assert slowed_s == pytest.approx(0.6, rel=0.1)
+    serving = beside.target(80.0, VAD_CPU).serving
+    assert len({replica.node for replica in serving}) == 1
+
+
+def test_a_replica_with_an_instance_of_its_own_is_slowed_by_nobody(tmp_path: Path) -> None:
+    world = World(tmp_path, properties='interference: {"asr,vad": "9"}')
+    assert world.number(60.0, ASR_GPU, Quantity.SERVICE_TIME) == pytest.approx(0.04, rel=0.1)
+
+
 def test_a_first_token_leaves_early(tmp_path: Path) -> None:
     vllm = PIPELINE.replace("asr\n      metrics: {window", "asr\n      metrics: {preset: vllm, answer: First, window")
     whole = World(tmp_path / "a", pipeline=vllm)

@@ -253,6 +253,33 @@ def test_a_stage_can_be_slowed_while_it_runs(
     assert [line["lost"] for line in stopped] == [1]
 
 
+def test_a_busy_worker_slows_those_on_its_node(
+    agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes
+) -> None:
+    lm = WorkerSpec(pipeline="captions", stage="lm", service=ServiceLaw(fixed_s=3600.0))
+    one, two = nodes.node_names(pool)
+    for name, spec, node in (("busy", lm, one), ("slowed", SPEC, one), ("apart", SPEC, two)):
+        manifest = pod(name, pool, spec)
+        manifest["spec"]["nodeName"] = node
+        core.create_namespaced_pod(namespace, manifest)
+    busy, slowed, apart = (ready_address(core, namespace, name) for name in ("busy", "slowed", "apart"))
+    control = f"{agent.said('listening')[0]['control']}/interference"
+    with urllib.request.urlopen(urllib.request.Request(control, b'{"encoder,lm": 1e6}', method="PUT")) as answer:
+        assert answer.status == 204
+
+    async def talk() -> None:
+        async with connected(slowed) as own, connected(busy) as neighbour, connected(apart) as other:
+            assert await own.send(1, NO_SESSION) is Status.OK  # its neighbour is idle
+            neighbour.send(1, NO_SESSION)
+            assert await neighbour.open_session(1) is Status.OK  # after the item before it has begun
+            waiting = own.send(2, NO_SESSION)
+            for number in range(10):  # as long as ten items take elsewhere
+                assert await other.send(number, NO_SESSION) is Status.OK
+            assert not waiting.done()
+
+    asyncio.run(talk())
+
+
 def test_a_pod_whose_specification_is_wrong_says_so_and_can_be_deleted(
     agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes
 ) -> None:
