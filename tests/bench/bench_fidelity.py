@@ -38,7 +38,7 @@ from simulations.results.results import RunResult
 from simulations.scenario.scenario import Scenario, load_scenario
 
 FOLDER = Path(__file__).parent / "fidelity"
-SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous", "endless")
+SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous", "endless", "neighbours")
 STEP_S = 50.0
 REACTION = "cycles to react to a step"
 PIPELINE = PipelineKey("speech/captions")
@@ -193,7 +193,7 @@ def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | N
         "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
         **{
             f"of these, {name}": [pair for one in found if one.scenario == name for pair in one.windows_alike]
-            for name in ("roofline", "continuous", "endless")
+            for name in ("roofline", "continuous", "endless", "neighbours")
         },
     }
     for what in found[0].simulated if found else ():
