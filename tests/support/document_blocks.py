@@ -8,8 +8,8 @@ The title of a block says what it is (```yaml title="…"):
 * `in spec.stages[]` or another path of a SpeechPipeline: a part of one, at this path.
 
 A block without a title is run: `sluice` commands exit with 0, and manifests are valid. After a line `$ sluice …` in a
-`console` block comes exactly what the command prints. Blocks in `text` are no commands; those in `python` and `go`
-have tests of their own.
+`console` block comes exactly what the command prints. Blocks in `text` are no commands; those in `python`, `go` and
+`nginx` have tests of their own.
 """
 
 import re
@@ -22,7 +22,7 @@ from corpus import ROOT
 
 _FENCE = re.compile(r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?$')
 _FILE = re.compile(r"[\w.-]+\.(yaml|csv)")
-LANGUAGES = {"sh", "console", "yaml", "csv", "promql", "text", "toml", "python", "go", ""}
+LANGUAGES = {"sh", "console", "yaml", "csv", "promql", "text", "toml", "python", "go", "nginx", ""}
 LINKED = ("crds", "simulations", "tests")
 """Folders of the repository that the commands of a page may name."""
 
