@@ -192,7 +192,7 @@ def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | N
         "p95 of steady windows": [pair for one in found for pair in one.windows],
         "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
         **{
-            f"of these, {name}": [pair for one in found if one.scenario == name for pair in one.windows_alike]
+            f"p95 of steady windows, {name}": [pair for one in found if one.scenario == name for pair in one.windows]
             for name in ("roofline", "continuous", "endless", "neighbours")
         },
     }

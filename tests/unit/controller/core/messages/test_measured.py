@@ -12,6 +12,7 @@ from controller.core.state.decision import PipelineDecision
 from controller.core.state.spec import Declared, PipelineSpec, PlacementKey
 from optimizer.model import ServiceLaw, StageName
 from profiler.batch_times import BatchTimes
+from profiler.neighbours import Crowding
 from profiler.samples import DeviceQuantity, Quantity
 from profiler.stages import Learned, PlacementProfile, ReceiveLimit
 
@@ -51,6 +52,16 @@ def told(
 
 def test_what_is_declared_and_measured_so_has_no_text() -> None:
     assert told(decided()) == []
+
+
+def test_what_neighbours_add_is_told_and_where_nothing_was_compared() -> None:
+    known = Crowding(now=1.2, planned=1.664, additions={"speech/captions/lm": 0.83, "speech/captions/encoder": 0.01})
+    unknown = Crowding(unknown=("speech/captions/vad",))
+    assert told(decided(), {ENCODER: {"crowding": known}, VAD: {"crowding": unknown}}) == [
+        "encoder on inferentia: planned with 1.66 × the service time alone, because of neighbours on its instances (now "
+        "1.2 ×; while one is busy: lm 1.83 ×)",
+        "not compared with and without busy neighbours on the instance, so not in the plan: vad on cpu",
+    ]
 
 
 def test_a_learned_law_is_told_with_its_error() -> None:
