@@ -58,8 +58,10 @@ def test_what_neighbours_add_is_told_and_where_nothing_was_compared() -> None:
     known = Crowding(now=1.2, planned=1.664, additions={"speech/captions/lm": 0.83, "speech/captions/encoder": 0.01})
     unknown = Crowding(unknown=("speech/captions/vad",))
     assert told(decided(), {ENCODER: {"crowding": known}, VAD: {"crowding": unknown}}) == [
-        "encoder on inferentia: planned with 1.66 × the service time alone, because of neighbours on its instances (now "
-        "1.2 ×; while one is busy: lm 1.83 ×)",
+        (
+            "encoder on inferentia: planned with 1.66 × the service time alone, because of neighbours on its instances "
+            "(now 1.2 ×; while one is busy: lm 1.83 ×)"
+        ),
         "not compared with and without busy neighbours on the instance, so not in the plan: vad on cpu",
     ]
 
