@@ -151,8 +151,8 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         _STAGE,
     ),
     (
-        "stage_sessions_cut",
-        "Sessions that were cut by draining crowded replicas, within an hour of the first; no series where none was",
+        "stage_sessions_drained",
+        "Sessions of crowded replicas that were drained, within an hour of the first; no series where none was",
         _STAGE,
     ),
     ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
@@ -577,7 +577,7 @@ class _Gauges:
             self.set("stage_sessions_to_give_up", [*labels, skew.stage], sum(each.give_up for each in skew.crowded))
         for stage_name, drained in decision.memory.drains.items():
             if drained.cut:
-                self.set("stage_sessions_cut", [*labels, stage_name], drained.cut)
+                self.set("stage_sessions_drained", [*labels, stage_name], drained.cut)
         faults: Tally[tuple[str, str, str]] = Tally()
         for replica in decision.faulty:
             throttled = replica.fault.throttled > 0

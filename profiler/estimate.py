@@ -182,13 +182,15 @@ def _stage_profile(
         pass_ratio_measured=measured,
         pressure=pressure(own, pipeline.sla.latency_s),
         devices=_device_readings(stage),
+        crowdings={
+            placement.pool: crowding(learned.interference.get(key, NOTHING), placement.neighbours)
+            for placement, key in zip(stage.placements, keys, strict=True)
+            if placement.neighbours
+        },
         placements=tuple(
-            replace(
-                _placement_profile(_with_cv(placement, learned.cvs.get(key)), factor, shared, stage.window_s)
-                if placement.law_declared
-                else _learned_profile(placement, learned, key, stage.window_s, interval_s),
-                crowding=crowding(learned.interference.get(key, NOTHING), placement.neighbours),
-            )
+            _placement_profile(_with_cv(placement, learned.cvs.get(key)), factor, shared, stage.window_s)
+            if placement.law_declared
+            else _learned_profile(placement, learned, key, stage.window_s, interval_s)
             for placement, key, factor in zip(stage.placements, keys, factors, strict=True)
         ),
     )

@@ -192,7 +192,7 @@ class PlacementProfile:
     newest measured ratio, None without enough traffic. `saturation_rps` is the throughput of one replica under
     overload, in items per second, None where it is what `service` implies. `throughput_correction` is the observed
     over the implied throughput, None where no lower one was observed. `service` is that of now, beside neighbours that
-    are as busy as they are; `crowding` says what they add now and at the planned load.
+    are as busy as they are.
     """
 
     pool: PoolName
@@ -210,7 +210,6 @@ class PlacementProfile:
     measured_factor: float | None = None
     throughput_correction: Correction | None = None
     saturation_rps: float | None = None
-    crowding: Crowding = UNCROWDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +221,8 @@ class StageProfile:
     0–1. `latency_factor` is the measured over the modelled 95th percentile, as plans use it; `latency_correction` is
     the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
     the present load and replicas, None where it could not be compared with a measurement. `devices` has the readings of
-    the devices of its pods, over the placements whose pools have some.
+    the devices of its pods, over the placements whose pools have some. `crowdings` has what neighbours on the instances
+    of a pool add to service times, by pool; one that is missing has none.
     """
 
     name: StageName
@@ -235,6 +235,11 @@ class StageProfile:
     latency_correction: Correction | None = None
     modelled_p95_s: float | None = None
     devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
+    crowdings: Mapping[PoolName, Crowding] = field(default_factory=dict)
+
+    def crowding(self, pool: PoolName) -> Crowding:
+        """Return what neighbours add to service times on `pool`."""
+        return self.crowdings.get(pool, UNCROWDED)
 
     def of_devices(self, quantity: DeviceQuantity) -> Reading:
         """Return the reading of `quantity`; it is `Unsupported` if no exporter has it for a pool of the stage."""

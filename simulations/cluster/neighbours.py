@@ -18,15 +18,14 @@ MEMORY_S = 1.0
 
 
 class Neighbours:
-    """The replicas that share instances. Nothing happens where a scenario states no interference."""
+    """The replicas that share instances, and how busy they have been."""
 
     def __init__(
         self,
-        interference: Mapping[str, float] | None,
+        interference: Mapping[str, float],
         workloads: Workloads,
         serving: Mapping[PipelineKey, Serving],
     ) -> None:
-        self.exist = bool(interference)
         self._interference = interference
         self._workloads = workloads
         self._serving = serving

@@ -152,9 +152,8 @@ class SimulatedCluster:
         for pipeline in () if cold else self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
-        self._neighbours = Neighbours(scenario.file.interference, self._workloads, self._serving)
-        if self._neighbours.exist:
-            self._agenda.at(self.now_s + LOOK_S, self._look_at_neighbours)
+        if scenario.file.interference:
+            self._look_at(Neighbours(scenario.file.interference, self._workloads, self._serving))
         self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
@@ -283,9 +282,9 @@ class SimulatedCluster:
                 serving.scrape(self.now_s)
         self._agenda.at(self.now_s + duration_s(self._file.scrape_interval), self._scrape)
 
-    def _look_at_neighbours(self) -> None:
-        self._neighbours.look()
-        self._agenda.at(self.now_s + LOOK_S, self._look_at_neighbours)
+    def _look_at(self, neighbours: Neighbours) -> None:
+        neighbours.look()
+        self._agenda.at(self.now_s + LOOK_S, partial(self._look_at, neighbours))
 
     def _admit(self, key: PipelineKey, limit: float | None) -> None:
         self._serving[key].engine.admissible = limit

@@ -179,7 +179,11 @@ def _laws(
 ) -> Mapping[PoolName, ServiceLaw]:
     """Return the service law to plan with for each placement: without one of its own, that of the slowest known one."""
     own = {
-        placement.pool: _law(placement, measured.get(placement.pool))
+        placement.pool: _law(
+            placement,
+            measured.get(placement.pool),
+            1.0 if profile is None else profile.crowding(placement.pool).growth,
+        )
         for placement in spec.placements
         if has_law(placement, profile)
     }
@@ -191,12 +195,13 @@ def _laws(
     return {placement.pool: own.get(placement.pool, other) for placement in spec.placements}
 
 
-def _law(spec: PlacementSpec, measured: PlacementProfile | None) -> ServiceLaw:
+def _law(spec: PlacementSpec, measured: PlacementProfile | None, growth: float) -> ServiceLaw:
+    """Return the service law of a placement whose times grow by `growth` when its neighbours are as busy as planned."""
     if measured is None:
         return spec.prior.service
     if spec.declared.service:
-        return spec.prior.service.scaled(to_grain(measured.service_factor * measured.crowding.growth))
-    return measured.service.scaled(measured.crowding.growth).rounded(to_grain)
+        return spec.prior.service.scaled(to_grain(measured.service_factor * growth))
+    return measured.service.scaled(growth).rounded(to_grain)
 
 
 def _placement(

@@ -57,7 +57,7 @@ def _neighbour_words(decision: PipelineDecision) -> Iterator[str]:
     unknown: list[str] = []
     for stage in decision.profile.stages:
         for placement in stage.placements:
-            crowding, where = placement.crowding, f"{stage.name} on {placement.pool}"
+            crowding, where = stage.crowding(placement.pool), f"{stage.name} on {placement.pool}"
             if crowding.planned >= 1 + _NOTABLE:
                 added = ", ".join(
                     f"{name.rpartition('/')[2]} {number(1 + addition)} ×"

@@ -166,8 +166,8 @@ class Agent:
     async def _run_worker(self, pod: "_Pod", spec: WorkerSpec) -> None:
         self._ordinal += 1
         worker = worker_of(spec, next(self._addresses), self._timers, ordinal=self._ordinal)
-        worker.slow_factor = self._slow_factors.get((pod.namespace, spec.pipeline, spec.stage), 1.0)
-        worker.crowding = partial(self._crowding, pod)
+        worker.slowness.factor = self._slow_factors.get((pod.namespace, spec.pipeline, spec.stage), 1.0)
+        worker.slowness.crowding = partial(self._crowding, pod)
         pod.worker = worker
         try:
             if not pod.leaving.is_set():
@@ -220,7 +220,7 @@ class Agent:
         self._slow_factors[key] = factor
         for pod in self._pods.values():
             if pod.worker is not None and (pod.namespace, pod.worker.spec.pipeline, pod.worker.spec.stage) == key:
-                pod.worker.slow_factor = factor
+                pod.worker.slowness.factor = factor
         return web.Response(status=204)
 
     async def _put_start_factor(self, request: web.Request) -> web.Response:

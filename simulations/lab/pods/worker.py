@@ -232,14 +232,26 @@ class _Sockets:
         await self._metrics.cleanup()
 
 
+@dataclass(slots=True, kw_only=True)
+class Slowness:
+    """What multiplies service times: a `factor`, and what the neighbours on the node do at the moment, `crowding()`."""
+
+    factor: float = 1.0
+    crowding: Callable[[], float] = lambda: 1.0
+
+    @property
+    def now(self) -> float:
+        """Return the factor of service times now."""
+        return self.factor * self.crowding()
+
+
 class StageWorker:
     """Serves batches on `host`:7000 and metrics on `host`:7001, from `start` until the end of `drain` or `abort`.
 
     Items come in the frames of `simulations.lab.net.wire`, or one by one by a POST to port 7001.
 
     A batch counts as started when it was due, even if the timer fired late: late timers do not reduce the capacity.
-    `slow_factor` multiplies the service times of batches that start from now on, and so does the result of `crowding()`
-    at that time, which is what its neighbours on the node do to it.
+    `slowness` multiplies the service times of batches that start from now on.
     """
 
     def __init__(self, spec: WorkerSpec, host: str, timers: Timers, *, ordinal: int = 0) -> None:
@@ -249,8 +261,7 @@ class StageWorker:
         """
         self.spec = spec = spec.of_replica(ordinal)
         self.host = host
-        self.slow_factor = 1.0
-        self.crowding: Callable[[], float] = lambda: 1.0
+        self.slowness = Slowness()
         self.counts = WorkerCounts()
         self._timers = timers
         self._random = random.Random(f"{spec.seed}/{ordinal}")
@@ -293,11 +304,6 @@ class StageWorker:
     def busy(self) -> bool:
         """Whether an item is in service."""
         return self._in_service > 0
-
-    @property
-    def slowness(self) -> float:
-        """Return the factor of service times now."""
-        return self.slow_factor * self.crowding()
 
     def gauges(self) -> Gauges:
         """Return the present state of the worker."""
@@ -383,7 +389,7 @@ class StageWorker:
             self._timers.call_at(start_s + service_s, self._finisher(batch, start_s, service_s))
 
     def _draw_s(self, items: int) -> float:
-        return self._varied(self.spec.service.mean_s(items) * self.slowness)
+        return self._varied(self.spec.service.mean_s(items) * self.slowness.now)
 
     def _varied(self, mean: float) -> float:
         cv = self.spec.service.cv
@@ -451,8 +457,8 @@ class ContinuousWorker(StageWorker):
         self._engines: list[Engine[_Item]] = [
             Engine(
                 spec.batch_max,
-                lambda running: law.mean_s(running) * self.slowness,
-                lambda: law.prefill_s * self.slowness,
+                lambda running: law.mean_s(running) * self.slowness.now,
+                lambda: law.prefill_s * self.slowness.now,
             )
             for _ in range(spec.concurrency)
         ]

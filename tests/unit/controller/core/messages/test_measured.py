@@ -36,15 +36,21 @@ def decided(*undeclared: str, learned: Learned | None = None) -> PipelineDecisio
 
 
 def told(
-    decision: PipelineDecision, placements: Mapping[PlacementKey, Mapping[str, object]] | None = None
+    decision: PipelineDecision,
+    placements: Mapping[PlacementKey, Mapping[str, object]] | None = None,
+    crowdings: Mapping[PlacementKey, Crowding] | None = None,
 ) -> list[str]:
-    """Return the texts of `decision` as if the profiles of `placements` had these values."""
+    """Return the texts of `decision` as if the profiles of `placements` had these values, and these `crowdings`."""
 
     def changed(stage: StageName, profile: PlacementProfile) -> PlacementProfile:
         return replace(profile, **(placements or {}).get((stage, profile.pool), {}))  # type: ignore[arg-type]
 
     stages = tuple(
-        replace(stage, placements=tuple(changed(stage.name, own) for own in stage.placements))
+        replace(
+            stage,
+            placements=tuple(changed(stage.name, own) for own in stage.placements),
+            crowdings={pool: own for (name, pool), own in (crowdings or {}).items() if name == stage.name},
+        )
         for stage in decision.profile.stages
     )
     return list(measured_words(replace(decision, profile=replace(decision.profile, stages=stages))))
@@ -57,7 +63,7 @@ def test_what_is_declared_and_measured_so_has_no_text() -> None:
 def test_what_neighbours_add_is_told_and_where_nothing_was_compared() -> None:
     known = Crowding(now=1.2, planned=1.664, additions={"speech/captions/lm": 0.83, "speech/captions/encoder": 0.01})
     unknown = Crowding(unknown=("speech/captions/vad",))
-    assert told(decided(), {ENCODER: {"crowding": known}, VAD: {"crowding": unknown}}) == [
+    assert told(decided(), crowdings={ENCODER: known, VAD: unknown}) == [
         (
             "encoder on inferentia: planned with 1.66 × the service time alone, because of neighbours on its instances "
             "(now 1.2 ×; while one is busy: lm 1.83 ×)"

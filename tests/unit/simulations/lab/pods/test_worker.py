@@ -132,10 +132,10 @@ def test_items_beyond_the_queue_limit_are_refused_by_name() -> None:
 
 def test_a_slowed_worker_takes_longer_and_recovers() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        worker.slow_factor = 1e6
+        worker.slowness.factor = 1e6
         slow = client.send(0, NO_SESSION)
         await until(lambda: worker.gauges().in_service == 1)
-        worker.slow_factor = 1.0
+        worker.slowness.factor = 1.0
         assert await client.send(1, NO_SESSION) is Status.OK
         assert not slow.done()
         slow.cancel()
