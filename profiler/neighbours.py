@@ -17,7 +17,6 @@ from optimizer.model import require
 from profiler.batch_times import (
     CLASS_RATIO,
     LARGEST,
-    LEAST_WEIGHT,
     SIZE_MEMORY_S,
     SMALLEST,
     BatchTimes,
@@ -35,6 +34,11 @@ MOST_CHANGE = 4.0
 """A measurement counts as at most this many times above or below the mean of its size."""
 KNOWN = 0.2
 """An addition is known where its standard error is below this, or below this share of it."""
+ENOUGH_WEIGHT = 16.0
+"""How many independent measurements an addition needs: a machine that is busy with something else for a while looks
+like a neighbour."""
+SIGNIFICANT = 3.0
+"""An addition that is below so many of its standard errors is none."""
 _PRIOR_PRECISION = 0.0025
 """Of the assumption that neighbours do not slow each other: noise of 5 % of a measurement against an addition of 1."""
 _NOISE = 0.02  # least noise of a measurement, as in profiler.law
@@ -196,7 +200,7 @@ def size_class(batch: float) -> int:
 
 def additions(known: Interference) -> Mapping[str, float]:
     """Return the addition while one replica of each neighbour is busy (0: none), of those that are known."""
-    if not known.neighbours or known.weight < LEAST_WEIGHT:
+    if not known.neighbours or known.weight < ENOUGH_WEIGHT:
         return {}
     width = len(known.neighbours) + 1
     slopes = _slopes(known)
@@ -216,7 +220,7 @@ def additions(known: Interference) -> Mapping[str, float]:
         error = math.sqrt(variances[index]) * slowed
         addition = min(MOST_ADDITION, slopes[index] * slowed)
         if error <= max(KNOWN, KNOWN * addition):
-            found[name] = addition
+            found[name] = addition if addition >= SIGNIFICANT * error else 0.0
     return found
 
 
