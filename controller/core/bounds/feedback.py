@@ -351,8 +351,9 @@ def _stepped(
     learning = {
         bound.stage for bound in assessment.bounds.of(LEARN)
     }  # they have no share yet, and double by themselves while they queue
-    # New replicas do not get sessions that stay on a crowded one.
-    useful = [name for name in ranked if name not in helpless | learning | crowded]
+    # New replicas get no sessions that stay on a crowded one. Where these are drained, the drain adds what it needs.
+    drained = crowded if assessment.spec.scaling.cut_cost_s is not None else set[StageName]()
+    useful = [name for name in ranked if name not in helpless | learning | drained]
     if not useful and crowded and not learning:
         return Feedback(memory=memory, hold=Hold(reason=HoldReason.CROWDED, detail=", ".join(sorted(crowded))))
     if not useful:
