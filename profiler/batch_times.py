@@ -74,6 +74,11 @@ def _require_measured(times: SizeTimes | BatchTimes) -> None:
         require(SMALLEST <= value <= LARGEST, name, value, f"must be {SMALLEST:g} to {LARGEST:g}")
 
 
+def measurable(value: float) -> float:
+    """Return the nearest value that a measurement may have."""
+    return min(LARGEST, max(SMALLEST, value))
+
+
 def with_measurement(
     times: BatchTimes | None, batch: float, time_s: float, *, weight: float, age_s: float
 ) -> BatchTimes:
@@ -81,7 +86,7 @@ def with_measurement(
 
     `weight` is the share of the measurement that is new: consecutive windows overlap.
     """
-    time_s, weight = min(LARGEST, max(SMALLEST, time_s)), max(SMALLEST, weight)
+    time_s, weight = measurable(time_s), max(SMALLEST, weight)
     first = BatchTimes(
         weight=weight, batch=batch, time_s=time_s, sizes=(SizeTimes(weight=weight, batch=batch, time_s=time_s),)
     )
@@ -106,13 +111,10 @@ def with_measurement(
 
 def with_times(times: BatchTimes, times_s: Mapping[float, float]) -> BatchTimes:
     """Return `times` with other service times (s) of its sizes, by their mean batch."""
-    sizes = tuple(
-        SizeTimes(weight=own.weight, batch=own.batch, time_s=min(LARGEST, max(SMALLEST, times_s[own.batch])))
-        for own in times.by_size
-    )
+    sizes = tuple(replace(own, time_s=measurable(times_s[own.batch])) for own in times.by_size)
     before_s = math.fsum(own.weight * own.time_s for own in times.by_size)
     by = math.fsum(own.weight * own.time_s for own in sizes) / before_s
-    return replace(times, time_s=min(LARGEST, max(SMALLEST, times.time_s * by)), sizes=sizes)
+    return replace(times, time_s=measurable(times.time_s * by), sizes=sizes)
 
 
 def _allowed_s(times: BatchTimes | SizeTimes, batch: float) -> tuple[float, float]:
@@ -134,7 +136,7 @@ def _with_size(
     sizes: list[SizeTimes], batch: float, time_s: float, weight: float
 ) -> tuple[tuple[SizeTimes, ...], float | None]:
     """Return `sizes` with a measurement, and by how much (log time) it differs from the mean of its own size."""
-    own = next((size for size in sizes if _class(size.batch) == _class(batch)), None)
+    own = next((size for size in sizes if size_class(size.batch) == size_class(batch)), None)
     others = [size for size in sizes if size is not own]
     deviation = None
     if own is not None:
@@ -150,5 +152,6 @@ def _with_size(
     return tuple(sorted(merged, key=lambda size: size.batch)), deviation
 
 
-def _class(batch: float) -> int:
+def size_class(batch: float) -> int:
+    """Return the class of sizes of a batch."""
     return max(0, round(math.log(batch, CLASS_RATIO)))

@@ -10,22 +10,25 @@ their size, and what the size still explains is a part of the fit.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 
 from optimizer.model import require
 from profiler.batch_times import (
-    CLASS_RATIO,
     LARGEST,
     SIZE_MEMORY_S,
     SMALLEST,
     BatchTimes,
     SizeTimes,
+    measurable,
+    size_class,
     with_times,
 )
+from profiler.law import LEAST_NOISE
 
 MOST_NEIGHBOURS = 3
-"""Neighbours that are told apart; further ones are not looked at."""
+"""The most neighbours of a placement whose additions are learned; further ones do not count."""
 MOST_ADDITION = 4.0
 """No neighbour slows a replica by more than this, whatever an absurd sample says."""
 MOST_EXPOSURE = 64.0
@@ -41,7 +44,6 @@ SIGNIFICANT = 3.0
 """An addition that is below so many of its standard errors is none."""
 _PRIOR_PRECISION = 0.0025
 """Of the assumption that neighbours do not slow each other: noise of 5 % of a measurement against an addition of 1."""
-_NOISE = 0.02  # least noise of a measurement, as in profiler.law
 _STEPS = 60
 
 
@@ -163,7 +165,7 @@ def with_exposure(
     others = tuple(_aged(each, kept) for each in known.sizes if each is not own and each.weight * kept > SMALLEST)
     if own is None:
         new = SizeExposure(
-            size=size, weight=weight, time_s=_within(time_s), log_batch=features[0], exposures=tuple(found)
+            size=size, weight=weight, time_s=measurable(time_s), log_batch=features[0], exposures=tuple(found)
         )
     else:
         before = own.weight * kept
@@ -180,7 +182,7 @@ def with_exposure(
         new = SizeExposure(
             size=size,
             weight=before + weight,
-            time_s=_within(own.time_s + share * (time_s - own.time_s)),
+            time_s=measurable(own.time_s + share * (time_s - own.time_s)),
             log_batch=own.log_batch + share * apart[0],
             exposures=tuple(mean + share * a for mean, a in zip(own.exposures, apart[1:], strict=True)),
         )
@@ -193,11 +195,7 @@ def with_exposure(
     )
 
 
-def size_class(batch: float) -> int:
-    """Return the class of sizes of a batch, as for service times."""
-    return max(0, round(math.log(max(1.0, batch), CLASS_RATIO)))
-
-
+@lru_cache(maxsize=1024)  # asked several times for one placement
 def additions(known: Interference) -> Mapping[str, float]:
     """Return the addition while one replica of each neighbour is busy (0: none), of those that are known."""
     if not known.neighbours or known.weight < ENOUGH_WEIGHT:
@@ -205,7 +203,7 @@ def additions(known: Interference) -> Mapping[str, float]:
     width = len(known.neighbours) + 1
     slopes = _slopes(known)
     explained = sum(slope * shared for slope, shared in zip(slopes, known.shared, strict=True))
-    noise = max(_NOISE**2, max(0.0, known.square - explained) / known.weight)
+    noise = max(LEAST_NOISE**2, max(0.0, known.square - explained) / known.weight)
     # Relative to the mean, at which they are slowed already, so that a slope is x / (1 + Σ x·e).
     mean = math.fsum(
         size.weight * slope * exposure
@@ -296,10 +294,6 @@ def _with_names(known: Interference, exposures: Mapping[str, float]) -> Interfer
 
 def _aged(size: SizeExposure, kept: float) -> SizeExposure:
     return replace(size, weight=size.weight * kept)
-
-
-def _within(time_s: float) -> float:
-    return min(LARGEST, max(SMALLEST, time_s))
 
 
 def _slopes(known: Interference) -> list[float]:

@@ -64,10 +64,12 @@ def _interference(
         for placement, measured in zip(stage.placements, own.placements, strict=True):
             key = (stage.name, placement.pool)
             known = learned.interference.get(key, NOTHING)
+            if not (placement.neighbours or known.neighbours):
+                continue
             exposures = {each.name: each.exposure for each in placement.neighbours}
             found = {name: exposure for name, exposure in exposures.items() if exposure is not None}
             served = measured_batch(placement, measured.service, stage.window_s)
-            if served and len(found) == len(exposures) and (found or known.neighbours) and stage.settled:
+            if served and len(found) == len(exposures) and stage.settled:
                 weight = min(1.0, interval_s / stage.window_s)
                 known = with_exposure(known, *served, found, weight=weight, age_s=interval_s)
             if known.neighbours:

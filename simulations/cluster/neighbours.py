@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from optimizer.model import PipelineKey
 from simulations.cluster.pods import Pod, Workloads
 from simulations.cluster.serving import Serving
-from simulations.scenario.interference import beside
+from simulations.scenario.interference import NamedStage, beside
 
 LOOK_S = 0.1
 """The time between two looks at who is busy."""
@@ -26,7 +26,8 @@ class Neighbours:
         workloads: Workloads,
         serving: Mapping[PipelineKey, Serving],
     ) -> None:
-        self._interference = interference
+        names: list[NamedStage] = [(pipeline, str(stage)) for pipeline, (stage, _) in workloads.workloads]
+        self._factors = {(one, other): beside(interference, one, other) for one in names for other in names}
         self._workloads = workloads
         self._serving = serving
         self._busy: dict[tuple[PipelineKey, int], float] = {}
@@ -54,9 +55,11 @@ class Neighbours:
             yield from (pod for pod in workload.pods if pod.number is not None and pod.node is not None)
 
     def _addition(self, pod: Pod, other: Pod) -> float:
-        (key, _), (other_key, number) = _name(pod), _name(other)
-        factor = beside(self._interference, (key, str(pod.workload.key[0])), (other_key, str(other.workload.key[0])))
-        return (factor - 1) * self._busy[other_key, number]
+        return (self._factors[_stage(pod), _stage(other)] - 1) * self._busy[_name(other)]
+
+
+def _stage(pod: Pod) -> NamedStage:
+    return pod.workload.pipeline.key, str(pod.workload.key[0])
 
 
 def _name(pod: Pod) -> tuple[PipelineKey, int]:

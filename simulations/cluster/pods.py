@@ -81,7 +81,10 @@ class Workload:
 
     def nodes(self) -> Mapping[str, int]:
         """Return the number of pods on each node, by its name."""
-        return Counter(f"{self.key[1]}-{pod.node.index}" for pod in self.pods if pod.node is not None)
+        return Counter(self._node_name(pod) for pod in self.pods if pod.node is not None)
+
+    def _node_name(self, pod: Pod) -> str:
+        return "" if pod.node is None else f"{self.key[1]}-{pod.node.index}"
 
     def target_state(self, pool: NodePool, *, now_s: float = math.inf, billed: bool = False) -> TargetState:
         """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds.
@@ -94,7 +97,7 @@ class Workload:
             if pod.ready_s is not None:
                 leaving = pod.node is not None and pod.node.index in announced
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
-                node = "" if pod.node is None else f"{self.key[1]}-{pod.node.index}"
+                node = self._node_name(pod)
                 serving.append(_serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s))
             elif pod.bound_s is not None and pod.node is not None and pod.node.up_s <= now_s:
                 since_s = math.floor(pod.bound_s)

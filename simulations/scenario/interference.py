@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-StageName = tuple[str, str]
+NamedStage = tuple[str, str]
 """A stage: its pipeline (namespace/name), and its name there."""
 
 
@@ -12,7 +12,7 @@ def parts(pair: str) -> tuple[str, str] | None:
     return (names[0], names[1]) if len(names) == 2 and all(names) else None
 
 
-def beside(interference: Mapping[str, float] | None, own: StageName, other: StageName) -> float:
+def beside(interference: Mapping[str, float] | None, own: NamedStage, other: NamedStage) -> float:
     """Return the factor of the service times of a replica of `own` while one of `other` on its instance is busy.
 
     A factor that is stated for (own, other) counts before that of (other, own): without both, each slows the other
@@ -33,5 +33,5 @@ def stages_named(interference: Mapping[str, float] | None) -> Iterator[tuple[str
             yield pair, name
 
 
-def _names(stage: StageName) -> tuple[str, str]:
+def _names(stage: NamedStage) -> tuple[str, str]:
     return f"{stage[0]}/{stage[1]}", stage[1]

@@ -33,8 +33,9 @@ def find_nginx(folder: Path) -> Path:
     advice = f"install nginx, or set {VARIABLE}=/path/to/nginx"
     if not (shutil.which("apt-get") and shutil.which("dpkg")):
         raise NoNginx(f"no nginx found: {advice}")
-    for attempt in (["true"], ["apt-get", "update", "-qq"]):  # package lists may be old, or not there
-        subprocess.run(attempt, check=False, capture_output=True)
+    for update in (False, True):  # package lists may be old, or not there
+        if update:
+            subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True)
         done = subprocess.run(
             ["apt-get", "download", "-qq", "nginx"], cwd=folder, capture_output=True, text=True, check=False
         )

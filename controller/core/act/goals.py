@@ -132,12 +132,11 @@ def _goal(
             *leaving_nodes.bounds(assessment, wanted),
             *first_window.bounds(assessment, replicas, now_s),
             *(alternation.bounds(assessment, replicas, now_s) if stays else ()),
-            *drained,
         ]
     )
-    one = resolve(step, keys) if step else NO_LIMITS
+    one = resolve([*step, *drained], keys) if step else NO_LIMITS
     after = {own: one.clamped(own, replicas[own]) for own in keys}
-    bounds = (*stated, *_floors_of(raised, key), *kept, *staying, *(own for own in step if own not in drained))
+    bounds = (*stated, *_floors_of(raised, key), *kept, *staying, *step)
     return Goal(
         planned=planned,
         replicas=replicas,

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import PlacementKey
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, Placement, PoolName
 from profiler.neighbours import Neighbour
 from profiler.samples import Absence, Quantity
 
@@ -27,11 +27,13 @@ def neighbours_of(snapshot: Snapshot) -> Mapping[PipelineKey, Neighbours]:
     """
     nodes: dict[tuple[PoolName, str], Counter[PlacementOf]] = {}
     replicas: Counter[PlacementOf] = Counter()
+    declared: dict[PlacementOf, Placement] = {}
     for state in snapshot.pipelines:
-        for key, node in _on_shared_nodes(state):
+        for key, prior, node in _on_shared_nodes(state):
             own = (state.spec.key, key)
             nodes.setdefault((key[1], node), Counter())[own] += 1
             replicas[own] += 1
+            declared[own] = prior
     beside: dict[PlacementOf, Counter[PlacementOf]] = {own: Counter({own: 0}) for own in replicas}
     for on_node in nodes.values():
         if on_node.total() > 1:
@@ -41,28 +43,38 @@ def neighbours_of(snapshot: Snapshot) -> Mapping[PipelineKey, Neighbours]:
     states = {state.spec.key: state for state in snapshot.pipelines}
     found: dict[PipelineKey, dict[PlacementKey, tuple[Neighbour, ...]]] = {}
     for own, others in beside.items():
-        fit = {other: states[other[0]].spec.placements()[other[1]].prior.per_instance for other in others}
-        instances = math.fsum(replicas[other] / fit[other] for other in others)
-        left = (1 - 1 / fit[own]) / instances  # of an instance beside a replica, for each instance's worth of others
+        instances = math.fsum(replicas[other] / declared[other].per_instance for other in others)
+        left = (
+            1 - 1 / declared[own].per_instance
+        ) / instances  # of an instance beside a replica, as a share of those of all
         found.setdefault(own[0], {})[own[1]] = tuple(
-            _neighbour(states[other[0]], other[1], pairs / replicas[own], left * replicas[other], own=other == own)
+            _neighbour(
+                states[other[0]],
+                other[1],
+                pairs / replicas[own],
+                left * replicas[other],
+                least=None if other == own else max(1, declared[other].min_replicas),
+            )
             for other, pairs in sorted(others.items())
         )
     return found
 
 
-def _on_shared_nodes(state: PipelineState) -> Iterator[tuple[PlacementKey, str]]:
-    """Yield the placement and the node of each ready replica that may share its instance."""
+def _on_shared_nodes(state: PipelineState) -> Iterator[tuple[PlacementKey, Placement, str]]:
+    """Yield the placement, as declared, and the node of each ready replica that may share its instance."""
     placements = state.spec.placements()
     for key, target in state.found():
-        if key[0] not in state.spec.borrowed and placements[key].prior.per_instance > 1:
-            yield from ((key, replica.node) for replica in target.serving if replica.node)
+        prior = placements[key].prior
+        if key[0] not in state.spec.borrowed and prior.per_instance > 1:
+            yield from ((key, prior, replica.node) for replica in target.serving if replica.node)
 
 
-def _neighbour(state: PipelineState, key: PlacementKey, count: float, expected: float, *, own: bool) -> Neighbour:
+def _neighbour(
+    state: PipelineState, key: PlacementKey, count: float, expected: float, *, least: int | None
+) -> Neighbour:
     """Return the neighbour `key` of a pipeline: `count` replicas beside each one now, `expected` on full instances.
 
-    `own` says that it is the placement itself: plans choose how many replicas it has.
+    Plans may lower its replicas to `least`, None: it is the placement itself, whose replicas they choose.
     """
     busy = state.samples_of(*key).of(Quantity.UTILIZATION)
     name = f"{state.spec.key}/{key[0]}"
@@ -71,6 +83,7 @@ def _neighbour(state: PipelineState, key: PlacementKey, count: float, expected: 
     busy = min(1.0, max(0.0, busy))
     planned, observed = state.memory.planned_demand, state.demand
     growth = 1.0 if planned is None or isinstance(observed, Absence) or observed <= 0 else planned / observed
-    shrinks = own or state.desired(*key) > max(1, state.spec.placements()[key].prior.min_replicas)
-    share = PLANNED_BUSY if shrinks else min(PLANNED_BUSY, max(busy, busy * growth))
+    share = (
+        PLANNED_BUSY if least is None or state.desired(*key) > least else min(PLANNED_BUSY, max(busy, busy * growth))
+    )
     return Neighbour(name=name, count=count, busy=busy, planned=expected * share)

@@ -80,11 +80,11 @@ def held_sessions(assessment: Assessment, stage: Stage) -> Iterator[HeldSessions
         target = assessment.state.target(stage.name, placement.pool)
         if isinstance(target, TargetMissing):
             continue
-        sessions = assessment.state.samples_of(stage.name, placement.pool).sessions
+        sessions, empty = assessment.state.samples_of(stage.name, placement.pool).sessions, empty_replica(placement)
         for replica in target.serving:
             count = sessions.get(replica.name, math.nan)
             if not replica.leaving and math.isfinite(count) and count >= 0:
-                yield replace(empty_replica(placement), pod=replica.name, sessions=count)
+                yield replace(empty, pod=replica.name, sessions=count)
 
 
 def empty_replica(placement: Placement) -> HeldSessions:

@@ -354,10 +354,12 @@ def _stepped(
     # New replicas get no sessions that stay on a crowded one. Where these are drained, the drain adds what it needs.
     drained = crowded if assessment.spec.scaling.cut_cost_s is not None else set[StageName]()
     useful = [name for name in ranked if name not in helpless | learning | drained]
-    if not useful and crowded and not learning:
-        return Feedback(memory=memory, hold=Hold(reason=HoldReason.CROWDED, detail=", ".join(sorted(crowded))))
     if not useful:
-        hold = None if learning else _unexplained(memory, assessment, latency_s)
+        hold = None
+        if crowded and not learning:
+            hold = Hold(reason=HoldReason.CROWDED, detail=", ".join(sorted(crowded)))
+        elif not learning:
+            hold = _unexplained(memory, assessment, latency_s)
         return Feedback(memory=memory, hold=hold)
     name = useful[0]
     stage = next(own for own in assessment.spec.stages if own.name == name)

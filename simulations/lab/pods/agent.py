@@ -31,7 +31,7 @@ from aiohttp import web
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.worker import StageWorker, WorkerSpec, worker_of
-from simulations.scenario.interference import StageName, beside
+from simulations.scenario.interference import NamedStage, beside
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
@@ -265,7 +265,7 @@ class _Pod:
             self.leave(metadata)
 
     @property
-    def stage(self) -> StageName:
+    def stage(self) -> NamedStage:
         """The stage of its worker, which it has."""
         assert self.worker is not None
         return f"{self.namespace}/{self.worker.spec.pipeline}", self.worker.spec.stage

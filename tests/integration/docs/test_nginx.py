@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +13,8 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from document_blocks import blocks
 from nginx import find_nginx, running
 from waiting import until
+
+from simulations.lab.host.processes import free_ports
 
 pytestmark = pytest.mark.lab
 
@@ -26,7 +27,7 @@ class Replica:
     """A server of sessions that counts what it gets, and drains as the page says."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.port = name, free_port()
+        self.name, self.port = name, free_ports(1)[0]
         self.sessions: set[web.WebSocketResponse] = set()
         self.draining = False
 
@@ -92,13 +93,6 @@ class Stream:
         return None
 
 
-def free_port() -> int:
-    with socket.socket() as own:
-        own.bind(("127.0.0.1", 0))
-        port: int = own.getsockname()[1]
-        return port
-
-
 def configuration(listen: int, replicas: list[Replica]) -> str:
     (block,) = (own for own in blocks(PAGE, PAGE.read_text()) if own.language == "nginx")
     text = block.text.replace("listen LISTEN", f"listen 127.0.0.1:{listen}")
@@ -109,7 +103,7 @@ def configuration(listen: int, replicas: list[Replica]) -> str:
 
 def test_the_streams_of_a_drained_replica_come_back_elsewhere_and_lose_no_chunk(tmp_path: Path) -> None:
     program = find_nginx(tmp_path)
-    listen = free_port()
+    listen = free_ports(1)[0]
     asyncio.run(a_drain(program, tmp_path, listen))
 
 
