@@ -72,7 +72,7 @@ def found_target(target: str, namespace: str, port: int | None, kubeconfig: Path
 
 
 def startup_s(pod: Json) -> float | None:
-    """Return the seconds from the creation of a pod to the first time that it was ready, None where it restarted."""
+    """Return the seconds from the binding of a pod to a node until it was ready, None where that is not to be seen."""
     status = pod["status"]
     if any(own.get("restartCount", 0) for own in status.get("containerStatuses", [])):
         return None
@@ -80,7 +80,8 @@ def startup_s(pod: Json) -> float | None:
     scheduled = [own for own in status.get("conditions", []) if own.get("type") == "PodScheduled"]
     if not ready or not scheduled:
         return None
-    return max(0.0, _time_s(ready[0]["lastTransitionTime"]) - _time_s(scheduled[0]["lastTransitionTime"]))
+    taken_s = _time_s(ready[0]["lastTransitionTime"]) - _time_s(scheduled[0]["lastTransitionTime"])
+    return taken_s if taken_s >= 0 else None
 
 
 def _busy(gateway: "Gateway", namespace: str) -> str | None:

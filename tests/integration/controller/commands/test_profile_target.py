@@ -15,11 +15,13 @@ pytestmark = pytest.mark.lab
 
 @pytest.fixture
 def pods(admin: client.ApiClient, namespace: str) -> list[str]:
-    """A Deployment and a Service `asr`, with a pod that is ready since 42 s after its creation, and one that is not."""
+    """A Deployment and a Service `asr`; one pod is ready, 42 s after it was scheduled, and one is not."""
     core = client.CoreV1Api(admin)
     labels = {"app": "asr"}
     container: dict[str, Any] = {"name": "asr", "image": "asr", "ports": [{"containerPort": 8000}]}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    # Another scheduler's pods: the lab's own would set PodScheduled anew.
+    spec = {"containers": [container], "schedulerName": "of-this-test"}
+    template = {"metadata": {"labels": labels}, "spec": spec}
     client.AppsV1Api(admin).create_namespaced_deployment(
         namespace,
         {
@@ -31,7 +33,7 @@ def pods(admin: client.ApiClient, namespace: str) -> list[str]:
         namespace, {"metadata": {"name": "asr"}, "spec": {"selector": labels, "ports": [{"port": 80}]}}
     )
     for name, ready in (("asr-0", "False"), ("asr-1", "True")):
-        core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": template["spec"]})
+        core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
         conditions = [
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T10:00:00Z"},
             {"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T10:00:42Z"},
