@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optimizer.model import require
 from profiler.batch_times import (
@@ -26,6 +27,8 @@ from profiler.batch_times import (
     with_times,
 )
 from profiler.law import LEAST_NOISE
+
+Array = NDArray[np.float64]
 
 MOST_NEIGHBOURS = 3
 """The most neighbours of a placement whose additions are learned; further ones do not count."""
@@ -44,7 +47,6 @@ SIGNIFICANT = 3.0
 """An addition that is below so many of its standard errors is none."""
 _PRIOR_PRECISION = 0.0025
 """Of the assumption that neighbours do not slow each other: noise of 5 % of a measurement against an addition of 1."""
-_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +203,9 @@ def additions(known: Interference) -> Mapping[str, float]:
     if not known.neighbours or known.weight < ENOUGH_WEIGHT:
         return {}
     width = len(known.neighbours) + 1
-    slopes = _slopes(known)
-    explained = sum(slope * shared for slope, shared in zip(slopes, known.shared, strict=True))
+    precision = np.array(known.spread).reshape(width, width) + _PRIOR_PRECISION * np.eye(width)
+    slopes = _slopes(known, precision)
+    explained = float(slopes @ known.shared)
     noise = max(LEAST_NOISE**2, max(0.0, known.square - explained) / known.weight)
     # Relative to the mean, at which they are slowed already, so that a slope is x / (1 + Σ x·e).
     mean = math.fsum(
@@ -212,11 +215,10 @@ def additions(known: Interference) -> Mapping[str, float]:
     )
     slowed = 1 / max(1 / (1 + MOST_ADDITION), 1 - mean / known.weight)
     found: dict[str, float] = {}
-    precision = np.array(known.spread).reshape(width, width) + _PRIOR_PRECISION * np.eye(width)
     variances = noise * np.diag(np.linalg.inv(precision))
     for index, name in enumerate(known.neighbours, start=1):
         error = math.sqrt(variances[index]) * slowed
-        addition = min(MOST_ADDITION, slopes[index] * slowed)
+        addition = min(MOST_ADDITION, float(slopes[index]) * slowed)
         if error <= max(KNOWN, KNOWN * addition):
             found[name] = addition if addition >= SIGNIFICANT * error else 0.0
     return found
@@ -296,18 +298,16 @@ def _aged(size: SizeExposure, kept: float) -> SizeExposure:
     return replace(size, weight=size.weight * kept)
 
 
-def _slopes(known: Interference) -> list[float]:
+def _slopes(known: Interference, precision: Array) -> Array:
     """Return the slopes of relative times over log size and exposures: ridge regression, no exposure's below 0.
 
-    Coordinate descent (Friedman, Hastie and Tibshirani 2010), on at most four of them.
+    The exposure with the least slope is left out until none is negative.
     """
-    width = len(known.neighbours) + 1
-    slopes = [0.0] * width
-    for _ in range(_STEPS):
-        for row in range(width):
-            rest = math.fsum(
-                known.spread[row * width + other] * slopes[other] for other in range(width) if other != row
-            )
-            slope = (known.shared[row] - rest) / (known.spread[row * width + row] + _PRIOR_PRECISION)
-            slopes[row] = slope if row == 0 else max(0.0, slope)
-    return slopes
+    shared, rows = np.array(known.shared), list(range(len(known.shared)))
+    while True:
+        slopes = np.zeros(len(shared))
+        slopes[rows] = np.linalg.solve(precision[np.ix_(rows, rows)], shared[rows])
+        least = min(rows[1:], key=lambda row: slopes[row], default=0)
+        if least == 0 or slopes[least] >= 0:
+            return slopes
+        rows.remove(least)
