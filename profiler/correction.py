@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
-from optimizer.model import LATENCY_FACTORS, Placement, PoolName, Routing, StageName
+from optimizer.model import LATENCY_FACTORS, Batching, Placement, PoolName, Routing, StageName
 from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, composed_latency_s
 from profiler.receive import limit_rps
 from profiler.samples import Absence, Quantity, sane
@@ -227,6 +227,7 @@ def _corrected(
         _with_cv(
             part,
             learned.cvs.get((stage.name, part.profile.pool)),
+            _measured_cv(part, running.window_s),
             None if modelled is None else modelled.cvs.get(part.profile.pool),
             cycle,
         )
@@ -259,18 +260,31 @@ def _towards(goal: float, start: float, interval_s: float, time_constant_s: floa
     return goal + (start - goal) * math.exp(-interval_s / time_constant_s)
 
 
-def _with_cv(part: _Part, before: float | None, fitted: float | None, cycle: _Cycle) -> PlacementProfile:
-    """Return the profile of `part` with the coefficient of variation learned `before`, moved towards the `fitted` one.
+def _measured_cv(part: _Part, window_s: float) -> float | None:
+    """Return the coefficient of variation of the items' work that the server itself counts; None without enough items.
 
-    Both are None where there is none.
+    Only with continuous batching is it that of the law: otherwise the law has that of batches.
     """
-    profile = part.profile
-    if part.running.cv_declared or (before is None and fitted is None):
+    cv, completions_rps = part.reading(Quantity.WORK_VARIATION), part.reading(Quantity.COMPLETION_RATE)
+    if part.running.prior.batching is not Batching.CONTINUOUS or cv is None or completions_rps is None:
+        return None
+    return min(MOST_CV, cv) if cv >= 0 and completions_rps * window_s >= MIN_TAIL_ITEMS else None
+
+
+def _with_cv(
+    part: _Part, before: float | None, measured: float | None, fitted: float | None, cycle: _Cycle
+) -> PlacementProfile:
+    """Return the profile of `part` with the coefficient of variation learned `before`, moved towards that of now.
+
+    That is the `measured` one, else the one `fitted` to the latency; None where there is none.
+    """
+    profile, now = part.profile, fitted if measured is None else measured
+    if part.running.cv_declared or (before is None and now is None):
         return profile
-    cv = profile.service.cv if before is None else before
-    if fitted is not None:
-        cv = _towards(fitted, cv, cycle.interval_s, CV_TIME_CONSTANT_S)
-    return replace(profile, service=replace(profile.service, cv=cv), fitted_cv=cv)
+    cv = before if before is not None else profile.service.cv if measured is None else measured
+    if now is not None:
+        cv = _towards(now, cv, cycle.interval_s, CV_TIME_CONSTANT_S)
+    return replace(profile, service=replace(profile.service, cv=cv), learned_cv=cv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +328,7 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
         if predicted is None or predicted.utilization > _HIGHEST_UTILIZATION or predicted.percentile_s <= 0:
             return None
         ratio = _ratio(part, p95_s, predicted)
-        if not part.running.cv_declared:
+        if not part.running.cv_declared and _measured_cv(part, stage.window_s) is None:
             ratio, cvs[part.profile.pool] = _fitted_cv(part, p95_s, ratio, cv, predict_with)
         tails.append((completions_rps, ratio, predicted.percentile_s))
     total_rps = math.fsum(items_rps for items_rps, _, _ in tails)

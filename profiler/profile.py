@@ -105,6 +105,6 @@ def _learned(profile: PipelineProfile) -> Learned:
         cvs={
             key: placement.service.cv
             for key, placement in placements
-            if placement.batch_times is not None or placement.fitted_cv is not None
+            if placement.batch_times is not None or placement.learned_cv is not None
         },
     )

@@ -92,6 +92,8 @@ class Quantity(Enum):
     BATCH_SIZE is then the mean over the time in which any item is in service. Long batches weigh more in both means."""
     PREFILL_TIME = "prefillTime"
     """Mean time of a request's prefill, in seconds, at servers that export it. Those before it may be included."""
+    WORK_VARIATION = "workVariation"
+    """Coefficient of variation (standard deviation / mean) of the work of items, such as the lengths of answers."""
     UTILIZATION = "utilization"
     """Share of the time in which the servers are busy, 0–1."""
     QUEUE_DEPTH = "queueDepth"

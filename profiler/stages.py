@@ -187,12 +187,12 @@ class PlacementProfile:
     mean service time, smoothed. `measured` is False while no service time was ever measured here; the factor is then
     that of the stage's other placements. Without a declared law, `service` is fitted to `batch_times`, with
     `relative_error`, up to batches of `measured_batch`; `known` is False while the error is large or nothing was
-    measured, and `enough` while not enough was measured to plan with fewer replicas. `fitted_cv` is the coefficient of
-    variation of `service` where it is not declared but was fitted to the latency, smoothed. `measured_factor` is the
-    newest measured ratio, None without enough traffic. `saturation_rps` is the throughput of one replica under
-    overload, in items per second, None where it is what `service` implies. `throughput_correction` is the observed
-    over the implied throughput, None where no lower one was observed. `service` is that of now, beside neighbours that
-    are as busy as they are.
+    measured, and `enough` while not enough was measured to plan with fewer replicas. `learned_cv` is the coefficient of
+    variation of `service` where it is not declared but measured, or fitted to the latency, smoothed. `measured_factor`
+    is the newest measured ratio, None without enough traffic. `saturation_rps` is the throughput of one replica under
+    overload, in items per second, None where it is what `service` implies. `throughput_correction` is the observed over
+    the implied throughput, None where no lower one was observed. `service` is that of now, beside neighbours that are
+    as busy as they are.
     """
 
     pool: PoolName
@@ -206,7 +206,7 @@ class PlacementProfile:
     relative_error: float | None = None
     measured_batch: float | None = None
     batch_times: BatchTimes | None = None
-    fitted_cv: float | None = None
+    learned_cv: float | None = None
     measured_factor: float | None = None
     throughput_correction: Correction | None = None
     saturation_rps: float | None = None

@@ -12,6 +12,7 @@ from profiler.samples import ABSURD, Absence, AbsenceReason, AtLeast, Reading, s
 from profiler.sources.presets import Combine, Edge, Formula
 
 _SHOWN = 3
+_NO_BUCKETS = Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram has no +Inf bucket, or only that one")
 """Most names of pods in a message."""
 Pod = tuple[str, str]
 """Namespace and name."""
@@ -102,11 +103,40 @@ def summed_buckets(pods: Reporting, buckets: Mapping[Pod, Buckets]) -> Buckets |
     return {bound: math.fsum(own[bound] for own in finite.values()) for bound in bounds}
 
 
-def quantile_of(formula: Formula, summed: Buckets | Absence) -> Reading:
-    """Return the quantile that `formula` names, of the histogram `summed`; absent where the histogram is."""
-    assert formula.quantile is not None
-    reading = summed if isinstance(summed, Absence) else histogram_quantile(formula.quantile, summed, formula.edge)
+def of_histogram(formula: Formula, summed: Buckets | Absence) -> Reading:
+    """Return what `formula` reads off the histogram `summed`, a quantile or the variation; absent where `summed` is."""
+    if isinstance(summed, Absence):
+        return summed
+    if formula.quantile is None:
+        reading = histogram_variation(summed)
+    else:
+        reading = histogram_quantile(formula.quantile, summed, formula.edge)
     return reading if isinstance(reading, Absence) else _concluded(reading)
+
+
+def histogram_variation(buckets: Buckets) -> Reading:
+    """Return the coefficient of variation of the values that a histogram counts, `AtLeast` where some are above it.
+
+    Values count as the middle of their bucket, or as the last finite bound. At three buckets per decade (1, 2, 5) the
+    result is 0.05 too high on average, for lengths with a coefficient of variation of 0.5 to 2.
+    """
+    bounds = sorted(buckets)
+    if len(bounds) < 2 or bounds[-1] != math.inf:
+        return _NO_BUCKETS
+    if buckets[math.inf] <= 0:
+        return Absence(reason=AbsenceReason.NO_TRAFFIC)
+    lower_bound = below = total = first = second = 0.0
+    for bound in bounds:
+        up_to = max(below, buckets[bound])  # as in `histogram_quantile`
+        middle = lower_bound if bound == math.inf else (lower_bound + bound) / 2
+        total += up_to - below
+        first += (up_to - below) * middle
+        second += (up_to - below) * middle * middle
+        above, lower_bound, below = up_to - below, bound, up_to
+    if first <= 0:
+        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram counts nothing above zero")
+    variation = math.sqrt(max(0.0, total * second / (first * first) - 1))
+    return AtLeast(variation) if above > 0 else variation
 
 
 def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:
@@ -117,7 +147,7 @@ def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSI
     """
     bounds = sorted(buckets)
     if len(bounds) < 2 or bounds[-1] != math.inf:
-        return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram has no +Inf bucket, or only that one")
+        return _NO_BUCKETS
     total = buckets[math.inf]
     if total <= 0:
         return Absence(reason=AbsenceReason.NO_TRAFFIC)

@@ -21,6 +21,12 @@ class Combine(Enum):
     MAX = "max"
     RATIO = "ratio"
     QUANTILE = "quantile"
+    VARIATION = "variation"
+
+    @property
+    def of_histogram(self) -> bool:
+        """Return whether the values of a pod are the buckets of a histogram."""
+        return self in {Combine.QUANTILE, Combine.VARIATION}
 
 
 class Edge(Enum):
@@ -198,7 +204,7 @@ def _require_a_series_per_pod(where: str, template: str, formula: Formula, model
             where, template, "must aggregate as `sum by (namespace, pod) (…)` does; also max, min, avg, count"
         )
     labels = {"namespace", "pod"}
-    labels |= {"le"} if formula.combine is Combine.QUANTILE else set()
+    labels |= {"le"} if formula.combine.of_histogram else set()
     labels |= {model_label} if formula.per_model and model_label is not None else set()
     for clause in _BY.findall(template):
         if set(filter(None, re.split(r"[,\s]+", clause))) != labels:

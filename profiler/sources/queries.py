@@ -33,7 +33,7 @@ from profiler.sources.combine import (
     Pod,
     combine_ratio,
     combine_values,
-    quantile_of,
+    of_histogram,
     reporting,
     whole_answer_percentile,
 )
@@ -55,6 +55,7 @@ _KINDS: Mapping[Quantity, QueryKind] = {
     Quantity.SERVED_BATCH: QueryKind.SERVICE,
     Quantity.PRESENT_BATCH: QueryKind.SERVICE,
     Quantity.PREFILL_TIME: QueryKind.SERVICE,
+    Quantity.WORK_VARIATION: QueryKind.SERVICE,
     Quantity.SESSIONS: QueryKind.SERVICE,
 }
 """Kinds of the queries for quantities; all others are OTHER."""
@@ -449,8 +450,8 @@ def _combined(formula: Formula, placement: PlacementPods, *found: PodSeries | Ab
             above = once(value, copies, formula.value, expected)
             below = once(divisors[0], copies, formula.over or "", expected)
             return combine_ratio(pods, above, below, positive=formula.positive)
-        case Combine.QUANTILE:
-            reading = quantile_of(formula, placement.summed_buckets(pods, value))
+        case Combine.QUANTILE | Combine.VARIATION:
+            reading = of_histogram(formula, placement.summed_buckets(pods, value))
             if isinstance(reading, Absence) and reading.reason is AbsenceReason.MISSING and pods.fresh:
                 return replace(reading, detail=f"{reading.detail}: {queries.missing_histogram(formula.value)}")
             return reading

@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from scipy.special import gammainc
 
 from profiler.samples import Answer, Quantity
 from simulations.cluster.scrapes import Floats, ScrapeWindow, quantiles
-from simulations.results.histogram import VLLM_FIRST_TOKEN_S, VLLM_REQUEST_S, WORKER_LATENCY_S
+from simulations.results.histogram import (
+    MEAN_TOKENS,
+    VLLM_FIRST_TOKEN_S,
+    VLLM_REQUEST_S,
+    VLLM_TOKENS,
+    WORKER_LATENCY_S,
+)
 
 
 class Counter(IntEnum):
@@ -45,7 +52,8 @@ class PodSamples:
     `window` has the samples over the stage's metrics window, `summary` those over TRITON_SUMMARY_S. `bounds_s` are the
     upper bounds of the latency buckets. The first token of an answer leaves after `first_token_share` of the service
     time (1: with the last). The server has `other_models` beside the one that the stage selects: every item passes each
-    of them, as the steps of an ensemble, and all report alike.
+    of them, as the steps of an ensemble, and all report alike. `work_cv` is the coefficient of variation of the
+    work of items.
     """
 
     window: ScrapeWindow
@@ -55,6 +63,7 @@ class PodSamples:
     queue_limit: int
     first_token_share: float = 1.0
     other_models: tuple[str, ...] = ()
+    work_cv: float = 0.0
 
     def rate(self, counter: Counter) -> Floats:
         """Return the rate of a counter per second, for each pod."""
@@ -73,13 +82,13 @@ class PodSamples:
 class Expression:
     """The expression of one quantity: `value` returns its value for each pod, or for each pod and upper bound.
 
-    `over` returns the divisor if the quantity is a ratio. `upper_bounds_s` are those of a histogram, without +Inf. NaN
+    `over` returns the divisor if the quantity is a ratio. `upper_bounds` are those of a histogram, without +Inf. NaN
     means a missing series, unless the server itself exports NaN (`exports_nan`).
     """
 
     value: Callable[[PodSamples], Floats]
     over: Callable[[PodSamples], Floats] | None = None
-    upper_bounds_s: tuple[float, ...] = ()
+    upper_bounds: tuple[float, ...] = ()
     exports_nan: bool = False
 
 
@@ -114,7 +123,7 @@ def _histogram(bounds_s: tuple[float, ...], answer: Answer = Answer.WHOLE) -> Ex
         shifted = [_up_to(row[np.newaxis], edges, ends_s + rest_s) for row, rest_s in rows]
         return np.array(shifted).reshape(len(below), len(ends_s))
 
-    return Expression(value=buckets, upper_bounds_s=bounds_s)
+    return Expression(value=buckets, upper_bounds=bounds_s)
 
 
 def _up_to(below: Floats, edges: Floats, ends_s: Floats) -> Floats:
@@ -159,6 +168,14 @@ def _triton_busy(pods: PodSamples) -> Floats:
 def _vllm_arrivals(pods: PodSamples) -> Floats:
     growth = pods.window.slopes[:, Level.QUEUED] + pods.window.slopes[:, Level.IN_SERVICE]
     return pods.rate(Counter.COMPLETED) + growth
+
+
+def _tokens(pods: PodSamples) -> Floats:
+    """Return the cumulative rates of the histogram of generated tokens, shape (pods, buckets): work is gamma."""
+    below = np.ones(len(VLLM_TOKENS) + 1)
+    bounds = np.array(VLLM_TOKENS) / MEAN_TOKENS
+    below[:-1] = bounds >= 1 if pods.work_cv == 0 else gammainc(pods.work_cv**-2, bounds * pods.work_cv**-2)
+    return np.outer(pods.rate(Counter.COMPLETED), below)
 
 
 _WORKER, _VLLM_REQUEST = _histogram(WORKER_LATENCY_S), _histogram(VLLM_REQUEST_S)
@@ -218,6 +235,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         ),
         # From the start of the service to the first token, as the lab's workers export it.
         Quantity.PREFILL_TIME: Expression(value=_prefill_s, over=_rate(Counter.COMPLETED)),
+        Quantity.WORK_VARIATION: Expression(value=_tokens, upper_bounds=VLLM_TOKENS),
         Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),
         Quantity.SESSIONS: Expression(value=_last(Level.SESSIONS)),

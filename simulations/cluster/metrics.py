@@ -101,6 +101,8 @@ class SimulatedMetrics:
                 queue_limit=DEFAULT_QUEUE_LIMIT if stage.queue_limit is None else stage.queue_limit,
                 first_token_share=of_stage(self._file.first_token, pipeline.key, stage.name, 1.0),
                 other_models=of_stage(self._file.other_models, pipeline.key, stage.name, ()),
+                # The servers' own, of which the policies may not be told.
+                work_cv=0.0 if workload is None else workload.placement.prior.service.cv,
             )
             readings = placement_readings(stage, placement, names, pods, hidden)
             noise = self._disturbances.noise(pipeline.key, f"{stage.name} {placement.pool}", self._now_s)

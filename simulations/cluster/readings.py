@@ -14,7 +14,7 @@ from profiler.sources.combine import (
     Pod,
     combine_ratio,
     combine_values,
-    quantile_of,
+    of_histogram,
     reporting,
     summed_buckets,
     whole_answer_percentile,
@@ -91,7 +91,7 @@ def placement_readings(
 
     @cache  # a preset has several quantiles of the same histogram
     def summed(histogram: Expression) -> Buckets | Absence:
-        bounds, values = [*histogram.upper_bounds_s, np.inf], histogram.value(pods)
+        bounds, values = [*histogram.upper_bounds, np.inf], histogram.value(pods)
         buckets = {
             name: dict(zip(bounds, values[row].tolist(), strict=True))
             for row, name in shown
@@ -101,8 +101,8 @@ def placement_readings(
 
     def reading(formula: Formula, expression: Expression) -> Reading:
         match formula.combine:
-            case Combine.QUANTILE:
-                return quantile_of(formula, summed(expression))
+            case Combine.QUANTILE | Combine.VARIATION:
+                return of_histogram(formula, summed(expression))
             case Combine.RATIO:
                 assert expression.over is not None
                 above, below = expression.value(pods), expression.over(pods)

@@ -14,6 +14,10 @@ VLLM_REQUEST_S = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 """Upper bounds of vLLM's histograms of whole requests, in seconds (vllm/v1/metrics/loggers.py)."""
+VLLM_TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000)
+"""Upper bounds of vllm:request_generation_tokens, in tokens (vllm/v1/metrics/loggers.py, for 32,768 tokens)."""
+MEAN_TOKENS = 150.0
+"""Tokens that an item of mean work generates, at the lab's workers and in the simulator."""
 TRITON_SUMMARY_S = 60.0
 """The seconds before now that a latency summary of Triton covers, as the lab's workers imitate it."""
 

@@ -92,7 +92,10 @@ def _document(stage: Mapping[str, Any], pipeline: str, file: ScenarioFile) -> Ma
 
 def _placement(placement: Mapping[str, Any], factor: float) -> Mapping[str, Any]:
     time = placement.get("serviceTime") or {}
-    scaled = {name: _scaled(time[name], factor) for name in ("fixed", "perItem") if time.get(name)}
+    times = ("fixed", "perItem", "floor", "prefill")
+    scaled: dict[str, Any] = {name: _scaled(time[name], factor) for name in times if time.get(name)}
+    if time.get("points"):
+        scaled["points"] = {batch: _scaled(each, factor) for batch, each in time["points"].items()}
     if not scaled:
         return placement
     return {**placement, "serviceTime": {**time, **scaled}}

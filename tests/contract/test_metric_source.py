@@ -26,7 +26,13 @@ from profiler.sources.presets import PresetFiles
 from profiler.sources.prometheus import PrometheusSource
 
 PODS = frozenset({"vad-1", "vad-2", "vad-3", "vad-4"})
-UNTOLD = {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH, Quantity.PREFILL_TIME, Quantity.ENGINES}
+UNTOLD = {
+    Quantity.SERVED_BATCH,
+    Quantity.PRESENT_BATCH,
+    Quantity.PREFILL_TIME,
+    Quantity.WORK_VARIATION,
+    Quantity.ENGINES,
+}
 KEY = (PipelineKey("speech/captions"), StageName("vad"), PoolName("cpu"))
 
 

@@ -43,6 +43,7 @@ _COMBINED = {
     Combine.MAX: "the worst pod",
     Combine.RATIO: "ratio of sums",
     Combine.QUANTILE: "percentile of the summed histogram",
+    Combine.VARIATION: "standard deviation over mean of the summed histogram",
 }
 
 

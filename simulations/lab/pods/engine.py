@@ -9,12 +9,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class Run(Generic[T]):
-    """An item that runs: when it joined and when its prefill ended (s), and what is kept to know when it ends.
+    """An item that runs: its `work`, when it joined and when its prefill ended (s), and what tells its end.
 
     `ends_at` is the engine's progress at its end, `before_s` the engine's integral of running items at its start.
     """
 
     item: T
+    work: float
     joined_s: float
     prefilled_s: float
     ends_at: float
@@ -51,6 +52,7 @@ class Engine(Generic[T]):
         self._runs.append(
             Run(
                 item=item,
+                work=work,
                 joined_s=now_s,
                 prefilled_s=self._progress_at_s,
                 ends_at=self._progress + work,

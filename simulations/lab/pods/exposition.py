@@ -14,7 +14,14 @@ from typing import Literal
 
 from typing_extensions import override
 
-from simulations.results.histogram import TRITON_SUMMARY_S, VLLM_FIRST_TOKEN_S, VLLM_REQUEST_S, WORKER_LATENCY_S
+from simulations.results.histogram import (
+    MEAN_TOKENS,
+    TRITON_SUMMARY_S,
+    VLLM_FIRST_TOKEN_S,
+    VLLM_REQUEST_S,
+    VLLM_TOKENS,
+    WORKER_LATENCY_S,
+)
 
 Preset = Literal["generic", "triton", "vllm"]
 
@@ -112,7 +119,7 @@ class Served:
 
     With continuous batching it is one item, which ran among `together` items on average: it counts as that part of a
     batch, so that the busy time is that in which any item runs. `first_s` is the time to the first part of its answer,
-    in seconds; None where the worker's share of the service time says it.
+    in seconds; None where the worker's share of the service time says it. `work` is that of each item, of mean 1.
     """
 
     now_s: float
@@ -120,6 +127,7 @@ class Served:
     service_s: float
     together: float
     first_s: float | None
+    work: float
 
 
 class Exposition(ABC):
@@ -147,9 +155,19 @@ class Exposition(ABC):
         *,
         together: float = 1.0,
         first_s: float | None = None,
+        work: float = 1.0,
     ) -> None:
         """Record a batch that finished at `now_s`, with the wait of each item, in s; the rest is as in `Served`."""
-        self._record(Served(now_s=now_s, waits_s=waits_s, service_s=service_s, together=together, first_s=first_s))
+        self._record(
+            Served(
+                now_s=now_s,
+                waits_s=waits_s,
+                service_s=service_s,
+                together=together,
+                first_s=first_s,
+                work=work,
+            )
+        )
 
     @abstractmethod
     def _record(self, batch: Served) -> None:
@@ -292,6 +310,7 @@ class VllmExposition(Exposition):
         self._inference = Histogram(VLLM_REQUEST_S)
         self._first_token = Histogram(VLLM_FIRST_TOKEN_S)
         self._prefill = Histogram(VLLM_REQUEST_S)
+        self._tokens = Histogram(VLLM_TOKENS)
         self._iteration_tokens = Histogram(_VLLM_ITERATION_TOKENS)
 
     @override
@@ -303,6 +322,7 @@ class VllmExposition(Exposition):
         self._success += len(batch.waits_s)
         self._iteration_tokens.observe(len(batch.waits_s))
         for wait_s in batch.waits_s:
+            self._tokens.observe(max(1, round(MEAN_TOKENS * batch.work)))
             self._queue_wait.observe(wait_s)
             self._inference.observe(batch.service_s)
             self._latency.observe(wait_s + batch.service_s)
@@ -332,6 +352,7 @@ class VllmExposition(Exposition):
                 for labels in models
             ),
             _histogram("vllm:iteration_tokens_total", models, self._iteration_tokens),
+            _histogram("vllm:request_generation_tokens", models, self._tokens),
             _histogram("vllm:time_to_first_token_seconds", models, self._first_token),
             _histogram("vllm:e2e_request_latency_seconds", models, self._latency),
             _histogram("vllm:request_queue_time_seconds", models, self._queue_wait),

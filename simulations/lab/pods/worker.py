@@ -489,7 +489,9 @@ class ContinuousWorker(StageWorker):
         self._answer([item])
         first_s = run.prefilled_s - item.arrived_s if self.spec.service.prefill_s else None
         wait_s = run.joined_s - item.arrived_s
-        self._exposition.served(now_s, [wait_s], end_s - run.joined_s, together=together, first_s=first_s)
+        self._exposition.served(
+            now_s, [wait_s], end_s - run.joined_s, together=together, first_s=first_s, work=run.work
+        )
         self._progress.set()
 
 

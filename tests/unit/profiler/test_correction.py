@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from optimizer.latency.stage import StageLoad, predict
-from optimizer.model import LATENCY_FACTORS, Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import LATENCY_FACTORS, Batching, Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.correction import (
     CV_TIME_CONSTANT_S,
     KEPT_S,
@@ -329,37 +329,54 @@ class TestVariation:
         seen = corrected(varying(modelled_s(40.0)), cv_declared=False, interval_s=INTERVAL_S)
         (placed,) = seen.placements
         expected = 0.3 + (1.0 - 0.3) * (1 - math.exp(-INTERVAL_S / CV_TIME_CONSTANT_S))
-        assert placed.fitted_cv == placed.service.cv == pytest.approx(expected, abs=0.01)
+        assert placed.learned_cv == placed.service.cv == pytest.approx(expected, abs=0.01)
         assert seen.latency_factor == pytest.approx(1.0, abs=0.01)
 
     def test_a_declared_one_stays_and_the_tail_is_corrected(self) -> None:
         seen = corrected(on(CPU, slower=1.5), interval_s=1e6)
-        assert (seen.placements[0].fitted_cv, seen.placements[0].service.cv) == (None, LAW.cv)
+        assert (seen.placements[0].learned_cv, seen.placements[0].service.cv) == (None, LAW.cv)
         assert seen.latency_factor == pytest.approx(1.5)
 
     def test_what_no_variation_explains_is_corrected(self) -> None:
         seen = corrected(varying(10.0), cv_declared=False, interval_s=1e9)
-        assert seen.placements[0].fitted_cv == pytest.approx(MOST_CV)
+        assert seen.placements[0].learned_cv == pytest.approx(MOST_CV)
         assert seen.latency_factor > 1.5
         fast = corrected(varying(0.02), cv_declared=False, interval_s=1e9)
-        assert fast.placements[0].fitted_cv == pytest.approx(0.0, abs=0.1)
+        assert fast.placements[0].learned_cv == pytest.approx(0.0, abs=0.1)
         assert fast.latency_factor < 0.9
 
     def test_within_a_bucket_of_the_histogram_it_is_fitted_to_the_mean(self) -> None:
         p95_s = modelled_s(40.0)
         bucket = {"latency_p95_floor": 0.1 * p95_s, "latency_p95_ceiling": 9 * p95_s, "latency_mean": mean_s(40.0)}
         seen = corrected(varying(3 * p95_s, **bucket), cv_declared=False, interval_s=1e9)
-        assert seen.placements[0].fitted_cv == pytest.approx(1.0, abs=0.05)
+        assert seen.placements[0].learned_cv == pytest.approx(1.0, abs=0.05)
 
     def test_a_bucket_without_a_mean_says_nothing_about_it(self) -> None:
         bucket: dict[str, Reading] = {"latency_p95_floor": 0.001, "latency_p95_ceiling": 9.0}
         seen = corrected(varying(0.1, **bucket), cv_declared=False, interval_s=1e9)
-        assert seen.placements[0].fitted_cv == pytest.approx(0.3)
+        assert seen.placements[0].learned_cv == pytest.approx(0.3)
 
     def test_it_stays_while_nothing_can_be_compared(self) -> None:
-        assert corrected(varying(0.1), cv_declared=False, settled=False).placements[0].fitted_cv is None
+        assert corrected(varying(0.1), cv_declared=False, settled=False).placements[0].learned_cv is None
         silent = replace(varying(0.1), service=replace(LAW, cv=0.8))
-        assert corrected(silent, cv_declared=False, settled=False, cv=0.8).placements[0].fitted_cv == 0.8
+        assert corrected(silent, cv_declared=False, settled=False, cv=0.8).placements[0].learned_cv == 0.8
+
+    def test_one_that_a_continuous_server_counts_is_taken_and_the_tail_is_corrected(self) -> None:
+        continuous: dict[str, Any] = {"cv_declared": False, "batching": Batching.CONTINUOUS}
+        first = corrected(varying(0.4, work_variation=0.7), **continuous)
+        assert first.placements[0].learned_cv == pytest.approx(0.7)
+        assert first.latency_factor > 1
+        later = corrected(varying(0.4, work_variation=0.7), **continuous, cv=0.2, interval_s=CV_TIME_CONSTANT_S)
+        assert later.placements[0].learned_cv == pytest.approx(0.7 - 0.5 * math.exp(-1))
+        unsettled = corrected(varying(0.4, work_variation=0.7), **continuous, settled=False)
+        assert unsettled.placements[0].learned_cv == pytest.approx(0.7)
+
+    def test_one_that_is_counted_is_not_that_of_batches_nor_of_a_few_items(self) -> None:
+        batches = corrected(varying(modelled_s(40.0), work_variation=0.0), cv_declared=False, interval_s=1e9)
+        assert batches.placements[0].learned_cv == pytest.approx(1.0, abs=0.05)
+        few = varying(0.1, work_variation=0.7, completion_rate=1.0, arrival_rate=1.0)
+        rare = corrected(few, cv_declared=False, batching=Batching.CONTINUOUS)
+        assert rare.placements[0].learned_cv is None
 
 
 OVERLOADED = {"rate_rps": 80.0, "completion_rate": 60.0, "utilization": 1.0, "queue_depth": 500.0, "latency_p95": 5.0}

@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from profiler.samples import MISSING, Absence, AbsenceReason, AtLeast, Reading
@@ -8,12 +9,14 @@ from profiler.sources.combine import (
     combine_ratio,
     combine_values,
     histogram_quantile,
-    quantile_of,
+    histogram_variation,
+    of_histogram,
     reporting,
     summed_buckets,
     whole_answer_percentile,
 )
 from profiler.sources.presets import Combine, Edge, Formula
+from simulations.results.histogram import VLLM_TOKENS
 
 PODS = {("speech", f"vad-{index}") for index in range(4)}
 FIRST, SECOND, THIRD, FOURTH = sorted(PODS)
@@ -115,11 +118,11 @@ class TestAbsurdNumbers:
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
     def test_a_histogram_of_them_is_no_number(self) -> None:
-        found = quantile_of(quantile(0.95), summed_buckets(ALL, {pod: {0.1: 1e308, INF: 1e308} for pod in PODS}))
+        found = of_histogram(quantile(0.95), summed_buckets(ALL, {pod: {0.1: 1e308, INF: 1e308} for pod in PODS}))
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
     def test_a_quantile_between_absurd_bounds_is_no_number(self) -> None:
-        found = quantile_of(quantile(0.95), summed_buckets(ALL, {pod: {1e30: 1.0, INF: 1.0} for pod in PODS}))
+        found = of_histogram(quantile(0.95), summed_buckets(ALL, {pod: {1e30: 1.0, INF: 1.0} for pod in PODS}))
         assert reason(found) is AbsenceReason.NOT_A_NUMBER
 
 
@@ -203,16 +206,35 @@ class TestQuantiles:
     def test_buckets_of_all_pods_are_summed_before_the_quantile(self) -> None:
         slow = {0.1: 0.0, 0.2: 10.0, INF: 10.0}
         fast = {0.1: 90.0, 0.2: 90.0, INF: 90.0}
-        found = quantile_of(quantile(0.95), summed_buckets(ALL, {FIRST: slow, SECOND: fast}))
+        found = of_histogram(quantile(0.95), summed_buckets(ALL, {FIRST: slow, SECOND: fast}))
         assert found == pytest.approx(0.15)
 
     def test_pods_with_other_bounds_are_joined_on_the_common_ones(self) -> None:
         coarse = {0.2: 10.0, INF: 10.0}
         fine = {0.1: 5.0, 0.2: 10.0, INF: 10.0}
-        assert quantile_of(quantile(0.5), summed_buckets(ALL, {FIRST: coarse, SECOND: fine})) == pytest.approx(0.1)
+        assert of_histogram(quantile(0.5), summed_buckets(ALL, {FIRST: coarse, SECOND: fine})) == pytest.approx(0.1)
+
+    def test_the_variation_is_that_of_the_middles_of_the_buckets(self) -> None:
+        variation = Formula(combine=Combine.VARIATION, value="x{$pods}")
+        found = of_histogram(variation, {1.0: 0.0, 3.0: 5.0, 5.0: 10.0, INF: 10.0})  # five of 2, five of 4
+        assert found == pytest.approx(1 / 3)
+        assert not isinstance(found, AtLeast)
+        assert isinstance(of_histogram(variation, {1.0: 5.0, INF: 10.0}), AtLeast)
+        assert reason(of_histogram(variation, {1.0: 0.0, INF: 0.0})) is AbsenceReason.NO_TRAFFIC
+        assert reason(of_histogram(variation, {INF: 1.0})) is AbsenceReason.NOT_A_NUMBER
+
+    @pytest.mark.parametrize("cv", [0.5, 1.0, 2.0])
+    def test_the_variation_of_lengths_is_read_off_the_buckets_of_vllm(self, cv: float) -> None:
+        rng = np.random.default_rng(7)
+        for mean in (30.0, 150.0, 400.0):
+            lengths = np.maximum(1, np.round(rng.gamma(cv**-2, mean * cv**2, 20_000)))
+            counts = {float(bound): float((lengths <= bound).sum()) for bound in (*VLLM_TOKENS, INF)}
+            found = histogram_variation(counts)
+            assert isinstance(found, float)
+            assert found == pytest.approx(lengths.std() / lengths.mean(), abs=0.15)
 
     def test_too_few_pods_is_partial(self) -> None:
         assert (
-            reason(quantile_of(quantile(0.95), summed_buckets(ALL, {FIRST: {0.1: 1.0, INF: 1.0}})))
+            reason(of_histogram(quantile(0.95), summed_buckets(ALL, {FIRST: {0.1: 1.0, INF: 1.0}})))
             is AbsenceReason.PARTIAL
         )

@@ -14,7 +14,13 @@ value = "sum by (namespace, pod) (rate(requests_total{$pods}[$window]))"
 """
 
 
-_OF_SOME_SERVERS = {Quantity.SERVED_BATCH, Quantity.PRESENT_BATCH, Quantity.PREFILL_TIME, Quantity.ENGINES}
+_OF_SOME_SERVERS = {
+    Quantity.SERVED_BATCH,
+    Quantity.PRESENT_BATCH,
+    Quantity.PREFILL_TIME,
+    Quantity.WORK_VARIATION,
+    Quantity.ENGINES,
+}
 
 
 def test_the_bundled_presets_are_there() -> None:

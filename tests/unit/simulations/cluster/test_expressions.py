@@ -1,5 +1,6 @@
 """The presets' expressions over simulated pods: none missing, and each with the number that its PromQL has."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from profiler.samples import Quantity
+from profiler.sources.combine import histogram_variation
 from profiler.sources.presets import Combine, load_presets
 from simulations.cluster.expressions import EXPRESSIONS, FIRST_TOKEN, Counter, Level, PodSamples
 from simulations.cluster.scrapes import ScrapeHistory
@@ -103,16 +105,25 @@ def test_the_histograms_have_the_bounds_of_the_preset() -> None:
         (FIRST_TOKEN["vllm"][Quantity.LATENCY_P95], 0.1, 10.0),
     ):
         buckets = histogram.value(pods())[0]
-        assert len(histogram.upper_bounds_s) + 1 == len(buckets)
+        assert len(histogram.upper_bounds) + 1 == len(buckets)
         assert buckets[-1] == pytest.approx(20.0)
-        assert buckets[histogram.upper_bounds_s.index(bound_s)] == pytest.approx(below)
+        assert buckets[histogram.upper_bounds.index(bound_s)] == pytest.approx(below)
+
+
+@pytest.mark.parametrize("cv", [0.0, 0.5, 1.0])
+def test_the_lengths_of_answers_vary_as_the_work_of_the_servers(cv: float) -> None:
+    lengths = EXPRESSIONS["vllm"][Quantity.WORK_VARIATION]
+    buckets = lengths.value(replace(pods(), work_cv=cv))[0]
+    assert buckets[-1] == pytest.approx(20.0)
+    found = histogram_variation(dict(zip((*lengths.upper_bounds, math.inf), buckets, strict=True)))
+    assert found == pytest.approx(cv, abs=0.1)
 
 
 def test_a_first_token_is_earlier_by_the_rest_of_its_answer() -> None:
     """Ten items per second end within 0.1 s, ten within 0.2 s; after the first token each takes 0.05 s more."""
     early = replace(pods(), first_token_share=0.5)
     histogram, mean = FIRST_TOKEN["vllm"][Quantity.LATENCY_P95], FIRST_TOKEN["vllm"][Quantity.LATENCY_MEAN]
-    cumulative = dict(zip(histogram.upper_bounds_s, histogram.value(early)[0], strict=False))
+    cumulative = dict(zip(histogram.upper_bounds, histogram.value(early)[0], strict=False))
     assert cumulative[0.01] == pytest.approx(2.0)  # 0.06 s to the end: a fifth of the items between 0.05 and 0.1 s
     assert cumulative[0.1] == pytest.approx(15.0)
     assert mean.over is not None

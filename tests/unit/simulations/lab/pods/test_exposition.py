@@ -132,6 +132,15 @@ def test_the_first_token_leaves_before_the_end_of_its_answer() -> None:
     assert seen["vllm:request_inference_time_seconds_sum"] == pytest.approx(2 * 0.100)
 
 
+def test_an_answer_has_as_many_tokens_as_its_request_is_work() -> None:
+    shown = EXPOSITIONS["vllm"]("captions", "lm", ModelServer(preset="vllm"))
+    for work in (0.0, 0.1, 1.0, 3.0):
+        shown.served(100.0, [0.001], 0.100, work=work)
+    seen = {(name, labels.get("le")): value for name, labels, value in samples(shown.render(100.0, GAUGES))}
+    assert seen["vllm:request_generation_tokens_sum", None] == 1 + 15 + 150 + 450
+    assert seen["vllm:request_generation_tokens_bucket", "20"] == 2
+
+
 @pytest.mark.parametrize(("preset", "label"), [("triton", "model"), ("vllm", "model_name")])
 def test_every_model_of_a_server_has_its_own_series(preset: Preset, label: str) -> None:
     server = ModelServer(preset=preset, model="asr", other_models=("preprocess",))
