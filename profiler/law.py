@@ -32,6 +32,7 @@ MOST_STALL = 1.2
 LEAST_NOISE = 0.02
 """The least relative error of one measurement: no server is steadier."""
 _LEAST_ERROR = 0.03  # of what lies beyond the sizes seen
+_LEAST_REST = 0.01  # of the time per item that is no prefill: a law without any time is none
 _STRAIGHT = 0.015  # a law is written as a line where that changes a full batch by a smaller share
 
 
@@ -114,7 +115,8 @@ def with_prefill(law: ServiceLaw, prefill_s: float) -> ServiceLaw:
     """
     if not law.linear or not 0 < prefill_s <= MOST_STALL * law.per_item_s:
         return law
-    return replace(law, per_item_s=max(0.0, law.per_item_s - prefill_s), prefill_s=prefill_s)
+    rest_s = max(_LEAST_REST * law.per_item_s, law.per_item_s - prefill_s)
+    return replace(law, per_item_s=rest_s, prefill_s=prefill_s)
 
 
 def _fitted(

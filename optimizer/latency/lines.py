@@ -12,17 +12,25 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.model import ServiceLaw
+from optimizer.model import Routing, ServiceLaw
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _STEP = 1.4
 """Ratio of the typical sizes of two neighbouring lines."""
-_WIDTH, _HIGHER = 1.2, 0.6
-"""Standard deviation of the sizes of batches, in relation to that of the arrivals in a service time (Poisson); and
-by how many deviations the sizes that matter are above the typical one: slow items are in large batches. Both were
-fitted to event simulations of random laws."""
+_AT_RANDOM = (1.5, 0.9)
+_SPREAD = {
+    Routing.PULL: (3.5, 0.1),
+    Routing.LEAST_LOADED: (0.8, 0.2),
+    Routing.ROUND_ROBIN: (1.2, 0.8),
+    Routing.RANDOM: _AT_RANDOM,
+    Routing.STICKY: _AT_RANDOM,
+}
+"""Standard deviation of the sizes of batches, in relation to that of the arrivals in a service time (Poisson): what
+waits for all servers together comes in bursts, what joins the shortest queue comes evenly. And by how many deviations
+the sizes that matter are above the typical one: slow items are in large batches. Fitted to event simulations of random
+laws."""
 _MOST_FEEDBACK = 0.9
 
 
@@ -30,12 +38,14 @@ _MOST_FEEDBACK = 0.9
 class Lines:
     """Lines for batches of up to a limit: `laws` at the typical sizes `typical` (lines,), ascending.
 
-    `rates_rps` (limit,) is the rate of a server that always serves batches of 1, 2, … items, made to ascend.
+    `rates_rps` (limit,) is the rate of a server that always serves batches of 1, 2, … items, made to ascend. `falling`:
+    it does not ascend by itself, so that a server which falls behind serves less than before.
     """
 
     laws: tuple[ServiceLaw, ...]
     typical: Array
     rates_rps: Array
+    falling: bool = False
 
     def at(self, each_rps: Array) -> tuple[Counts, Array]:
         """Return for loads of one server (n,) the line below, and how much of the line above it is to be added (0–1).
@@ -51,21 +61,25 @@ class Lines:
 
 
 @lru_cache(maxsize=256)
-def lines_of(law: ServiceLaw, limit: int) -> Lines:
+def lines_of(law: ServiceLaw, limit: int, routing: Routing) -> Lines:
     """Return the lines for batches of up to `limit` items; a law that is straight up to there is its own only line."""
     sizes = np.arange(1.0, limit + 1)
     times = np.array(law.times_s(limit)[1:])
     rates = np.maximum.accumulate(sizes / times)
+    falling = bool(rates[-1] > sizes[-1] / times[-1])
     if limit == 1 or law.linear:
         return Lines(laws=(law,), typical=np.ones(1), rates_rps=rates)
     count = 1 + int(np.ceil(np.log(limit) / np.log(_STEP)))
     typical = np.geomspace(1, limit, count)
     return Lines(
-        laws=tuple(_line(sizes, times, centre, law.cv) for centre in typical), typical=typical, rates_rps=rates
+        laws=tuple(_line(sizes, times, centre, law.cv, routing) for centre in typical),
+        typical=typical,
+        rates_rps=rates,
+        falling=falling,
     )
 
 
-def _line(sizes: Array, times: Array, centre: float, cv: float) -> ServiceLaw:
+def _line(sizes: Array, times: Array, centre: float, cv: float, routing: Routing) -> ServiceLaw:
     """Return the line that fits `times` around batches of `centre` items; neither of its terms is negative.
 
     At the largest size it passes through the law: there it decides the capacity. A batch consists of the items that
@@ -73,8 +87,9 @@ def _line(sizes: Array, times: Array, centre: float, cv: float) -> ServiceLaw:
     """
     own_s, slope = np.interp(centre, sizes, times), np.diff(np.interp((centre - 0.5, centre + 0.5), sizes, times))[0]
     feedback = min(float(slope * centre / own_s), _MOST_FEEDBACK)
-    width = 0.5 + _WIDTH * np.sqrt((centre + (cv * centre) ** 2) / (1 - feedback**2))
-    below = np.array([NormalDist(centre + _HIGHER * width, width).cdf(size + 0.5) for size in sizes])
+    wide, higher = _SPREAD[routing]
+    width = 0.5 + wide * np.sqrt((centre + (cv * centre) ** 2) / (1 - feedback**2))
+    below = np.array([NormalDist(centre + higher * width, width).cdf(size + 0.5) for size in sizes])
     weights = np.diff(np.append(below[:-1], 1.0), prepend=0.0)  # what is larger than the limit is a full batch
     if centre >= sizes[-1]:
         x, y = sizes[-1], times[-1]

@@ -46,7 +46,8 @@ _ERRORS: dict[str, Array] = {
         "single items": ((26, 26, 35, 51), (15, 19, 31, 33), (5, 13, 20, 45), (5, 5, 8, 9)),
         "single items, least loaded": ((26, 27, 34, 75), (16, 38, 48, 45), (7, 18, 48, 55), (5, 5, 15, 56)),
         "erratic": ((197, 294, 447, 277), (72, 104, 151, 235), (30, 91, 81, 155), (32, 63, 67, 194)),
-        "bent": ((110, 140, 210, 200), (130, 265, 160, 320), (110, 190, 240, 260), (190, 190, 320, 240)),
+        "bent": ((63, 93, 137, 181), (45, 62, 109, 125), (57, 66, 71, 110), (51, 59, 89, 122)),
+        "falling": ((129, 255, 442, 604), (159, 159, 286, 223), (169, 176, 367, 453), (204, 228, 361, 420)),
         "continuous": ((26, 41, 45, 108), (12, 22, 40, 68), (26, 26, 45, 53), (17, 24, 45, 68)),
         "periodic": ((116, 102, 94, 147), (103, 92, 81, 77), (5, 64, 73, 80), (103, 87, 81, 99)),
     }.items()
@@ -351,7 +352,7 @@ class _Parts:
         below, share = np.zeros(len(self.kind), dtype=np.int64), np.zeros(len(self.kind))
         last = below.copy()
         for number, (placement, batch) in enumerate(self.kinds):
-            lines = lines_of(placement.service, batch)
+            lines = lines_of(placement.service, batch, self.routing)
             at = np.nonzero(self.kind == number)[0]
             line, share[at] = lines.at(each_rps[at])
             below[at] = len(kinds) + line
@@ -423,7 +424,7 @@ class _Parts:
         if placement.service.cv > _TABLED_CV:
             return "erratic"
         if batch > 1 and not placement.service.linear and placement.batch_wait_s == 0:
-            return "bent"
+            return "falling" if lines_of(placement.service, batch, self.routing).falling else "bent"
         if batch > 1 and placement.batch_wait_s > 0:
             return "patient"
         if batch == 1 and self._pinned:

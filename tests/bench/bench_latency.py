@@ -10,6 +10,7 @@ They hold the noise of the simulation, which is printed beside them. `--calibrat
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 from event_simulation import arrivals, periodic, simulate, simulate_continuous
 
+from optimizer.latency.lines import lines_of
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
 from optimizer.model import Batching, Placement, PoolName, Routing, ServiceLaw
 
@@ -239,13 +241,16 @@ def roofline_point(rng: np.random.Generator, routing: Routing) -> Point:
     return Point(**{**_fields(base), "bent": bent})
 
 
-def points_point(rng: np.random.Generator, routing: Routing) -> Point:
-    base = batching_point(rng, routing, varied=True)
-    sizes = sorted({1, *np.geomspace(2, base.batch, 4).round().astype(int).tolist()})
-    slopes = np.sort(np.exp(rng.uniform(np.log(0.01), 0, len(sizes))))
-    times = 1 + np.concatenate(([0], np.cumsum(slopes[1:] * np.diff(sizes))))
-    bent = ServiceLaw(points=tuple(zip(sizes, times.tolist(), strict=True)), cv=base.cv)
-    return Point(**{**_fields(base), "bent": bent})
+def points_point(rng: np.random.Generator, routing: Routing, *, falling: bool) -> Point:
+    """Return a point whose law is convex; `falling`: somewhere below the limit, larger batches serve fewer items."""
+    while True:
+        base = batching_point(rng, routing, varied=True)
+        sizes = sorted({1, *np.geomspace(2, base.batch, 4).round().astype(int).tolist()})
+        slopes = np.sort(np.exp(rng.uniform(np.log(0.01), 0, len(sizes))))
+        times = 1 + np.concatenate(([0], np.cumsum(slopes[1:] * np.diff(sizes))))
+        bent = ServiceLaw(points=tuple(zip(sizes, times.tolist(), strict=True)), cv=base.cv)
+        if lines_of(bent, base.batch, routing).falling is falling:
+            return Point(**{**_fields(base), "bent": bent})
 
 
 def continuous_point(rng: np.random.Generator, routing: Routing) -> Point:
@@ -287,6 +292,7 @@ def _family(region: str, draw: Callable[..., Point], routing: Routing, **options
     return Family(region=region, draw=lambda rng: draw(rng, routing, **options))
 
 
+_ROUTINGS = (Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM)
 FAMILIES = {
     "batching, Pull": _family("batching", batching_point, Routing.PULL, varied=False),
     "batching, LeastLoaded": _family("batching, least loaded", batching_point, Routing.LEAST_LOADED, varied=False),
@@ -307,10 +313,11 @@ FAMILIES = {
     "single items, Random": _family("at random", single_point, Routing.RANDOM),
     "cv above 1, Pull": _family("erratic", erratic_point, Routing.PULL),
     "cv above 1, LeastLoaded": _family("erratic", erratic_point, Routing.LEAST_LOADED),
+    **{f"rooflines, {routing.value}": _family("bent", roofline_point, routing) for routing in _ROUTINGS},
+    **{f"points, {routing.value}": _family("bent", points_point, routing, falling=False) for routing in _ROUTINGS},
     **{
-        f"{name}, {routing.value}": _family("bent", draw, routing)
-        for name, draw in (("rooflines", roofline_point), ("points", points_point))
-        for routing in (Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM)
+        f"points that fall, {routing.value}": _family("falling", points_point, routing, falling=True)
+        for routing in _ROUTINGS
     },
     **{
         f"continuous, {routing.value}": _family("continuous", continuous_point, routing)
@@ -336,7 +343,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=200, help="points per family")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--only", default="", help="families whose names contain this")
+    parser.add_argument("--only", default="", help="families whose names match this")
     parser.add_argument("--items", type=int, default=ITEMS, help="items per point, more where batches are large")
     parser.add_argument("--calibrate", action="store_true", help="print the map of errors for optimizer.latency.stage")
     parser.add_argument("--workers", type=int, default=2)
@@ -348,7 +355,7 @@ def main() -> None:
     )
     with ProcessPoolExecutor(options.workers) as pool:
         for index, (name, family) in enumerate(FAMILIES.items()):
-            if options.only not in name:
+            if not re.search(options.only, name):
                 continue
             rng = np.random.Generator(np.random.PCG64([options.seed, index]))
             points = [family.draw(rng) for _ in range(options.points)]

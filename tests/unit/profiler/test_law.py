@@ -7,7 +7,7 @@ import pytest
 
 from optimizer.model import InvalidProblem, ServiceLaw
 from profiler.batch_times import BatchTimes, SizeTimes, with_measurement
-from profiler.law import ENOUGH_WEIGHT, KNOWN, FittedLaw, fitted_law
+from profiler.law import ENOUGH_WEIGHT, KNOWN, MOST_STALL, FittedLaw, fitted_law, with_prefill
 
 TRUE = ServiceLaw(fixed_s=0.014, per_item_s=0.003)
 INTERVAL_S = 15.0
@@ -220,3 +220,16 @@ def test_at_every_moment_of_a_day_the_truth_is_within_the_error_that_is_stated(s
         outside += abs(truth_s / planned_s - 1) > found.relative_error
         assert not found.known or planned_s >= 0.95 * truth_s, f"too fast at moment {moment}"
     assert outside == 0
+
+
+@pytest.mark.parametrize("fixed_s", [0.0, 0.01])
+@pytest.mark.parametrize("share", [0.5, 1.0, MOST_STALL, 2.0])
+def test_a_prefill_is_taken_off_the_time_per_item_and_leaves_a_law(fixed_s: float, share: float) -> None:
+    law = ServiceLaw(fixed_s=fixed_s, per_item_s=0.008, cv=0.5)
+    with_it = with_prefill(law, share * 0.008)
+    if share > MOST_STALL:
+        assert with_it == law
+    else:
+        assert with_it.prefill_s == pytest.approx(share * 0.008)
+        assert with_it.per_item_s == pytest.approx(max(0.0, 1 - share) * 0.008, abs=0.0001)
+        assert with_it.mean_s(1) > 0

@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 
 from optimizer.latency.lines import lines_of
-from optimizer.model import ServiceLaw
+from optimizer.model import Routing, ServiceLaw
 
+PULL = Routing.PULL
 ROOFLINE = ServiceLaw(fixed_s=1.73e-3, per_item_s=2.28e-3, floor_s=13.7e-3, cv=0.1)
 
 
 def test_a_straight_law_is_its_own_line() -> None:
     law = ServiceLaw(fixed_s=0.01, per_item_s=0.002)
-    below, share = lines_of(law, 16).at(np.array([10.0, 300.0]))
-    assert lines_of(law, 16).laws == (law,)
+    below, share = lines_of(law, 16, PULL).at(np.array([10.0, 300.0]))
+    assert lines_of(law, 16, PULL).laws == (law,)
     assert (below.tolist(), share.tolist()) == ([0, 0], [0.0, 0.0])
 
 
-def test_lines_follow_a_roofline_from_its_flat_part_to_its_slope() -> None:
-    laws = lines_of(ROOFLINE, 16).laws
+    laws = lines_of(ROOFLINE, 16, Routing.LEAST_LOADED).laws
+    laws = lines_of(ROOFLINE, 16, PULL).laws
     assert laws[0].mean_s(1) == pytest.approx(13.7e-3, rel=0.05)
     assert laws[0].per_item_s < 0.1 * ROOFLINE.per_item_s
     assert laws[-1].mean_s(16) == pytest.approx(ROOFLINE.mean_s(16))
@@ -27,7 +28,7 @@ def test_lines_follow_a_roofline_from_its_flat_part_to_its_slope() -> None:
 
 
 def test_the_typical_batch_is_the_smallest_that_keeps_up() -> None:
-    lines = lines_of(ROOFLINE, 16)
+    lines = lines_of(ROOFLINE, 16, PULL)
     last = len(lines.laws) - 1
     for size in (1, 3, 7, 12, 16):
         below, share = lines.at(np.array([ROOFLINE.rate_rps(size)]))
@@ -37,6 +38,13 @@ def test_the_typical_batch_is_the_smallest_that_keeps_up() -> None:
 
 def test_no_line_has_a_negative_term() -> None:
     steep = ServiceLaw(points=((1, 0.01), (4, 0.011), (8, 0.08), (16, 0.5)))
-    for law in lines_of(steep, 16).laws:
+    for law in lines_of(steep, 16, PULL).laws:
         assert law.fixed_s >= 0
         assert law.per_item_s >= 0
+
+
+def test_a_law_falls_where_larger_batches_serve_fewer_items() -> None:
+    assert not lines_of(ROOFLINE, 16, PULL).falling
+    falling = ServiceLaw(points=((1, 0.01), (4, 0.012), (16, 0.2)))
+    assert lines_of(falling, 16, PULL).falling
+    assert not lines_of(falling, 4, PULL).falling
