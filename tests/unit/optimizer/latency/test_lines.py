@@ -17,8 +17,8 @@ def test_a_straight_law_is_its_own_line() -> None:
     assert (below.tolist(), share.tolist()) == ([0, 0], [0.0, 0.0])
 
 
+def test_lines_follow_a_roofline_from_its_flat_part_to_its_slope() -> None:
     laws = lines_of(ROOFLINE, 16, Routing.LEAST_LOADED).laws
-    laws = lines_of(ROOFLINE, 16, PULL).laws
     assert laws[0].mean_s(1) == pytest.approx(13.7e-3, rel=0.05)
     assert laws[0].per_item_s < 0.1 * ROOFLINE.per_item_s
     assert laws[-1].mean_s(16) == pytest.approx(ROOFLINE.mean_s(16))
