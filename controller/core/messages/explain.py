@@ -10,6 +10,7 @@ from controller.core.messages.phrases import (
     count_of,
     demand_words,
     duration,
+    first_names,
     limit_words,
     money,
     money_needed,
@@ -119,7 +120,8 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
             yield f"rule {rule.name} keeps stage {rule.stage} at {rule.floor} replicas or more (its value: {value})"
     yield from measured_words(decision)
     if decision.plan is not None:
-        yield planned_words(decision.plan)
+        uneven = first_names([str(skew.stage) for skew in decision.skews])
+        yield planned_words(decision.plan) + (f", were the sessions of {uneven} spread evenly" if uneven else "")
         yield from (step_words(step) for step in decision.plan.steps)
 
 

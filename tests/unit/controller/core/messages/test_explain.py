@@ -16,7 +16,15 @@ from planning import Planner
 from controller.core.messages.explain import causes_of, explain_pipeline, reason_sentence
 from controller.core.messages.sentences import HOLDS, change_words, demand_change, latency_of_sla, spend_of_budget
 from controller.core.state.carry_over import DemandSample, FeedbackStep, PipelineMemory
-from controller.core.state.decision import ChangeReason, Decision, Hold, HoldReason
+from controller.core.state.decision import (
+    ChangeReason,
+    CrowdedReplica,
+    Decision,
+    Hold,
+    HoldReason,
+    PipelineDecision,
+    Skew,
+)
 from controller.core.state.spec import Mode
 from optimizer.model import StageName
 from optimizer.plan import Advice, Limit, LimitKind, PlacementStep, ReplayCheck, Step
@@ -47,6 +55,18 @@ def test_the_causes_of_a_line_are_its_changes_also_while_the_sla_is_missed(
     assert causes_of(sentence) == list(change_words(decision))
     unchanged = reason_sentence(replace(decision, changes=()))
     assert causes_of(unchanged) == [unchanged]
+
+
+def test_a_plan_is_of_even_sessions_where_they_are_not(planner: Planner) -> None:
+    decision = decision_of(growing(planner)).pipelines[0]
+    crowded = CrowdedReplica(pod="vad-0", pool=VAD[1], sessions=61.0, give_up=27)
+    skew = Skew(stage=VAD[0], sessions=100.0, replicas=3, utilization=1.2, crowded=(crowded,))
+
+    def planned(own: PipelineDecision) -> str:
+        return next(line for line in explain_pipeline(own, NOW_S) if line.strip().startswith("planned: "))
+
+    even, uneven = planned(decision), planned(replace(decision, skews=(skew,)))
+    assert uneven == f"{even}, were the sessions of vad spread evenly"
 
 
 def test_one_line_without_a_change_says_why_there_is_none(planner: Planner) -> None:
