@@ -187,33 +187,45 @@ tokens) were measured on one H100 with fp16; the others have the shapes of a roo
 runs until its longest output is done, and of lines."""
 
 
-def window(law: ServiceLaw, limit: int, rate_rps: float, rng: random.Random) -> tuple[float, float]:
-    """Return mean size and mean time (s) of a window of batches: whatever waits is taken, at most `limit`."""
+def window(
+    law: ServiceLaw, limit: int, rate_rps: float, rng: random.Random, after_idleness: float = 1.0
+) -> tuple[float, float]:
+    """Return mean size and mean time (s) of a window of batches: whatever waits is taken, at most `limit`.
+
+    The first batch after an idle time takes `after_idleness` times as long as others of its size.
+    """
     served, batches, busy_s = 0, 0, 0.0
     now_s, next_s, waiting = 0.0, rng.expovariate(rate_rps), 0
     times_s = law.times_s(limit)
     while batches < 30:
+        slower = 1.0
         if waiting == 0:
+            slower = after_idleness
             now_s, waiting = next_s, 1
             next_s += rng.expovariate(rate_rps)
         taken = min(limit, waiting)
         waiting -= taken
-        now_s, busy_s = now_s + times_s[taken], busy_s + times_s[taken]
+        now_s, busy_s = now_s + slower * times_s[taken], busy_s + slower * times_s[taken]
         served, batches = served + taken, batches + 1
         while next_s <= now_s:
             waiting, next_s = min(waiting + 1, 10 * limit), next_s + rng.expovariate(rate_rps)
     return served / batches, busy_s / batches
 
 
-@pytest.mark.parametrize("peak", [0.4, 0.95])
+@pytest.mark.parametrize(("peak", "after_idleness"), [(0.4, 1.0), (0.95, 1.0), (0.4, 1.19), (0.95, 1.19)])
 @pytest.mark.parametrize("stage", STAGES)
-def test_at_every_moment_of_a_day_the_truth_is_within_the_error_that_is_stated(stage: str, peak: float) -> None:
-    """The load rises to `peak` of the capacity and falls again; windows overlap as those of metrics do."""
+def test_at_every_moment_of_a_day_the_truth_is_within_the_error_that_is_stated(
+    stage: str, peak: float, after_idleness: float
+) -> None:
+    """The load rises to `peak` of the capacity and falls again; windows overlap as those of metrics do.
+
+    On an H100 a batch of one after an idle time took 1.19 times as long as in a closed loop.
+    """
     (law, limit), rng, times = STAGES[stage], random.Random(7), None
     truth_s, moments, outside = law.mean_s(limit), 400, 0
     for moment in range(moments):
         load = peak * (0.15 + 0.85 * math.sin(math.pi * moment / moments) ** 2)
-        batch, time_s = window(law, limit, load * law.rate_rps(limit), rng)
+        batch, time_s = window(law, limit, load * law.rate_rps(limit), rng, after_idleness)
         times = with_measurement(times, batch, time_s * (1 + rng.gauss(0, 0.02)), weight=0.25, age_s=90.0)
         found = fitted_law(times, limit, cv=0.3)
         planned_s = found.law.mean_s(limit)
