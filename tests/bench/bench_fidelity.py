@@ -171,7 +171,7 @@ def main() -> int:
         options.json.write_text(json.dumps({"comparisons": [asdict(one) for one in found], "errors": report}, indent=1))
     if options.write and not options.only:
         stated = {
-            "command": shlex.join(["make", "fidelity"]),
+            "command": shlex.join(["make", "fidelity", f"ARGS=--seeds {options.seeds}"]),
             "scenarios": list(SCENARIOS),
             "seeds": options.seeds,
             "errors": [{name: row[name] for name in ("quantity", "mean", "nine_of_ten")} for row in report],
