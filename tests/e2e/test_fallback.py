@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import pytest
 from lab_runs import SLUICE, LabRun, Seen, eventually, lab_run, processes_about
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.punctual]
 
 FAILING, FALLBACK = "encoder-inferentia", "encoder-gpu"
 DEADLINE_S, STARTUP_S, INTERVAL_S = 4.0, 1.0, 1.0
@@ -56,7 +56,7 @@ class Fallback:
             "--interval",
             f"{INTERVAL_S:g}",
             folder=folder,
-            must_be_punctual=False,
+            must_be_punctual=True,
             also=self.witness.look,
         )
 
