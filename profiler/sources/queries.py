@@ -450,7 +450,7 @@ def _combined(formula: Formula, placement: PlacementPods, *found: PodSeries | Ab
             above = once(value, copies, formula.value, expected)
             below = once(divisors[0], copies, formula.over or "", expected)
             return combine_ratio(pods, above, below, positive=formula.positive)
-        case Combine.QUANTILE | Combine.VARIATION:
+        case how if how.of_histogram:
             reading = of_histogram(formula, placement.summed_buckets(pods, value))
             if isinstance(reading, Absence) and reading.reason is AbsenceReason.MISSING and pods.fresh:
                 return replace(reading, detail=f"{reading.detail}: {queries.missing_histogram(formula.value)}")

@@ -101,7 +101,7 @@ def placement_readings(
 
     def reading(formula: Formula, expression: Expression) -> Reading:
         match formula.combine:
-            case Combine.QUANTILE | Combine.VARIATION:
+            case how if how.of_histogram:
                 return of_histogram(formula, summed(expression))
             case Combine.RATIO:
                 assert expression.over is not None

@@ -44,9 +44,8 @@ def neighbours_of(snapshot: Snapshot) -> Mapping[PipelineKey, Neighbours]:
     found: dict[PipelineKey, dict[PlacementKey, tuple[Neighbour, ...]]] = {}
     for own, others in beside.items():
         instances = math.fsum(replicas[other] / declared[other].per_instance for other in others)
-        left = (
-            1 - 1 / declared[own].per_instance
-        ) / instances  # of an instance beside a replica, as a share of those of all
+        # What is left of an instance beside a replica, as a share of the instances of all.
+        left = (1 - 1 / declared[own].per_instance) / instances
         found.setdefault(own[0], {})[own[1]] = tuple(
             _neighbour(
                 states[other[0]],
