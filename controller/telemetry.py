@@ -34,7 +34,7 @@ from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
 
@@ -535,8 +535,8 @@ class _Gauges:
             self.set("pipeline_sla_missed", labels, latency_s > spec.sla.latency_s)
             self.set("pipeline_sla_missed_for_seconds", labels, 0.0 if decision.miss is None else decision.miss.for_s)
         self.set("pipeline_refused_demand", labels, decision.refused)
-        for pool in dict.fromkeys(starting.pool for starting in decision.starting):
-            on_pool = [starting for starting in decision.starting if starting.pool == pool]
+        for pool in dict.fromkeys(starting.placement for starting in decision.starting):
+            on_pool = [starting for starting in decision.starting if starting.placement == pool]
             self.set("pipeline_starting_replicas", [*labels, pool], sum(each.count for each in on_pool))
             times_s = [each.ready_in_s for each in on_pool if each.ready_in_s is not None]
             if len(times_s) == len(on_pool):
@@ -570,8 +570,8 @@ class _Gauges:
             if stage.latency_correction is not None:
                 self.set("stage_latency_factor", [*labels, stage.name], stage.latency_factor)
             for placement in stage.placements:
-                if placement.measured and (stage.name, placement.pool) in declared:
-                    factor_of = [*labels, stage.name, placement.pool]
+                if placement.measured and (stage.name, placement.name) in declared:
+                    factor_of = [*labels, stage.name, placement.name]
                     self.set("placement_service_factor", factor_of, placement.service_factor)
         for skew in decision.skews:
             self.set("stage_sessions_to_give_up", [*labels, skew.stage], sum(each.give_up for each in skew.crowded))
@@ -581,7 +581,7 @@ class _Gauges:
         faults: Tally[tuple[str, str, str]] = Tally()
         for replica in decision.faulty:
             throttled = replica.fault.throttled > 0
-            faults[replica.stage, replica.pool, replica.node] += math.ceil(replica.fault.errors) + throttled
+            faults[replica.stage, replica.placement, replica.node] += math.ceil(replica.fault.errors) + throttled
         for where, count in faults.items():
             self.set("placement_device_faults", [*labels, *where], count)
         for (stage_name, pool), failure in decision.memory.failures.items():
@@ -678,20 +678,20 @@ def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:
     """Return the replicas on each pool by state; a workload counts for its owner only."""
     found: Tally[tuple[PoolName, str]] = Tally()
     for state in snapshot.pipelines:
-        for (_, pool), target in state.found():
+        for (_, placement), target in state.found():
             if target.owner is None:
                 counts = (target.ready, *map(len, (target.starting, target.pending, target.stranded)))
                 for kind, count in zip(_REPLICA_STATES, (*counts, target.terminating), strict=True):
                     if count:  # few states have any, and a fleet may have thousands of workloads
-                        found[pool, kind] += count
+                        found[pool_of(placement), kind] += count
     return found
 
 
 def _failing_by_pool(decision: Decision) -> Tally[tuple[PoolName, FailureCause]]:
     """Return how many placements on each pool plans avoid, by cause."""
     return Tally(
-        (pool, failure.cause)
+        (pool_of(placement), failure.cause)
         for pipeline in decision.pipelines
-        for (_, pool), failure in pipeline.memory.failures.items()
+        for (_, placement), failure in pipeline.memory.failures.items()
         if unavailable(failure.outage, decision.now_s)
     )

@@ -491,7 +491,7 @@ def _served_of(problem: Problem, served: Mapping[PipelineKey, float]) -> tuple[f
 def _instances(problem: Problem, plans: tuple[PipelinePlan, ...], pool: PoolName) -> int:
     replicas = {(plan.key, *key): count for plan in plans for key, count in plan.replicas().items()}
     return whole_instances(
-        (placement.per_instance, replicas[pipeline.key, stage.name, pool])
+        (placement.per_instance, replicas[pipeline.key, stage.name, placement.name])
         for pipeline, stage, placement in problem.placements()
         if placement.pool == pool and not stage.borrowed
     )
@@ -595,7 +595,7 @@ def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> S
         mean_s=mean_s,
         latency_error=error,
         placements=tuple(
-            PlacementPlan(pool=placement.pool, replicas=count, batch=batch)
+            PlacementPlan(name=placement.name, replicas=count, batch=batch)
             for placement, count, batch in zip(stage.placements, replicas, batches, strict=True)
         ),
     )
@@ -613,7 +613,7 @@ def _step(subproblem: Subproblem, before: Choice, after: Choice) -> Step:
     index = next(k for k, (old, new) in enumerate(zip(before, after, strict=True)) if old != new)
     table, old, new = subproblem.tables[index], before[index], after[index]
     changes = [
-        PlacementStep(pool=placement.pool, before=count_before, after=count, batch=batch)
+        PlacementStep(name=placement.name, before=count_before, after=count, batch=batch)
         for (placement, count_before, batch_before), (_, count, batch) in zip(
             table.placed(old), table.placed(new), strict=True
         )

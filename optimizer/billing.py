@@ -19,10 +19,10 @@ from optimizer.model import (
     Basis,
     Pipeline,
     PipelineKey,
+    PlacementKey,
     Pool,
     PoolName,
     Problem,
-    StageName,
     share_instances,
     whole_instances,
 )
@@ -97,7 +97,7 @@ def costs_per_hour(charges: Iterable[Charge], pools: Mapping[PoolName, Pool]) ->
     return costs
 
 
-def plan_charges(pipeline: Pipeline, replicas: Mapping[tuple[StageName, PoolName], int]) -> Iterable[Charge]:
+def plan_charges(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Iterable[Charge]:
     """Yield the charges of `pipeline` with `replicas` of its placements, by stage and pool."""
     for stage in pipeline.stages:
         for placement in stage.placements:
@@ -106,7 +106,7 @@ def plan_charges(pipeline: Pipeline, replicas: Mapping[tuple[StageName, PoolName
                 basis=pipeline.basis,
                 pool=placement.pool,
                 per_instance=placement.per_instance,
-                replicas=replicas.get((stage.name, placement.pool), 0),
+                replicas=replicas.get((stage.name, placement.name), 0),
                 cost_share=stage.cost_share,
                 borrowed=stage.borrowed,
             )

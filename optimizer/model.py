@@ -20,8 +20,36 @@ from optimizer.runtime.effort import Account, Effort
 
 StageName = NewType("StageName", str)
 PoolName = NewType("PoolName", str)
+NameWithVariant = NewType("NameWithVariant", str)
+PlacementName = PoolName | NameWithVariant
+"""The name of a placement within its stage: its pool, and `pool:variant` where it runs a variant of the model."""
+PlacementKey = tuple[StageName, PlacementName]
+"""The key of a placement within its pipeline."""
 PipelineKey = NewType("PipelineKey", str)
 """`namespace/name` of a pipeline."""
+PlacementId = tuple[PipelineKey, StageName, PlacementName]
+"""The key of a placement in the fleet."""
+
+
+def placement_name(pool: str, variant: str | None = None) -> PlacementName:
+    """Return the name of the placement on `pool` that runs `variant` of the model; None: the only one there."""
+    return PoolName(pool) if variant is None else NameWithVariant(f"{pool}:{variant}")
+
+
+def named_placement(text: str) -> PlacementName:
+    """Return the name that `text`, `pool` or `pool:variant`, is."""
+    pool, _, variant = text.partition(":")
+    return placement_name(pool, variant or None)
+
+
+def pool_of(placement: PlacementName) -> PoolName:
+    """Return the pool of the placement with this name."""
+    return PoolName(placement.partition(":")[0])
+
+
+def variant_of(placement: PlacementName) -> str | None:
+    """Return the variant of the placement with this name, None where it has none."""
+    return placement.partition(":")[2] or None
 
 
 LATENCY_FACTORS = (0.5, 2.0)
@@ -185,13 +213,13 @@ def _times_s(law: ServiceLaw, limit: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One pool on which a stage can run, with the stage's service law and replica bounds on that pool.
+    """One way to run a stage: on one pool, with one variant of its model, and its service law and replica bounds there.
 
-    `service` is the current estimate: the prior, corrected by measurements. `per_instance` replicas share one instance
-    of the pool. `batching` says how items join those in service. `concurrency` is the number of batches that a replica
-    serves at once, or of its engines with continuous batching. `batch_sizes` are the batch limits to choose from (only
-    one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill, which continuous batching
-    never does.
+    `variant` names the variant, such as int8 (None: the model has no other on this pool). `service` is the current
+    estimate: the prior, corrected by measurements. `per_instance` replicas share one instance of the pool. `batching`
+    says how items join those in service. `concurrency` is the number of batches that a replica serves at once, or of
+    its engines with continuous batching. `batch_sizes` are the batch limits to choose from (only one where the server's
+    limit is fixed); a batch waits at most `batch_wait_s` to fill, which continuous batching never does.
     `session_slots` is the number of sessions that the memory of one replica holds (None: no limit). `wer` is the word
     error rate of the model variant, as a share (None: not declared). `saturation_rps` is the highest rate observed at
     an overloaded replica; it limits the capacity that follows from `service` (None: not observed). `current` is the
@@ -211,6 +239,7 @@ class Placement:
     wer: float | None = None
     saturation_rps: float | None = None
     current: int = 0
+    variant: str | None = None
 
     def __post_init__(self) -> None:
         require(self.min_replicas >= 0, "min_replicas", self.min_replicas, "must be ≥ 0")
@@ -250,6 +279,11 @@ class Placement:
         )
         _require_at_least_0("wer", self.wer)
         require(self.current >= 0, "current", self.current, "must be ≥ 0")
+
+    @property
+    def name(self) -> PlacementName:
+        """Return the name of the placement within its stage."""
+        return placement_name(self.pool, self.variant)
 
     @property
     def continuous(self) -> bool:
@@ -335,8 +369,10 @@ class Stage:
             f"must be in {list(LATENCY_FACTORS)}",
         )
         require(bool(self.placements), f"stage {self.name}.placements", self.placements, "must not be empty")
-        pools = [placement.pool for placement in self.placements]
-        require(len(set(pools)) == len(pools), f"stage {self.name}.placements", pools, "one placement per pool")
+        names = [placement.name for placement in self.placements]
+        require(
+            len(set(names)) == len(names), f"stage {self.name}.placements", names, "one placement per pool and variant"
+        )
         kinds = sorted({placement.batching.value for placement in self.placements})
         require(len(kinds) == 1, f"stage {self.name}.placements", kinds, "all placements must batch in the same way")
         require(
@@ -455,9 +491,9 @@ class Pipeline:
         same = all(one is other for one, other in zip(stages, self.stages, strict=True))
         return self if same else replace(self, stages=stages)
 
-    def least(self) -> Mapping[tuple[StageName, PoolName], int]:
+    def least(self) -> Mapping[PlacementKey, int]:
         """Return the least replicas of every placement."""
-        return {(stage.name, own.pool): own.min_replicas for stage in self.stages for own in stage.placements}
+        return {(stage.name, own.name): own.min_replicas for stage in self.stages for own in stage.placements}
 
     def scaled(self, share: float) -> "Pipeline":
         """Return this pipeline with `share` (0–1) of its demand, and of the other pipelines' load on shared stages.

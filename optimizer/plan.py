@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementId, PlacementKey, PlacementName, PoolName, StageName, pool_of
 
 USED = 0.95
 """A plan whose replayed latency is at least this share of the SLA uses the SLA: no later target is tried for it."""
@@ -43,11 +43,16 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """The replicas of a placement on `pool`; each serves batches of up to `batch` items."""
+    """The replicas of the placement `name`; each serves batches of up to `batch` items."""
 
-    pool: PoolName
+    name: PlacementName
     replicas: int
     batch: int
+
+    @property
+    def pool(self) -> PoolName:
+        """Return the pool of the placement."""
+        return pool_of(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +76,9 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementStep:
-    """A change of one placement: replicas before and after the change, and the batch limit after it."""
+    """A change of the placement `name`: replicas before and after the change, and the batch limit after it."""
 
-    pool: PoolName
+    name: PlacementName
     before: int
     after: int
     batch: int
@@ -181,10 +186,10 @@ class PipelinePlan:
         """Return whether no load at all can be served within the SLA."""
         return self.served_fraction <= 0 and self.limited_by is not None and self.limited_by.kind is LimitKind.SLA
 
-    def replicas(self) -> Mapping[tuple[StageName, PoolName], int]:
-        """Return the planned number of replicas of every placement, by stage and pool."""
+    def replicas(self) -> Mapping[PlacementKey, int]:
+        """Return the planned number of replicas of every placement, by its key."""
         return {
-            (stage.name, placement.pool): placement.replicas for stage in self.stages for placement in stage.placements
+            (stage.name, placement.name): placement.replicas for stage in self.stages for placement in stage.placements
         }
 
 
@@ -208,7 +213,7 @@ class Packing:
     `cost_per_hour` is the sum of the replicas' shares of instances; it is usually higher than the plan's.
     """
 
-    replicas: Mapping[tuple[PipelineKey, StageName, PoolName], int]
+    replicas: Mapping[PlacementId, int]
     cost_per_hour: float
     billed_per_hour: float
 

@@ -13,7 +13,16 @@ from functools import lru_cache
 from optimizer.fleet.fleet import Fleet, Target
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.latency.stage import UNKNOWN_ERROR
-from optimizer.model import Composition, Demand, Pipeline, PipelineKey, PoolName, Stage, StageName
+from optimizer.model import (
+    Composition,
+    Demand,
+    Pipeline,
+    PipelineKey,
+    PlacementKey,
+    PlacementName,
+    Stage,
+    StageName,
+)
 from optimizer.overload.overload import Share
 from optimizer.plan import USED, Limit, LimitKind
 from optimizer.replay.replay import Replayed, replay
@@ -48,7 +57,7 @@ _STEP = 0.01
 _EPSILON_S = 1e-9
 _CUTS = 5
 _DIGITS = 3
-_Placed = tuple[StageName, PoolName, int, int]
+_Placed = tuple[StageName, PlacementName, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +121,7 @@ def replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed |
     assert answer is not None
     fleet.charge(pipeline, REPLAY)
     placed = tuple(
-        (table.stage.name, placement.pool, replicas, batch)
+        (table.stage.name, placement.name, replicas, batch)
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
         for placement, replicas, batch in table.placed(row)
     )
@@ -121,8 +130,8 @@ def replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed |
 
 def keeps_sla(
     pipeline: Pipeline,
-    replicas: Mapping[tuple[StageName, PoolName], int],
-    batches: Mapping[tuple[StageName, PoolName], int],
+    replicas: Mapping[PlacementKey, int],
+    batches: Mapping[PlacementKey, int],
     composition: Composition,
     *,
     limit_s: float,
@@ -142,9 +151,9 @@ def keeps_sla(
     placed = tuple(
         (
             stage.name,
-            p.pool,
-            replicas.get((stage.name, p.pool), 0),
-            batches.get((stage.name, p.pool), p.batch_sizes[-1]),
+            p.name,
+            replicas.get((stage.name, p.name), 0),
+            batches.get((stage.name, p.name), p.batch_sizes[-1]),
         )
         for stage in pipeline.stages
         for p in stage.placements
@@ -157,7 +166,7 @@ def _replayed_demand(served: Pipeline, placed: tuple[_Placed, ...]) -> Replayed 
     """Return the replay of the whole demand of `served`, or of a little more that keeps the SLA."""
     if served.demand.entry_rate_rps <= 0:  # the share rounds to no load
         return None
-    running = {(stage, pool) for stage, pool, replicas, _ in placed if replicas}
+    running = {(stage, name) for stage, name, replicas, _ in placed if replicas}
     sla_s = served.sla.latency_s
     # Name, money and placements without replicas do not change the queues: without them more plans share a replay.
     served = replace(
@@ -176,7 +185,7 @@ def _replayed_demand(served: Pipeline, placed: tuple[_Placed, ...]) -> Replayed 
     return replayed
 
 
-def _queues_only(stage: Stage, running: Collection[tuple[StageName, PoolName]]) -> Stage:
+def _queues_only(stage: Stage, running: Collection[PlacementKey]) -> Stage:
     """Return the stage reduced to what its queues depend on: its placements in `running`; unchanged if there are none.
 
     Plans that differ in nothing else then share one cached replay.
@@ -184,7 +193,7 @@ def _queues_only(stage: Stage, running: Collection[tuple[StageName, PoolName]]) 
     placements = tuple(
         replace(placement, min_replicas=0, max_replicas=1, per_instance=1, session_slots=None, wer=None, current=0)
         for placement in stage.placements
-        if (stage.name, placement.pool) in running
+        if (stage.name, placement.name) in running
     )
     if not placements:
         return stage
@@ -291,7 +300,7 @@ def _replayed(pipeline: Pipeline, placed: tuple[_Placed, ...]) -> Replayed | Non
     """Return the replay of a plan; cached, so that the replay of an unchanged plan is not repeated."""
     return replay(
         pipeline,
-        {(stage, pool): replicas for stage, pool, replicas, _ in placed},
-        {(stage, pool): batch for stage, pool, _, batch in placed},
+        {(stage, name): replicas for stage, name, replicas, _ in placed},
+        {(stage, name): batch for stage, name, _, batch in placed},
         decides_s=pipeline.sla.latency_s,
     )

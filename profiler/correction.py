@@ -18,7 +18,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from optimizer.latency.stage import Prediction, StageLoad, capacity_rps, predict
-from optimizer.model import LATENCY_FACTORS, Batching, Placement, PoolName, Routing, StageName
+from optimizer.model import (
+    LATENCY_FACTORS,
+    Batching,
+    Placement,
+    PlacementKey,
+    PlacementName,
+    Routing,
+    StageName,
+)
 from profiler.estimate import FACTOR_BOUNDS, MOST_CHANGE, composed_latency_s
 from profiler.receive import limit_rps
 from profiler.samples import Absence, Quantity, sane
@@ -28,7 +36,6 @@ from profiler.stages import (
     PipelineInput,
     PipelineProfile,
     PlacementInput,
-    PlacementKey,
     PlacementProfile,
     StageInput,
     StageProfile,
@@ -207,12 +214,12 @@ def _corrected(
             placement=replace(placement.prior, service=service, saturation_rps=None),
         )
         law_rps = capacity_rps(part.placement, part.placement.batch_sizes[-1])
-        throughput = learned.throughput_corrections.get((stage.name, profile.pool))
+        throughput = learned.throughput_corrections.get((stage.name, profile.name))
         if cycle.demand_known and running.settled:
             throughput = _throughput(part, throughput, law_rps, running.window_s, cycle)
         limits = (
             believed(throughput, cycle.now_s) * law_rps,
-            _received_rps(learned, (stage.name, profile.pool), cycle),
+            _received_rps(learned, (stage.name, profile.name), cycle),
         )
         most_rps = min(limit for limit in limits if limit is not None)
         corrected = replace(
@@ -226,9 +233,9 @@ def _corrected(
     profiles = tuple(
         _with_cv(
             part,
-            learned.cvs.get((stage.name, part.profile.pool)),
+            learned.cvs.get((stage.name, part.profile.name)),
             _measured_cv(part, running.window_s),
-            None if modelled is None else modelled.cvs.get(part.profile.pool),
+            None if modelled is None else modelled.cvs.get(part.profile.name),
             cycle,
         )
         for part in parts
@@ -297,7 +304,7 @@ class _Tail:
 
     ratio: float
     percentile_s: float
-    cvs: Mapping[PoolName, float]
+    cvs: Mapping[PlacementName, float]
 
 
 def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail | None:
@@ -309,7 +316,7 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
     rates = [part.reading(Quantity.ARRIVAL_RATE) for part in serving]
     offered_rps = math.fsum(rate for rate in rates if rate is not None)
     tails: list[tuple[float, float, float]] = []  # items per second, measured over modelled, modelled
-    cvs: dict[PoolName, float] = {}
+    cvs: dict[PlacementName, float] = {}
     for part, rate_rps in zip(serving, rates, strict=True):
         completions_rps = part.reading(Quantity.COMPLETION_RATE)
         p95_s = part.reading(Quantity.LATENCY_P95)
@@ -329,7 +336,7 @@ def _tail(parts: Sequence[_Part], stage: StageInput, load: StageLoad) -> _Tail |
             return None
         ratio = _ratio(part, p95_s, predicted)
         if not part.running.cv_declared and _measured_cv(part, stage.window_s) is None:
-            ratio, cvs[part.profile.pool] = _fitted_cv(part, p95_s, ratio, cv, predict_with)
+            ratio, cvs[part.profile.name] = _fitted_cv(part, p95_s, ratio, cv, predict_with)
         tails.append((completions_rps, ratio, predicted.percentile_s))
     total_rps = math.fsum(items_rps for items_rps, _, _ in tails)
     if total_rps * stage.window_s < MIN_TAIL_ITEMS:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from optimizer.model import MOST_PASSED, Batching, PoolName, ServiceLaw, StageName
+from optimizer.model import MOST_PASSED, Batching, PlacementKey, PlacementName, ServiceLaw, StageName
 from profiler.batch_times import with_measurement
 from profiler.law import fitted_law, with_prefill
 from profiler.neighbours import NOTHING, alone, crowding
@@ -22,7 +22,6 @@ from profiler.stages import (
     PipelineInput,
     PipelineProfile,
     PlacementInput,
-    PlacementKey,
     PlacementProfile,
     StageInput,
     StageProfile,
@@ -172,7 +171,7 @@ def _stage_profile(
         ratio = max(before, min(ratio, 1.0))
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
-    keys = [(stage.name, placement.pool) for placement in stage.placements]
+    keys = [(stage.name, placement.name) for placement in stage.placements]
     factors = [learned.service_factors.get(key) for key in keys]
     shared = _shared_factor(factors)
     return StageProfile(
@@ -183,7 +182,7 @@ def _stage_profile(
         pressure=pressure(own, pipeline.sla.latency_s),
         devices=_device_readings(stage),
         crowdings={
-            placement.pool: crowding(learned.interference.get(key, NOTHING), placement.neighbours)
+            placement.name: crowding(learned.interference.get(key, NOTHING), placement.neighbours)
             for placement, key in zip(stage.placements, keys, strict=True)
             if placement.neighbours
         },
@@ -228,7 +227,7 @@ def _placement_profile(
     factor = shared if factor is None else factor
     law = placement.prior.service
     return PlacementProfile(
-        pool=placement.pool,
+        name=placement.name,
         readings=placement.samples.readings,
         prior=law,
         service=law.scaled(factor),
@@ -255,7 +254,7 @@ def _learned_profile(
         times = with_measurement(times, *measured, weight=weight, age_s=interval_s)
     if times is None:
         return PlacementProfile(
-            pool=placement.pool,
+            name=placement.name,
             readings=placement.samples.readings,
             prior=prior,
             service=prior,
@@ -268,7 +267,7 @@ def _learned_profile(
     law = fitted.law.scaled(crowded)
     prefill_s = _prefill_s(placement, learned.prefills_s.get(key))
     return PlacementProfile(
-        pool=placement.pool,
+        name=placement.name,
         readings=placement.samples.readings,
         prior=prior,
         service=with_prefill(law, prefill_s),
@@ -509,7 +508,7 @@ def _device_readings(stage: StageInput) -> dict[DeviceQuantity, Reading]:
             for placement in stage.placements
             if placement.replicas > 0 and quantity in placement.samples.devices
         ]
-        absent = [_of_pool(placement.pool, reading) for placement, reading in own if isinstance(reading, Absence)]
+        absent = [_of_placement(placement.name, reading) for placement, reading in own if isinstance(reading, Absence)]
         if absent:
             found[quantity] = absent[0]
         elif own:
@@ -521,9 +520,9 @@ _NONE_READY = Absence(reason=AbsenceReason.MISSING, detail="no replica is ready"
 
 
 @lru_cache(maxsize=1024)
-def _of_pool(pool: PoolName, absence: Absence) -> Absence:
-    """Return `absence` with `pool` in its detail. Cached, because a large fleet has tens of thousands of equal ones."""
-    return Absence(reason=absence.reason, detail=f"pool {pool}: {absence.detail}".rstrip(": "))
+def _of_placement(placement: PlacementName, absence: Absence) -> Absence:
+    """Return `absence` with `placement` in its detail. Cached: a large fleet has tens of thousands of equal ones."""
+    return Absence(reason=absence.reason, detail=f"pool {placement}: {absence.detail}".rstrip(": "))
 
 
 def _stage_reading(quantity: Quantity, serving: Sequence[PlacementInput]) -> Reading:
@@ -538,7 +537,7 @@ def _stage_reading(quantity: Quantity, serving: Sequence[PlacementInput]) -> Rea
         elif reading.reason is AbsenceReason.NO_TRAFFIC:
             idle = reading
         else:
-            return _of_pool(placement.pool, reading)
+            return _of_placement(placement.name, reading)
     if not parts:
         assert idle is not None
         return idle

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from optimizer.model import PlacementKey
 from profiler.correction import with_corrections
 from profiler.estimate import estimate_pipeline, measured_batch
 from profiler.neighbours import NOTHING, Interference, with_exposure
 from profiler.receive import learned_receive_limits
 from profiler.samples import Absence, Quantity
 from profiler.slots import learned_slots
-from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementKey
+from profiler.stages import Learned, PipelineInput, PipelineProfile
 
 MOST_ENGINES = 64
 """No replica has more engines; bounds what an absurd reading can teach."""
@@ -27,7 +28,7 @@ def profile_pipeline(
     estimated = estimate_pipeline(pipeline, learned, interval_s=interval_s)
     profile = with_corrections(estimated, pipeline, learned, now_s=now_s, interval_s=interval_s)
     startups_s = {
-        (stage.name, placement.pool): placement.startup_s
+        (stage.name, placement.name): placement.startup_s
         for stage in pipeline.stages
         for placement in stage.placements
         if placement.startup_s is not None
@@ -50,7 +51,7 @@ def _engines(pipeline: PipelineInput) -> Iterator[tuple[PlacementKey, int]]:
         for placement in stage.placements:
             engines = placement.samples.of(Quantity.ENGINES)
             if not isinstance(engines, Absence) and engines >= 1:
-                yield (stage.name, placement.pool), int(min(MOST_ENGINES, engines) + _ROUNDING)
+                yield (stage.name, placement.name), int(min(MOST_ENGINES, engines) + _ROUNDING)
 
 
 def _interference(
@@ -62,7 +63,7 @@ def _interference(
     """
     for stage, own in zip(pipeline.stages, profile.stages, strict=True):
         for placement, measured in zip(stage.placements, own.placements, strict=True):
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             known = learned.interference.get(key, NOTHING)
             if not (placement.neighbours or known.neighbours):
                 continue
@@ -78,7 +79,7 @@ def _interference(
 
 def _learned(profile: PipelineProfile) -> Learned:
     placements = [
-        ((stage.name, placement.pool), placement) for stage in profile.stages for placement in stage.placements
+        ((stage.name, placement.name), placement) for stage in profile.stages for placement in stage.placements
     ]
     return Learned(
         pass_ratios={stage.name: stage.pass_ratio for stage in profile.stages},

@@ -9,8 +9,9 @@ limit begins to rise, because buffers and nodes change, and plans that keep to i
 import math
 from collections.abc import Mapping
 
+from optimizer.model import PlacementKey
 from profiler.samples import Absence, DeviceQuantity, Quantity
-from profiler.stages import Learned, PipelineInput, PlacementInput, PlacementKey, ReceiveLimit, StageInput
+from profiler.stages import Learned, PipelineInput, PlacementInput, ReceiveLimit, StageInput
 
 LOSING = 0.99
 """Receive pressure from which on packets are lost."""
@@ -32,7 +33,7 @@ def learned_receive_limits(
     found: dict[PlacementKey, ReceiveLimit] = {}
     for stage in pipeline.stages:
         for placement in stage.placements:
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             limit = _after(placement, stage, learned.receive_limits.get(key), now_s)
             if limit is not None:
                 found[key] = limit

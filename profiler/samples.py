@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementName, StageName
 
 
 class AbsenceReason(Enum):
@@ -238,7 +238,7 @@ class PlacementTarget:
 
     pipeline: PipelineKey
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     namespace: str
     pods: frozenset[str]
     preset: str

@@ -6,8 +6,9 @@ was seen to hold per replica. Refusals while all offered streams are held have a
 
 import math
 
+from optimizer.model import PlacementKey
 from profiler.samples import Absence, Quantity, Reading
-from profiler.stages import Learned, PipelineInput, PlacementInput, PlacementKey, StageInput
+from profiler.stages import Learned, PipelineInput, PlacementInput, StageInput
 
 MOST_SLOTS = 1_000_000_000
 """No replica holds more sessions; bounds what an absurd reading can teach."""
@@ -30,7 +31,7 @@ def learned_slots(pipeline: PipelineInput, learned: Learned) -> tuple[dict[Place
         for placement in stage.placements:
             if placement.memory_declared:
                 continue
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             before = learned.session_slots.get(key), learned.sessions_held.get(key)
             known, held = _after(placement, *before, short=short, heard=wants is not False)
             if known is not None:

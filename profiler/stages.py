@@ -6,12 +6,19 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
-from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import (
+    Demand,
+    Placement,
+    PlacementKey,
+    PlacementName,
+    Routing,
+    ServiceLaw,
+    Sla,
+    StageName,
+)
 from profiler.batch_times import BatchTimes
 from profiler.neighbours import UNCROWDED, Crowding, Interference, Neighbour
 from profiler.samples import NO_DEVICE, DeviceQuantity, PlacementSamples, Quantity, Reading
-
-PlacementKey = tuple[StageName, PoolName]
 
 GRAIN = 0.01
 """Relative resolution of measured values in planning. No measurement is more precise. Without rounding, noise alone
@@ -52,9 +59,9 @@ class PlacementInput:
     neighbours: tuple[Neighbour, ...] = ()
 
     @property
-    def pool(self) -> PoolName:
-        """Return the pool of the placement."""
-        return self.prior.pool
+    def name(self) -> PlacementName:
+        """Return the name of the placement within its stage."""
+        return self.prior.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +202,7 @@ class PlacementProfile:
     as busy as they are.
     """
 
-    pool: PoolName
+    name: PlacementName
     readings: Mapping[Quantity, Reading]
     prior: ServiceLaw
     service: ServiceLaw
@@ -221,8 +228,8 @@ class StageProfile:
     0–1. `latency_factor` is the measured over the modelled 95th percentile, as plans use it; `latency_correction` is
     the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
     the present load and replicas, None where it could not be compared with a measurement. `devices` has the readings of
-    the devices of its pods, over the placements whose pools have some. `crowdings` has what neighbours on the instances
-    of a pool add to service times, by pool; one that is missing has none.
+    the devices of its pods, over the placements whose pools have some. `crowdings` has what neighbours on its
+    instances add to the service times of a placement; one that is missing has none.
     """
 
     name: StageName
@@ -235,11 +242,11 @@ class StageProfile:
     latency_correction: Correction | None = None
     modelled_p95_s: float | None = None
     devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
-    crowdings: Mapping[PoolName, Crowding] = field(default_factory=dict)
+    crowdings: Mapping[PlacementName, Crowding] = field(default_factory=dict)
 
-    def crowding(self, pool: PoolName) -> Crowding:
-        """Return what neighbours add to service times on `pool`."""
-        return self.crowdings.get(pool, UNCROWDED)
+    def crowding(self, placement: PlacementName) -> Crowding:
+        """Return what neighbours add to the service times of `placement`."""
+        return self.crowdings.get(placement, UNCROWDED)
 
     def of_devices(self, quantity: DeviceQuantity) -> Reading:
         """Return the reading of `quantity`; it is `Unsupported` if no exporter has it for a pool of the stage."""

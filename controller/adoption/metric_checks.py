@@ -14,6 +14,7 @@ from controller.adoption.exports import Results, interval_s, scrapes_queries, se
 from controller.core.messages.details import demand_of_completions
 from controller.core.messages.phrases import count_of, duration, number, reading_words
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
+from optimizer.model import PlacementId
 from profiler.samples import (
     THROUGHPUT,
     TOO_NEW,
@@ -24,7 +25,7 @@ from profiler.samples import (
     Quantity,
     Reading,
 )
-from profiler.sources.base import PlacementId, ReadAnswer, is_wrong_query
+from profiler.sources.base import ReadAnswer, is_wrong_query
 from profiler.sources.metric_names import completion_counters, renamed_series
 from profiler.sources.presets import Combine, Preset
 from profiler.sources.promql import fill, namespace_matcher
@@ -108,7 +109,7 @@ def check_metrics(
         checks += _check_window(spec, stage, presets[stage.preset], metrics.results)
         checks += _check_stage_buckets(spec, stage, presets[stage.preset], metrics.results)
         for placement in stage.placements:
-            target = next((each for each in own.get(stage.name, ()) if each.pool == placement.pool), None)
+            target = next((each for each in own.get(stage.name, ()) if each.placement == placement.name), None)
             if target is not None:
                 samples = metrics.answer.placements.get(_id(target), PlacementSamples(readings={}))
                 checks += _check_placement(spec, stage, placement, target, samples, metrics.results, presets)
@@ -359,7 +360,7 @@ def _check_load(
 
 
 def _id(target: PlacementTarget) -> PlacementId:
-    return target.pipeline, target.stage, target.pool
+    return target.pipeline, target.stage, target.placement
 
 
 def _query_name(key: Hashable) -> str:

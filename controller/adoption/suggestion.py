@@ -91,7 +91,7 @@ def measured_targets(findings: Findings) -> tuple[PlacementTarget, ...]:
         PlacementTarget(
             pipeline=PipelineKey(f"{findings.namespace}/init"),
             stage=StageName(candidate.name),
-            pool=PoolName("init"),
+            placement=PoolName("init"),
             namespace=findings.namespace,
             pods=frozenset(name_of(pod) for pod in on_node(candidate.pods)),
             preset=candidate.preset.value,

@@ -13,6 +13,7 @@ import click
 from controller.commands.connections import NAMESPACE_HELP, duration_option, kubeconfig_option, pipeline_key
 from controller.commands.help_page import examples
 from controller.commands.watching import versions
+from optimizer.model import PlacementKey
 
 if TYPE_CHECKING:
     from controller.core.messages.history import History
@@ -248,7 +249,6 @@ def document(resource: dict[str, Any], explanation: list[str]) -> dict[str, Any]
     spec: what it has learned is relative to the spec that it has seen.
     """
     from controller.core.state.learned import LearnedPlacement, learned_placements, stages_document
-    from controller.core.state.spec import PlacementKey
     from controller.kube.durable import memory_from
     from controller.resources.parsing import InvalidResource, parse
     from controller.resources.pipeline import SpeechPipeline

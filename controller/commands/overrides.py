@@ -12,6 +12,7 @@ import click
 from controller.commands.connections import duration_option, kubeconfig_option, pipeline_arguments
 from controller.commands.help_page import examples
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Mode
+from optimizer.model import PlacementName, named_placement
 
 if TYPE_CHECKING:
     from controller.core.state.spec import PoolSpec
@@ -76,7 +77,9 @@ def resume(key: str, stage: str | None, pool: str | None, kubeconfig: Path | Non
 @click.command(epilog=examples("sluice pin speech/captions --stage asr --pool gpu --replicas 3 --for 1h"))
 @pipeline_arguments
 @click.option("--stage", metavar="STAGE", required=True, help="Stage of the pipeline.")
-@click.option("--pool", metavar="POOL", required=True, help="Pool of one of its placements.")
+@click.option(
+    "--pool", metavar="POOL", required=True, help="Pool of one of its placements; POOL:VARIANT for a variant."
+)
 @click.option(
     "--replicas", metavar="N", required=True, type=click.IntRange(min=0), help="Replicas that it keeps there."
 )
@@ -97,7 +100,7 @@ def pin(key: str, stage: str, pool: str, replicas: int, for_s: float | None, kub
         pins = with_pin(_annotations(resource).get(PIN_ANNOTATION), stage, pool, text)
         lines = [
             f"{key}: stage {stage} on {pool} is pinned to {_replicas(replicas)} {_ends(until)}",
-            *_cost(gateway, pipeline, stage, pool, replicas),
+            *_cost(gateway, pipeline, stage, named_placement(pool), replicas),
             *_hindrances(resource, pipeline, stage, pins, gateway.server_clock.now_s()),
             f"end it with: sluice resume {key} --stage {stage} --pool {pool}",
         ]
@@ -167,7 +170,9 @@ def _removed_pin(key: str, resource: Json, stage: str, pool: str) -> Change:
     return {PIN_ANNOTATION: after}, [f"{key}: stage {stage} on {pool} follows the plan from the next cycle on"]
 
 
-def _cost(gateway: "Gateway", pipeline: "SpeechPipeline", stage: str, pool: str, replicas: int) -> Iterator[str]:
+def _cost(
+    gateway: "Gateway", pipeline: "SpeechPipeline", stage: str, own: PlacementName, replicas: int
+) -> Iterator[str]:
     """Yield what the pinned replicas cost, as far as the price of the pool can be read."""
     from controller.core.messages.phrases import count_of, money
     from controller.core.state.spec import with_basis
@@ -175,27 +180,28 @@ def _cost(gateway: "Gateway", pipeline: "SpeechPipeline", stage: str, pool: str,
     from controller.resources.parsing import InvalidResource, parse
     from controller.resources.pool import ComputePool
     from controller.resources.translate import pipeline_spec, pool_spec
-    from optimizer.model import Basis, PoolName
+    from optimizer.model import Basis, pool_of
 
     def read(name: str) -> "PoolSpec":
         document = gateway.get(POOLS, None, name)
         return pool_spec(parse(ComputePool, {part: value for part, value in document.items() if part != "status"}))
 
     spec = pipeline_spec(pipeline)
+    pool = pool_of(own)
     try:
-        pools = {PoolName(pool): read(pool)}
+        pools = {pool: read(pool)}
     except NotFound:
         yield f"ComputePool {pool} does not exist: no replica is added there"
         return
     except (KubeError, InvalidResource) as error:
         yield f"its cost is not known: {error}"
         return
-    for _, other in spec.placement_keys():
+    for other in {one.pool for one in spec.placements().values()}:
         # Any elastic pool of the pipeline makes whole instances the basis.
         with suppress(KubeError, InvalidResource):
             pools |= {} if other in pools or spec.declared_basis is not None else {other: read(other)}
-    placement = next(one for key, one in spec.placements().items() if key == (stage, pool))
-    per_instance, price = placement.prior.per_instance, pools[PoolName(pool)].price_per_hour
+    placement = next(one for key, one in spec.placements().items() if key == (stage, own))
+    per_instance, price = placement.prior.per_instance, pools[pool].price_per_hour
     whole = with_basis(spec, pools).basis is Basis.INSTANCES
     instances = math.ceil(replicas / per_instance)
     cost = price * (instances if whole else replicas / per_instance)

@@ -27,8 +27,8 @@ from controller.core.messages.phrases import (
 from controller.core.state.cloud import PriceQuote
 from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
-from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
-from optimizer.model import Basis, Composition, PipelineKey, PoolName, StageName
+from controller.core.state.spec import DemandUnit, PipelineSpec
+from optimizer.model import Basis, Composition, PlacementId, PlacementKey
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 from optimizer.reports.sensitivity import StageSensitivity
 
@@ -184,7 +184,7 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
 def _step(step: Step) -> dict[str, Any]:
     return {
         "stage": step.stage,
-        "changes": [{"pool": c.pool, "replicas": [c.before, c.after], "batch": c.batch} for c in step.changes],
+        "changes": [{"pool": c.name, "replicas": [c.before, c.after], "batch": c.batch} for c in step.changes],
         "latency_saved_s": rounded(step.latency_saved_s),
         "cost_added_per_hour": rounded(step.cost_added_per_hour),
     }
@@ -366,7 +366,7 @@ def _money_words(plan: Plan, request: PlanRequest) -> Iterator[str]:
 
 
 def _packing_words(plan: Plan, packing: Packing) -> str:
-    now: dict[tuple[PipelineKey, StageName, PoolName], int] = {
+    now: dict[PlacementId, int] = {
         (answer.key, *place): count for answer in plan.pipelines for place, count in answer.replicas().items()
     }
     changes = (

@@ -18,10 +18,20 @@ from controller.core.codec import InvalidRecord
 from controller.core.state.cloud import AwsPrice, PriceQuote
 from controller.core.state.learned import LearnedPlacement, placeholders, read_learned
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec, with_basis
+from controller.core.state.spec import PipelineSpec, PoolSpec, with_basis
 from controller.resources.base import Breach
 from controller.resources.validation import Finding, Validation, finding_of
-from optimizer.model import Composition, GroupBudget, InvalidProblem, PipelineKey, PoolName, Problem, StageName
+from optimizer.model import (
+    Composition,
+    GroupBudget,
+    InvalidProblem,
+    PipelineKey,
+    PlacementKey,
+    PoolName,
+    Problem,
+    StageName,
+    placement_name,
+)
 
 DEFAULT_STEPS = 10
 MAX_STEPS = 1000
@@ -357,7 +367,9 @@ def _running(path: Path, specs: Mapping[PipelineKey, PipelineSpec]) -> dict[Pipe
         plan: Any = yaml.safe_load(path.read_text())  # JSON is YAML
         found = {
             PipelineKey(f"{pipeline['namespace']}/{pipeline['name']}"): {
-                (StageName(stage["name"]), PoolName(placement["pool"])): int(placement["replicas"])
+                (StageName(stage["name"]), placement_name(placement["pool"], placement.get("variant"))): int(
+                    placement["replicas"]
+                )
                 for stage in pipeline["stages"]
                 for placement in stage["placements"]
             }

@@ -189,7 +189,7 @@ def _report(
 ) -> _Report:
     from optimizer.allocate import allocate
 
-    used = {pool for spec in specs.values() for _, pool in spec.placement_keys()}
+    used = {own.pool for spec in specs.values() for own in spec.placements().values()}
     sources = list(dict.fromkeys(pool.quota for name, pool in sorted(pools.items()) if name in used and pool.quota))
     if not sources:
         raise click.UsageError("FILE...: no pool of these pipelines has spec.capacity.quota")

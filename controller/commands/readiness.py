@@ -12,12 +12,13 @@ import click
 from controller.commands.connections import Prometheus, account_option, cluster_options
 from controller.commands.findings import refused
 from controller.commands.help_page import examples
+from optimizer.model import PlacementKey
 
 if TYPE_CHECKING:
     from controller.adoption.check import Check
     from controller.commands.plan_request import PlanRequest
     from controller.core.state.learned import LearnedPlacement
-    from controller.core.state.spec import PipelineSpec, PlacementKey
+    from controller.core.state.spec import PipelineSpec
     from controller.readiness.sections import Live, Peak
     from optimizer.model import PipelineKey, Placement
 
@@ -226,7 +227,7 @@ def _peaks(request: "PlanRequest", sources: Mapping["PipelineKey", str]) -> dict
     found = {}
     for pipeline in problem.pipelines:
         plan = answer.of(pipeline.key)
-        batches = {(stage.name, one.pool): one.batch for stage in plan.stages for one in stage.placements}
+        batches = {(stage.name, one.name): one.batch for stage in plan.stages for one in stage.placements}
         used = {placement.pool for stage in pipeline.stages for placement in stage.placements}
         found[pipeline.key] = Peak(
             demand=request.demands[pipeline.key],

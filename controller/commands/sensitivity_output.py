@@ -5,7 +5,7 @@ from typing import Any
 
 from controller.core.messages.phrases import money, share_words
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PoolName
+from optimizer.model import PlacementName
 from optimizer.plan import PipelinePlan, Plan, StagePlan
 from optimizer.reports.sensitivity import StageSensitivity
 
@@ -21,7 +21,7 @@ def declared_line(answer: PipelinePlan, spec: PipelineSpec) -> str | None:
     A latency is at least proportional to the service times. The error bars of latencies are those of the model alone.
     """
     errors = {
-        stage.name: max((_declared_error(stage, spec, p.pool) for p in stage.placements if p.replicas), default=0.0)
+        stage.name: max((_declared_error(stage, spec, p.name) for p in stage.placements if p.replicas), default=0.0)
         for stage in answer.stages
     }
     known = {name: error for name, error in errors.items() if error}
@@ -79,8 +79,8 @@ def _plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _declared_error(stage: StagePlan, spec: PipelineSpec, pool: PoolName) -> float:
-    placement = spec.placements().get((stage.name, pool))
+def _declared_error(stage: StagePlan, spec: PipelineSpec, name: PlacementName) -> float:
+    placement = spec.placements().get((stage.name, name))
     if placement is None or not placement.declared.service or placement.confidence is None:
         return 0.0
     return DECLARED_ERROR[placement.confidence]

@@ -34,8 +34,8 @@ from controller.core.state.decision import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PlacementKey, Target
-from optimizer.model import GroupBudget, PoolName, StageName
+from controller.core.state.spec import Mode, Target
+from optimizer.model import GroupBudget, PlacementKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
 from profiler.samples import Absence, MetricsTier, Scrapes
 
@@ -144,7 +144,7 @@ def _chosen(assessment: Assessment, stage: StageName) -> Collection[str]:
 def _drains(assessment: Assessment, rollout: PipelineRollout) -> Iterator[Drain]:
     """Yield the drains of a pipeline; a replica that was to go and does not is held."""
     for drain in assessment.bounds.drains:
-        key = (drain.stage, drain.pool)
+        key = (drain.stage, drain.placement)
         stays = drain.pod in _chosen(assessment, drain.stage) and rollout.desired[key] >= assessment.current[key]
         yield replace(drain, step=DrainStep.HELD) if stays else drain
 
@@ -208,7 +208,7 @@ def _mismatches(assessment: Assessment) -> Iterator[Mismatch]:
         if match.outside or counted is not None or match.fits == 0 or resized_by:
             yield Mismatch(
                 stage=key[0],
-                pool=key[1],
+                placement=key[1],
                 outside=match.outside,
                 per_instance=placement.prior.per_instance if stated is None else stated,
                 fits=0 if match.fits == 0 else counted,
@@ -233,7 +233,7 @@ def _faulty_replicas(assessment: Assessment) -> Iterator[FaultyReplica]:
         serving = () if isinstance(target, TargetMissing) else target.serving
         nodes = {replica.name: replica.node for replica in serving}
         for pod, fault in faults.items():
-            yield FaultyReplica(stage=stage, pool=pool, pod=pod, node=nodes.get(pod, ""), fault=fault)
+            yield FaultyReplica(stage=stage, placement=pool, pod=pod, node=nodes.get(pod, ""), fault=fault)
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:
@@ -292,7 +292,7 @@ def _memory(
     batches = assessment.state.memory.batches
     if assessment.acting and goal.follows_plan:
         batches = {
-            (stage.name, placement.pool): placement.batch for stage in plan.stages for placement in stage.placements
+            (stage.name, placement.name): placement.batch for stage in plan.stages for placement in stage.placements
         }
     return PipelineMemory(
         demand=assessment.demand.stabilized,
@@ -334,8 +334,8 @@ def _owned(assessment: Assessment) -> frozenset[Target]:
 
 def _holds(assessment: Assessment, goal: Goal, waits: tuple[Hold, ...]) -> tuple[Hold, ...]:
     refused = (
-        Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=details.on_pool(pool, reason))
-        for (stage, pool), reason in assessment.state.refused.items()
+        Hold(reason=HoldReason.SCALE_REFUSED, stage=stage, detail=details.on_placement(placement, reason))
+        for (stage, placement), reason in assessment.state.refused.items()
     )
     not_acting = not_ours.acting_holds(assessment, goal.next)
     return (*not_acting, *refused, *goal.holds, *(waits if assessment.spec.mode is Mode.AUTO else ()))
@@ -353,7 +353,7 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
             changes.append(
                 ReplicaChange(
                     stage=key[0],
-                    pool=placement.pool,
+                    placement=placement.name,
                     target=placement.target,
                     before=target.desired,
                     after=after,

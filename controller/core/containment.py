@@ -9,7 +9,7 @@ from controller.core.plan.ledger import entries
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, pool_of
 
 _MOST = 16
 """The most pipelines to leave out. If more fail, the error is not caused by single pipelines."""
@@ -71,7 +71,7 @@ def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
     }
     for state in snapshot.pipelines:
         if state.spec.key not in kept:
-            for (_, pool), entry in entries(state, snapshot.pools).items():
-                unaccounted[pool][entry.per_instance] += entry.occupied(entry.desired)
+            for (_, placement), entry in entries(state, snapshot.pools).items():
+                unaccounted[pool_of(placement)][entry.per_instance] += entry.occupied(entry.desired)
     pools = {name: replace(pool, unaccounted=unaccounted[name]) for name, pool in snapshot.pools.items()}
     return replace(snapshot, pipelines=tuple(states), pools=pools)

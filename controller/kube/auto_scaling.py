@@ -73,7 +73,7 @@ def made_by_groups(pools: Iterable[PoolSpec]) -> list[str]:
 
 def groups_of(pool: PoolSpec, specs: Iterable[PipelineSpec]) -> list[str]:
     """Return the names of the groups whose instances are of `pool`: its own, and those that pipelines scale there."""
-    placed = (placement for spec in specs for (_, name), placement in spec.placements().items() if name == pool.name)
+    placed = (placement for spec in specs for placement in spec.placements().values() if placement.pool == pool.name)
     targets = [placement.target.name for placement in placed if placement.target.is_group]
     return list(dict.fromkeys([*made_by_groups([pool]), *targets]))
 

@@ -77,7 +77,7 @@ def planned_from(document: Json | None) -> Planned | None:
         return None
     where = f"status.memory.{_PLANNED}"
     planned = decode(Planned, unpacked(text, where), where)
-    placements = {(stage.name, placement.pool) for stage in planned.pipeline.stages for placement in stage.placements}
+    placements = {(stage.name, placement.name) for stage in planned.pipeline.stages for placement in stage.placements}
     if planned.plan.replicas().keys() != placements or min(planned.plan.replicas().values()) < 0:
         raise InvalidRecord(f"{where}: the plan must have the placements of its pipeline, and no negative replicas")
     return planned

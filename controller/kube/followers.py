@@ -7,8 +7,9 @@ and nothing else: with a second trigger the larger value counts, and the replica
 import re
 from dataclasses import dataclass
 
-from controller.core.state.spec import PipelineSpec, PlacementKey
+from controller.core.state.spec import PipelineSpec
 from controller.kube.gateway import Json
+from optimizer.model import PlacementKey
 
 METRIC = "sluice_stage_replicas_recommended"
 """The metric with the recommended replicas, one series for each placement."""

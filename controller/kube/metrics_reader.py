@@ -76,7 +76,7 @@ def metrics_target(
     return PlacementTarget(
         pipeline=spec.key,
         stage=stage.name,
-        pool=placement.pool,
+        placement=placement.name,
         namespace=spec.namespace,
         pods=pods,
         preset=stage.preset,

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from controller.core.state.spec import PipelineSpec, StageKey
+from optimizer.model import PlacementId
 from profiler.samples import Scrapes
-from profiler.sources.base import PlacementId
 
 INTERVALS = 4
 """Scrape intervals that a window gets: one scrape may fail, and a rate needs two."""
@@ -28,7 +28,7 @@ class ObservedWindows:
         before, self._intervals_s = self._intervals_s, {}
         for spec in specs:
             for stage in spec.stages:
-                ids = [(*spec.borrowed.get(stage.name, (spec.key, stage.name)), each.pool) for each in stage.placements]
+                ids = [(*spec.borrowed.get(stage.name, (spec.key, stage.name)), each.name) for each in stage.placements]
                 seen = [found.interval_s for each in ids if (found := scrapes.get(each)) and found.interval_s]
                 interval_s = max(seen, default=before.get((spec.key, stage.name)))
                 if interval_s is not None:

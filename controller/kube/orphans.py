@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, Target
-from optimizer.model import PipelineKey, PoolName
+from controller.core.state.spec import Mode, PipelineSpec, Target
+from optimizer.model import PipelineKey, PlacementKey, PoolName
 
 Json = dict[str, Any]
 Name = tuple[str, Target]

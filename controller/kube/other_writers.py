@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec, PlacementKey, Target
+from controller.core.state.spec import PipelineSpec, Target
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.followers import Followed, followed
 from controller.kube.gateway import (
@@ -18,7 +18,7 @@ from controller.kube.gateway import (
     Resource,
 )
 from controller.kube.readable import readable
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementKey
 
 _LOG = logging.getLogger(__name__)
 _NOT_REFUSED = frozenset({WriteOutcome.NOT_FOUND, WriteOutcome.NOT_LEADING, WriteOutcome.SKIPPED})
@@ -65,7 +65,7 @@ class Ownership:
         """Keep the outcomes of this cycle's `writes` for the next cycle."""
         self._refused.clear()
         for write in writes:
-            key = write.pipeline, (write.change.stage, write.change.pool)
+            key = write.pipeline, (write.change.stage, write.change.placement)
             self._written.pop(key, None)
             if write.outcome is WriteOutcome.APPLIED:
                 self._written[key] = write.change.after

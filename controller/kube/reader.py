@@ -57,7 +57,6 @@ from controller.core.state.spec import (
     BudgetSpec,
     Mode,
     PipelineSpec,
-    PlacementKey,
     PlacementSpec,
     PoolSpec,
     StageSpec,
@@ -116,7 +115,7 @@ from controller.resources.parsing import InvalidResource, parse
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import aws_price, budget_spec, pipeline_spec, pool_spec, quota_source
-from optimizer.model import Basis, InvalidProblem, PipelineKey, PoolName
+from optimizer.model import Basis, InvalidProblem, PipelineKey, PlacementKey, PoolName, pool_of
 from profiler.samples import (
     SILENT_S,
     Absence,
@@ -432,12 +431,12 @@ class Reader:
         resources |= {found.resource.uid: found.resource for found in invalid_pipelines}
         resources |= {resource.uid: resource for _, resource in foreign}
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
-        billed = {pool for spec in specs if spec.basis is Basis.INSTANCES for _, pool in spec.placement_keys()}
+        billed = {own.pool for spec in specs if spec.basis is Basis.INSTANCES for own in spec.placements().values()}
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
         workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
         orphans = self._orphaned([*specs, *invalid], view, names, now_s)
         of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
-        workloads = {name: found.on(of_pools.get(name[1][1])) for name, found in workloads.items()}
+        workloads = {name: found.on(of_pools.get(pool_of(name[1][1]))) for name, found in workloads.items()}
         workloads = self._with_refusals(specs, resources, workloads, now_s)
         elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
         if any(spec.node_pool is not None for spec, _ in pools):
@@ -676,7 +675,7 @@ class Reader:
         """Return what is read of each placement; `engines` has how many a pod has."""
 
         def target(spec: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementTarget:
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             found = workloads[spec.key, key]
             return metrics_target(
                 spec,
@@ -768,7 +767,7 @@ class Reader:
         waiting = {
             name
             for name, found in workloads.items()
-            if name[1][1] in elastic and isinstance(found.state, TargetState) and found.state.pending
+            if pool_of(name[1][1]) in elastic and isinstance(found.state, TargetState) and found.state.pending
         }
         if not waiting:
             return workloads, _FailedLaunches()

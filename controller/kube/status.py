@@ -22,14 +22,14 @@ from controller.core.state.cloud import PriceOrigin, lookup_text
 from controller.core.state.decision import BudgetDecision, Decision, PipelineDecision, PoolDecision
 from controller.core.state.schedule import field_of
 from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
-from controller.core.state.spec import Declared, PlacementKey, PoolSpec
+from controller.core.state.spec import Declared, PoolSpec
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from controller.resources.pipeline_status import MAX_CROWDED
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
-from optimizer.model import PoolName, ServiceLaw, whole_instances
+from optimizer.model import PlacementKey, PoolName, ServiceLaw, pool_of, variant_of, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
@@ -360,9 +360,9 @@ def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json 
 
 def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision) -> Json:
     stages = () if decision.plan is None else decision.plan.stages
-    planned = {p.pool: p.batch for own in stages if own.name == stage.name for p in own.placements}
+    planned = {p.name: p.batch for own in stages if own.name == stage.name for p in own.placements}
     (spec,) = (own for own in state.spec.stages if own.name == stage.name)
-    declared = {placement.pool: placement.declared for placement in spec.placements}
+    declared = {placement.name: placement.declared for placement in spec.placements}
     rate = stage.readings.get(Quantity.ARRIVAL_RATE)
     shared = decision.shared.get(stage.name)
     return {
@@ -399,12 +399,12 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
         or None,
         "placements": [
             _placement(
-                (stage.name, placement.pool),
+                (stage.name, placement.name),
                 placement,
-                declared[placement.pool],
+                declared[placement.name],
                 state,
                 decision,
-                planned.get(placement.pool),
+                planned.get(placement.name),
             )
             for placement in stage.placements
         ],
@@ -438,7 +438,8 @@ def _placement(
     prior_s = profile.prior.occupied_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
     law = profile.service if declared.service or profile.batch_times is not None else None
     return {
-        "pool": profile.pool,
+        "pool": pool_of(profile.name),
+        "variant": variant_of(profile.name),
         "current": None if found is None else found.desired,
         "ready": None if found is None else found.ready,
         "terminating": None if found is None else found.terminating,

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec, PlacementKey
+from controller.core.state.spec import PipelineSpec
 from controller.kube.orphans import Orphans
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PlacementKey, PoolName
 
 Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
 

@@ -19,11 +19,11 @@ from controller.core.messages.phrases import (
 from controller.core.messages.reasons import ConditionType
 from controller.core.messages.summary import READY
 from controller.core.state.learned import LearnedPlacement
-from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, PlacementSpec
+from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementSpec
 from controller.monitoring.alerts import ALERTS
 from controller.monitoring.pipeline_dashboard import PIPELINE_DASHBOARD
 from controller.readiness.points import Point, Readiness, Section, blocks, note, ok, risk, table, unknown
-from optimizer.model import PoolName
+from optimizer.model import PlacementKey, PoolName
 from optimizer.plan import PipelinePlan
 from profiler.samples import Answer
 
@@ -210,17 +210,17 @@ def _memory(subject: Subject) -> Section:
     spec, peak = subject.spec, subject.peak
     points = []
     for stage in spec.stages:
-        slots = {placement.pool: placement.prior.session_slots for placement in stage.placements}
-        for pool, count in slots.items():
+        slots = {placement.name: placement.prior.session_slots for placement in stage.placements}
+        for name, count in slots.items():
             points.append(
-                unknown(f"{stage.name} on {pool}: no limit on sessions is declared or measured")
+                unknown(f"{stage.name} on {name}: no limit on sessions is declared or measured")
                 if count is None
-                else note(f"{stage.name} on {pool}: {count} sessions per replica")
+                else note(f"{stage.name} on {name}: {count} sessions per replica")
             )
         if peak is None or spec.unit is not DemandUnit.STREAMS or None in slots.values():
             continue
         planned = {key: count for key, count in peak.plan.replicas().items() if key[0] == stage.name}
-        total = sum(count * (slots[pool] or 0) for (_, pool), count in planned.items())
+        total = sum(count * (slots[name] or 0) for (_, name), count in planned.items())
         points.append(note(f"{stage.name}: {total} sessions fit at the peak, of {number(peak.demand)} streams"))
     return Section(title="Memory", points=tuple(points))
 

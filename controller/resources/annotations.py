@@ -13,14 +13,13 @@ from controller.core.state.spec import (
     Overrides,
     Pause,
     Pin,
-    PlacementKey,
 )
 from controller.resources.fields import MOMENT_PATTERN, PATTERN_RULES, is_day, moment_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.stage import Stage
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, StageName, named_placement
 
-_ENTRY = r"(?P<stage>[^/=@\s]+)/(?P<pool>[^/=@\s]+)=(?P<replicas>[0-9]{1,9})(@(?P<until>\S+))?"
+_ENTRY = r"(?P<stage>[^/=@\s]+)/(?P<placement>[^/=@\s]+)=(?P<replicas>[0-9]{1,9})(@(?P<until>\S+))?"
 _ENTRY_RULE = "must be STAGE/POOL=REPLICAS or STAGE/POOL=REPLICAS@TIME"
 _PAUSE_RULE = 'must be "true", or the RFC 3339 time at which the pause ends, such as 2026-12-24T18:00:00Z'
 
@@ -93,13 +92,13 @@ def pin_of(resource: SpeechPipeline, entry: str) -> tuple[PlacementKey, Pin]:
     found = re.fullmatch(_ENTRY, entry)
     if found is None:
         raise InvalidAnnotation(f"{_shown(entry)}: {_ENTRY_RULE}")
-    for problem in _problems(resource, found["stage"], found["pool"], int(found["replicas"])):
+    for problem in _problems(resource, found["stage"], found["placement"], int(found["replicas"])):
         raise InvalidAnnotation(f"{_shown(entry)}: {problem}")
     until = found["until"]
     if until is not None and not _is_moment(until):
         raise InvalidAnnotation(f"{_shown(entry)}: {until}: {PATTERN_RULES[MOMENT_PATTERN]}")
     pin = Pin(replicas=int(found["replicas"]), until_s=None if until is None else moment_s(until))
-    return (StageName(found["stage"]), PoolName(found["pool"])), pin
+    return (StageName(found["stage"]), named_placement(found["placement"])), pin
 
 
 def with_pin(text: str | None, stage: str, pool: str, pin: str | None) -> str | None:

@@ -149,7 +149,7 @@ def without(problem: Problem, pipelines: Sequence[Pipeline], plans: Sequence[Pip
 
     def used(pool: PoolName) -> int:
         return whole_instances(
-            (placement.per_instance, replicas[pipeline.key, stage.name, pool])
+            (placement.per_instance, replicas[pipeline.key, stage.name, placement.name])
             for pipeline in pipelines
             for stage in pipeline.stages
             if not stage.borrowed

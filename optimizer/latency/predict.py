@@ -7,9 +7,7 @@ import numpy as np
 
 from optimizer.latency.composition import Latency, end_to_end, shape_of
 from optimizer.latency.stage import StageLoad, predict_all
-from optimizer.model import Composition, Pipeline, PoolName, Stage, StageName
-
-Placed = tuple[StageName, PoolName]
+from optimizer.model import Composition, Pipeline, PlacementKey, Stage
 
 KEPT_DISPERSION = 0.7
 """The share of `arrival_cv2` − 1 at the entry that is left at later stages, from simulations of tandems.
@@ -20,8 +18,8 @@ It is an average: the dispersion that a queue passes on depends on its load. See
 
 def predicted_latency_s(
     pipeline: Pipeline,
-    replicas: Mapping[Placed, int],
-    batches: Mapping[Placed, int],
+    replicas: Mapping[PlacementKey, int],
+    batches: Mapping[PlacementKey, int],
     *,
     composition: Composition = Composition.SUM,
 ) -> float | None:
@@ -32,7 +30,7 @@ def predicted_latency_s(
     """
     parts: list[Latency] = []
     for stage in pipeline.stages:
-        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        keys = [(stage.name, placement.name) for placement in stage.placements]
         counts = tuple(replicas.get(key, 0) for key in keys)
         limits = tuple(
             batches.get(key, placement.batch_sizes[-1]) for key, placement in zip(keys, stage.placements, strict=True)

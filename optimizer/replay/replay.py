@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.model import Demand, Pipeline, PoolName, Routing, Stage, StageName
+from optimizer.model import Demand, Pipeline, PlacementKey, Routing, Stage, StageName
 from optimizer.replay.queues import MASK, ServerGroup, serve, units
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-Placed = tuple[StageName, PoolName]
 
 _WORK_NS, _MOST_WORK_NS = 5e6, 25e6
 _ITEM_NS, _REPLICA_NS = 90.0, 9.0
@@ -98,8 +97,8 @@ class _Entering:
 
 def replay(
     pipeline: Pipeline,
-    replicas: Mapping[Placed, int],
-    batches: Mapping[Placed, int],
+    replicas: Mapping[PlacementKey, int],
+    batches: Mapping[PlacementKey, int],
     *,
     items: int | None = None,
     decides_s: float | None = None,
@@ -210,7 +209,7 @@ def _replay(part: _Part, count: int, seed: int) -> Replayed | None:
 
 
 def _groups(
-    stage: Stage, replicas: Mapping[Placed, int], batches: Mapping[Placed, int]
+    stage: Stage, replicas: Mapping[PlacementKey, int], batches: Mapping[PlacementKey, int]
 ) -> list[tuple[ServerGroup, float]]:
     """Return the server groups of a stage, each with the factor by which its simulated times are multiplied.
 
@@ -220,10 +219,10 @@ def _groups(
     """
     found = []
     for placement in stage.placements:
-        count = replicas.get((stage.name, placement.pool), 0)
+        count = replicas.get((stage.name, placement.name), 0)
         if count <= 0:
             continue
-        batch = batches.get((stage.name, placement.pool), placement.batch_sizes[-1])
+        batch = batches.get((stage.name, placement.name), placement.batch_sizes[-1])
         capacity = placement.law_rps(batch)
         slower = 1.0 if placement.saturation_rps is None else max(1.0, capacity / placement.saturation_rps)
         group = ServerGroup(

@@ -71,7 +71,7 @@ def _paid_per_hour(fleet: Fleet, pipeline: Pipeline, answer: Answer, beside: Seq
         return answer.cost_per_hour
     others = {plan.key: plan.replicas() for plan in beside}
     own = {
-        (table.stage.name, placement.pool): count
+        (table.stage.name, placement.name): count
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
         for placement, count, _ in table.placed(row)
     }

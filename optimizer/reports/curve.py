@@ -161,7 +161,7 @@ def _latency(answer: Answer) -> float:
 
 def _corner(answer: Answer) -> Corner:
     placements = tuple(
-        (table.stage.name, tuple(PlacementPlan(pool=p.pool, replicas=n, batch=b) for p, n, b in table.placed(row)))
+        (table.stage.name, tuple(PlacementPlan(name=p.name, replicas=n, batch=b) for p, n, b in table.placed(row)))
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
     )
     return Corner(latency_s=_latency(answer), cost_per_hour=answer.cost_per_hour, placements=placements)

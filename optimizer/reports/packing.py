@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from optimizer.allocate import Allocation, Component, fleet_budget
 from optimizer.fleet.fleet import by_priority, own_budget
 from optimizer.fleet.packing import WORK, Packable, PackingSearch, State, Totals
-from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import Pipeline, PlacementId
 from optimizer.plan import Packing
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem
 from optimizer.search.tables import Supply
@@ -36,7 +36,7 @@ def packing_for(allocation: Allocation) -> Packing | None:
     if len(packings) == 1 or all(packing is None for packing in packings):
         return packings[0]
     plans = [component.plan for component in allocation.components]
-    replicas: dict[tuple[PipelineKey, StageName, PoolName], int] = {}
+    replicas: dict[PlacementId, int] = {}
     for plan, packing in zip(plans, packings, strict=True):
         replicas |= (
             {(own.key, *key): count for own in plan.pipelines for key, count in own.replicas().items()}
@@ -105,7 +105,7 @@ def cheaper_packing(
     if _bill(supply, best)[0] >= billed_per_hour - _NOTHING:
         return None
     replicas = {
-        (pipeline.key, table.stage.name, placement.pool): count
+        (pipeline.key, table.stage.name, placement.name): count
         for pipeline, rows in zip(pipelines, best.rows, strict=True)
         for table, row in zip(pipeline.tables, rows, strict=True)
         for placement, count, _ in table.placed(row)

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementId, PoolName
 from profiler.samples import Absence, Origin, PlacementSamples, PlacementTarget, Reading
-
-PlacementId = tuple[PipelineKey, StageName, PoolName]
 
 
 class QueryKind(Enum):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementId
 from profiler.samples import (
     TOO_NEW,
     Absence,
@@ -34,7 +34,7 @@ from profiler.samples import (
     sane,
 )
 from profiler.sources.aws_errors import MOST_CHARACTERS, error_text
-from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
+from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import Pod, combine_ratio, combine_values, reporting
 from profiler.sources.presets import Combine
 
@@ -183,7 +183,7 @@ class CloudWatchSource:
         answers = {query: found.get(query) or self._known[query] for query in queries}
         self._tell(len(queries))
         placements: dict[PlacementId, PlacementSamples] = {
-            (target.pipeline, target.stage, target.pool): _samples(target, answers, self._before, end_s)
+            (target.pipeline, target.stage, target.placement): _samples(target, answers, self._before, end_s)
             for target in request.placements
         }
         scalars: dict[Hashable, Reading] = {

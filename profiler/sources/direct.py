@@ -79,7 +79,7 @@ class DirectSource:
         found: dict[Identity, ScrapeTarget] = {}
         without: set[tuple[str, str]] = set()
         for target in request.placements:
-            own = plan.placements[target.pipeline, target.stage, target.pool].readings
+            own = plan.placements[target.pipeline, target.stage, target.placement].readings
             names, window_s = _needs(query for planned in own.values() for query in planned.queries)
             without |= {(target.namespace, pod) for pod in target.pods - target.endpoints.keys()}
             for pod, endpoint in target.endpoints.items():

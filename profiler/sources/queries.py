@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementId, pool_of
 from profiler.samples import (
     DEFAULT_LABELS,
     TOO_NEW,
@@ -28,7 +28,7 @@ from profiler.samples import (
     Reading,
     SeriesLabels,
 )
-from profiler.sources.base import PlacementId, QueryKind, ReadAnswer, ReadRequest
+from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
 from profiler.sources.combine import (
     Pod,
     combine_ratio,
@@ -267,7 +267,7 @@ def query_plan(
     devices_alike: dict[Hashable, PlannedDevices] = {}
 
     def of_devices(target: PlacementTarget) -> PlannedDevices | None:
-        device, own = request.devices.get(target.pool), target.labels or labels
+        device, own = request.devices.get(pool_of(target.placement)), target.labels or labels
         if device is None:
             return None
         key = device, own.match, target.window_s
@@ -310,7 +310,9 @@ def query_plan(
         )
 
     return QueryPlan(
-        placements={(target.pipeline, target.stage, target.pool): planned(target) for target in request.placements},
+        placements={
+            (target.pipeline, target.stage, target.placement): planned(target) for target in request.placements
+        },
         scalars={
             key: _of_one_series(query, request.scalar_kinds.get(key, QueryKind.DEMAND))
             for key, query in request.scalars.items()

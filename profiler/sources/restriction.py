@@ -8,9 +8,9 @@ from collections.abc import Hashable
 from dataclasses import replace
 from functools import lru_cache
 
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementId
 from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, PlacementTarget, Quantity, Reading, SeriesLabels
-from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
+from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 from profiler.sources.promql import fill, pod_matcher
 from profiler.sources.promql_syntax import UnsupportedQuery, restricted_to
 
@@ -56,7 +56,7 @@ class RestrictedSource:
         for target in request.placements:
             overrides, unusable = _overrides(target, self._labels)
             targets.append(replace(target, overrides=overrides))
-            refused_overrides[target.pipeline, target.stage, target.pool] = unusable
+            refused_overrides[target.pipeline, target.stage, target.placement] = unusable
         answer = self._source.read(replace(request, placements=tuple(targets), scalars=scalars))
         absences = [*refused.values(), *(absence for own in refused_overrides.values() for absence in own.values())]
         refusals = dict.fromkeys(absence.detail for absence in absences)

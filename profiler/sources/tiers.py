@@ -8,7 +8,7 @@ back and forth. A number that no tier has stays absent.
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementId
 from profiler.samples import (
     THROUGHPUT,
     UNKNOWN_SCRAPES,
@@ -20,7 +20,7 @@ from profiler.samples import (
     Quantity,
     Reading,
 )
-from profiler.sources.base import MetricSource, PlacementId, ReadAnswer, ReadRequest
+from profiler.sources.base import MetricSource, ReadAnswer, ReadRequest
 
 _STEADY = 2
 _LOST = frozenset(
@@ -86,7 +86,7 @@ class TieredSource:
 def _by_pipeline(request: ReadRequest) -> Mapping[PipelineKey, tuple[list[PlacementId], list[Hashable]]]:
     parts: dict[PipelineKey, tuple[list[PlacementId], list[Hashable]]] = {}
     for target in request.placements:
-        placement = (target.pipeline, target.stage, target.pool)
+        placement = (target.pipeline, target.stage, target.placement)
         parts.setdefault(target.pipeline, ([], []))[0].append(placement)
     for scalar, key in request.scalar_owners.items():
         parts.setdefault(key, ([], []))[1].append(scalar)

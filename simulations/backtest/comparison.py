@@ -12,7 +12,7 @@ import numpy as np
 
 from controller.core.messages.phrases import duration, share_words, timestamp
 from controller.core.state.spec import DemandUnit, PoolSpec
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.pieces import Piece
 from simulations.backtest.record import PipelineRecord
@@ -242,7 +242,7 @@ def _recorded(
 ) -> Measures:
     scored = np.concatenate([np.arange(piece.scored, piece.end) for piece in pieces])
     prices = {
-        key: pools[key[1]].replica_price_per_hour(placement.prior.per_instance)
+        key: pools[pool_of(key[1])].replica_price_per_hour(placement.prior.per_instance)
         for key, placement in record.spec.placements().items()
     }
     per_hour = record.cost_per_hour(prices)

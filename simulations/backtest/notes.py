@@ -7,7 +7,7 @@ import numpy as np
 
 from controller.core.messages.phrases import count_of
 from controller.core.state.spec import PoolSpec
-from optimizer.model import PoolName
+from optimizer.model import PoolName, pool_of
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.pieces import SHORTEST_S, WARMUP_S, Piece, assumptions
 from simulations.backtest.record import PipelineRecord, gap_words, runs_of
@@ -47,7 +47,7 @@ def notes_of(
         differences += _unlike_manifest(record)
         if record.latency_s is not None and (missing := int((~np.isfinite(record.latency_s) & known).sum())):
             differences.append(f"{record.spec.key}: sla.query has no number in {formats.plural(missing, 'known step')}")
-    used = {key[1] for record in records for key in record.spec.placements()}
+    used = {own.pool for record in records for own in record.spec.placements().values()}
     differences += [
         f"pool {name}: price.perHour is 0: its replicas count as free"
         for name in sorted(used)
@@ -90,7 +90,7 @@ def _above_capacity(records: Sequence[PipelineRecord], instances: Mapping[PoolNa
     for record in records:
         for key, counts in (record.replicas or {}).items():
             share = np.nan_to_num(counts) / record.spec.placements()[key].prior.per_instance
-            used[key[1]] = used.get(key[1], np.zeros(len(share))) + share
+            used[pool_of(key[1])] = used.get(pool_of(key[1]), np.zeros(len(share))) + share
     return [
         f"pool {pool}: replicas of {values.max():.3g} instances ran, replayed with {instances[pool]}: the others stay "
         "pending"

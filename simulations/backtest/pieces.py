@@ -184,7 +184,7 @@ def assumptions(specs: Sequence[PipelineSpec], step_s: int, session_s: float | N
                 yield f"{spec.key} {stage.name}: rules with a query are left out: {', '.join(dropped)}"
             for placement in stage.placements:
                 if not placement.declared.startup and placement.startup_s:
-                    yield f"{spec.key} {stage.name} on {placement.pool}: start-up time {placement.startup_s:g} s"
+                    yield f"{spec.key} {stage.name} on {placement.name}: start-up time {placement.startup_s:g} s"
 
 
 def _head(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.core.messages.phrases import count_of, duration, number, timestamp
-from controller.core.state.spec import PipelineSpec, PlacementKey, Target
+from controller.core.state.spec import PipelineSpec, Target
+from optimizer.model import PlacementKey
 from profiler.samples import Absence, sane
 from profiler.sources.prometheus_api import Period
 

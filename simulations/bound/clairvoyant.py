@@ -482,7 +482,7 @@ def _pipeline(epoch: Epoch, pipeline: PipelineSpec) -> PipelineSpec:
 def _placement(epoch: Epoch, pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementSpec:
     for found in _pipeline(epoch, pipeline).stages:
         if found.name == stage.name:
-            return next((other for other in found.placements if other.pool == placement.pool), placement)
+            return next((other for other in found.placements if other.name == placement.name), placement)
     return placement
 
 

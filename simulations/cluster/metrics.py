@@ -105,7 +105,7 @@ class SimulatedMetrics:
                 work_cv=0.0 if workload is None else workload.placement.prior.service.cv,
             )
             readings = placement_readings(stage, placement, names, pods, hidden)
-            noise = self._disturbances.noise(pipeline.key, f"{stage.name} {placement.pool}", self._now_s)
+            noise = self._disturbances.noise(pipeline.key, f"{stage.name} {placement.name}", self._now_s)
             return readings if noise is None else {what: noise.on(value) for what, value in readings.items()}
 
         def sessions() -> Mapping[str, float]:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
-from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec, PoolSpec
-from optimizer.model import PipelineKey, PoolName
+from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec
+from optimizer.model import PipelineKey, PlacementKey, PoolName, pool_of
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.node_pool import Node, NodePool, launch_times
 from simulations.results.spending import Replicas
@@ -22,7 +22,7 @@ BINDING_S = 0.03
 BINDING_EACH_S = 0.009
 """The additional time for each further pod of the same change of a Deployment."""
 
-PlacementName = tuple[PipelineKey, PlacementKey]
+WorkloadName = tuple[PipelineKey, PlacementKey]
 NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -62,9 +62,14 @@ class Workload:
     pods: list[Pod] = field(default_factory=list)
 
     @property
-    def name(self) -> PlacementName:
+    def name(self) -> WorkloadName:
         """Return the name of the placement: the pipeline, and its key there."""
         return self.pipeline.key, self.key
+
+    @property
+    def pool(self) -> PoolName:
+        """Return the pool of the placement."""
+        return self.placement.pool
 
     @property
     def share(self) -> Fraction:
@@ -166,7 +171,7 @@ class Workloads:
         self.pools = {
             pool.name: NodePool.of(pool, launch_times(pool.name, *node_startup_s, seed=seed)) for pool in pools
         }
-        self.workloads: dict[PlacementName, Workload] = {}
+        self.workloads: dict[WorkloadName, Workload] = {}
         self._agenda = agenda
         self._servers = servers
         self._seed = seed
@@ -174,13 +179,13 @@ class Workloads:
         for pipeline in pipelines:
             for stage in pipeline.stages:
                 for placement in stage.placements:
-                    workload = Workload(pipeline=pipeline, key=(stage.name, placement.pool), placement=placement)
+                    workload = Workload(pipeline=pipeline, key=(stage.name, placement.name), placement=placement)
                     self.workloads[workload.name] = workload
 
     # -- changes of replicas
 
     def scale(
-        self, name: PlacementName, replicas: int, now_s: float, deletion_costs: Mapping[str, int] = NO_COSTS
+        self, name: WorkloadName, replicas: int, now_s: float, deletion_costs: Mapping[str, int] = NO_COSTS
     ) -> None:
         """Set the desired replicas of a Deployment; among ready pods, those with the lowest deletion cost go first.
 
@@ -194,7 +199,7 @@ class Workloads:
         self.changes += 1
         self._reconcile(workload, now_s)
 
-    def start_at_once(self, name: PlacementName, replicas: int, now_s: float) -> None:
+    def start_at_once(self, name: WorkloadName, replicas: int, now_s: float) -> None:
         """Set the desired replicas of a Deployment and make them ready at once, for the beginning of a run."""
         self.scale(name, replicas, now_s)
         for pod in self.workloads[name].pods:
@@ -206,7 +211,7 @@ class Workloads:
     def ended(self, pod: Pod, now_s: float) -> None:
         """Remove a drained pod, and place pending pods on its node."""
         self._remove(pod)
-        self._fill(self.pools[pod.workload.key[1]], now_s)
+        self._fill(self.pools[pod.workload.pool], now_s)
 
     # -- faults
 
@@ -241,7 +246,7 @@ class Workloads:
 
     def of_pool(self, pool: PoolName) -> Iterator[Workload]:
         """Yield the Deployments whose pods run on a pool."""
-        return (workload for workload in self.workloads.values() if workload.key[1] == pool)
+        return (workload for workload in self.workloads.values() if workload.pool == pool)
 
     def occupied(self, pool: PoolName) -> Set[str]:
         """Return the names of the nodes of a pool on which pods are."""
@@ -260,7 +265,7 @@ class Workloads:
             created_s = now_s + position * BINDING_EACH_S
             tie = zlib.crc32(f"{self._seed}/{name}".encode())
             workload.pods.append(Pod(name=name, workload=workload, created_s=created_s, tie=tie))
-        self._fill(self.pools[workload.key[1]], now_s)
+        self._fill(self.pools[workload.pool], now_s)
 
     def _replace(self, workload: Workload, now_s: float) -> None:
         """Let outdated pods go: those that are not ready, and ready ones as far as enough pods are ready without."""
@@ -393,8 +398,8 @@ def initial_replicas(pipeline: PipelineSpec, pools: Mapping[PoolName, PoolSpec])
     """
     replicas: dict[PlacementKey, int] = {}
     for stage in pipeline.stages:
-        own = {(stage.name, placement.pool): placement.prior.min_replicas for placement in stage.placements}
-        usable = [key for key in own if pools[key[1]].instances]
+        own = {(stage.name, placement.name): placement.prior.min_replicas for placement in stage.placements}
+        usable = [key for key in own if pools[pool_of(key[1])].instances]
         if not any(own.values()) and usable:
             own[usable[0]] = 1
         replicas |= own

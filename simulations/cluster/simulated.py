@@ -17,7 +17,7 @@ from controller.core.state.spec import PipelineSpec, with_basis
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
-from optimizer.model import Basis, PipelineKey, PoolName
+from optimizer.model import Basis, PipelineKey, PlacementId, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.ingress_queries import ActiveStreams, parse_query
@@ -31,7 +31,7 @@ from simulations.cluster.refusals import UnsupportedScenario, queries, refusals
 from simulations.cluster.resources import Resources
 from simulations.cluster.serving import Serving
 from simulations.engine.pipeline_engine import Conditions, PipelineEngine
-from simulations.policies.autoscaler import DetailedSnapshot, IngressReading, PlacementName, ReplicaReading
+from simulations.policies.autoscaler import DetailedSnapshot, IngressReading, ReplicaReading
 from simulations.results import spending
 from simulations.results.histogram import TRITON_SUMMARY_S
 from simulations.results.scoring import Tally
@@ -397,15 +397,15 @@ class SimulatedCluster:
 
     def _pipeline_state(self, spec: PipelineSpec, metrics: SimulatedMetrics, *, billed: bool) -> PipelineState:
         workloads = {
-            (stage.name, placement.pool): self._targets.get((spec.key, placement.target.name))
+            (stage.name, placement.name): self._targets.get((spec.key, placement.target.name))
             for stage in spec.stages
             for placement in stage.placements
         }
         return PipelineState(
             spec=spec,
             targets={
-                (stage.name, placement.pool): _target(
-                    workloads[stage.name, placement.pool],
+                (stage.name, placement.name): _target(
+                    workloads[stage.name, placement.name],
                     self._workloads.pools.get(placement.pool),
                     str(placement.target),
                     now_s=self.now_s,
@@ -415,8 +415,8 @@ class SimulatedCluster:
                 for placement in stage.placements
             },
             samples={
-                (stage.name, placement.pool): metrics.samples(
-                    spec, stage, placement, workloads[stage.name, placement.pool]
+                (stage.name, placement.name): metrics.samples(
+                    spec, stage, placement, workloads[stage.name, placement.name]
                 )
                 for stage in spec.stages
                 for placement in stage.placements
@@ -435,7 +435,7 @@ class SimulatedCluster:
     def _reading(self, metrics: SimulatedMetrics, text: str) -> Reading:
         return metrics.scalar(self._queries[text], text)
 
-    def _replica_readings(self, metrics: SimulatedMetrics) -> Mapping[PlacementName, tuple[ReplicaReading, ...]]:
+    def _replica_readings(self, metrics: SimulatedMetrics) -> Mapping[PlacementId, tuple[ReplicaReading, ...]]:
         placements = [
             (spec.key, stage, placement, [pod for pod in workload.staying() if pod.ready_s is not None])
             for spec in self._resources.pipelines.values()
@@ -446,7 +446,7 @@ class SimulatedCluster:
         window_s = self._window_s
         return OnDemand(
             lambda: {
-                (key, stage.name, placement.pool): metrics.replicas(
+                (key, stage.name, placement.name): metrics.replicas(
                     key, placement, ready, stage.metrics_window_s if window_s is None else window_s
                 )
                 for key, stage, placement, ready in placements

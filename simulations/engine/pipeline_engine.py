@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controller.core.state.spec import PipelineSpec, PlacementKey
-from optimizer.model import StageName
+from controller.core.state.spec import PipelineSpec
+from optimizer.model import PlacementKey, StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas

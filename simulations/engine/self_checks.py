@@ -149,7 +149,7 @@ def _played(
     engine = PipelineEngine(
         alone(placement), schedule, clock=Clock(duration_s=end_s, warmup_s=0.0, window_s=end_s), seed=seed
     )
-    engine.add_replica((_STAGE, _POOL))
+    engine.add_replica((_STAGE, placement.name))
     length_s = end_s / (_BATCHES + 1)
     spent, seen, flow = [], [], []
     for number in range(_BATCHES + 1):

@@ -9,13 +9,12 @@ from controller.core.plan.ledger import entries
 from controller.core.state.decision import ChangeReason, Decision, DemandUse, PipelineDecision, ReplicaChange
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetMissing
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import PipelineKey, PoolName, StageName
+from controller.core.state.spec import PipelineSpec, PoolSpec
+from optimizer.model import PipelineKey, PlacementId, PlacementKey, PoolName
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import LatencySource, PipelineProfile
 from simulations.scenario.schedule import Schedule
 
-PlacementName = tuple[PipelineKey, StageName, PoolName]
 """The name of a placement within the fleet: pipeline, stage and pool."""
 
 
@@ -58,7 +57,7 @@ class DetailedSnapshot(Snapshot):
     Replicas without a sample are not in `replicas`; pipelines without ingress metrics are not in `ingress`.
     """
 
-    replicas: Mapping[PlacementName, tuple[ReplicaReading, ...]]
+    replicas: Mapping[PlacementId, tuple[ReplicaReading, ...]]
     ingress: Mapping[PipelineKey, IngressReading]
 
 
@@ -120,7 +119,7 @@ class Autoscaler(Protocol):
 
 
 def decision_of(
-    snapshot: Snapshot, desired: Mapping[PlacementName, int], reason: str, policy: Policy
+    snapshot: Snapshot, desired: Mapping[PlacementId, int], reason: str, policy: Policy
 ) -> AutoscalerDecision:
     """Return the decision that sets `desired` replicas, limited to each placement's declared bounds.
 
@@ -138,14 +137,14 @@ def decision_of(
 
 
 def _pipeline_decision(
-    state: PipelineState, wanted: Mapping[PlacementName, int], pools: Mapping[PoolName, PoolState]
+    state: PipelineState, wanted: Mapping[PlacementId, int], pools: Mapping[PoolName, PoolState]
 ) -> PipelineDecision:
     spec = state.spec
     desired: dict[PlacementKey, int] = {}
     changes: list[ReplicaChange] = []
     for stage in spec.stages:
         for placement in stage.placements:
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             before = state.desired(*key)
             target = state.target(*key)
             count = wanted.get((spec.key, *key))
@@ -158,7 +157,7 @@ def _pipeline_decision(
                 changes.append(
                     ReplicaChange(
                         stage=stage.name,
-                        pool=placement.pool,
+                        placement=placement.name,
                         target=placement.target,
                         before=before,
                         after=desired[key],

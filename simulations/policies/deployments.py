@@ -17,11 +17,10 @@ from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, StageSpec
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementId, PlacementName, StageName
 from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
-    PlacementName,
     ReplicaReading,
     decision_of,
 )
@@ -43,9 +42,9 @@ class Deployment:
     most: int
 
     @property
-    def name(self) -> PlacementName:
+    def name(self) -> PlacementId:
         """Return the placement's name in the fleet."""
-        return (self.pipeline, self.stage.name, self.placement.pool)
+        return (self.pipeline, self.stage.name, self.placement.name)
 
     @property
     def slots(self) -> int:
@@ -82,9 +81,9 @@ def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpe
 def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Deployment]:
     nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
     for index, placement in enumerate(stage.placements):
-        target = state.target(stage.name, placement.pool)
+        target = state.target(stage.name, placement.name)
         if not isinstance(target, TargetMissing):
-            name = (state.spec.key, stage.name, placement.pool)
+            name = (state.spec.key, stage.name, placement.name)
             least = 1 if index == 0 and nothing_declared else placement.prior.min_replicas
             yield Deployment(
                 pipeline=state.spec.key,
@@ -97,24 +96,24 @@ def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSp
             )
 
 
-def carried_out(state: PipelineState, stage: StageSpec, pool: PoolName, replicas: int) -> dict[PlacementName, int]:
-    """Return the replicas to set for all placements of a stage, to move the stage to `replicas` replicas on `pool`.
+def carried_out(state: PipelineState, stage: StageSpec, name: PlacementName, replicas: int) -> dict[PlacementId, int]:
+    """Return the replicas to set for all placements of a stage, to move the stage to `replicas` replicas of one.
 
-    `replicas` is limited to the placement's maximum. Other pools keep their replicas until those on `pool` are ready,
-    and then go to their minimum, as in a rolling update. Without a workload on `pool` the result is empty.
+    `replicas` is limited to the placement's maximum. The others keep their replicas until those of `name` are ready,
+    and then go to their minimum, as in a rolling update. Without a workload the result is empty.
     """
     existing = {
-        placement.pool: (placement.prior, target)
+        placement.name: (placement.prior, target)
         for placement in stage.placements
-        if not isinstance(target := state.target(stage.name, placement.pool), TargetMissing)
+        if not isinstance(target := state.target(stage.name, placement.name), TargetMissing)
     }
-    if pool not in existing:
+    if name not in existing:
         return {}
-    prior, target = existing[pool]
+    prior, target = existing[name]
     wanted = min(replicas, prior.max_replicas)
     arrived = target.ready >= wanted
     counts = {other: own.min_replicas if arrived else held.desired for other, (own, held) in existing.items()}
-    return {(state.spec.key, stage.name, other): count for other, count in (counts | {pool: wanted}).items()}
+    return {(state.spec.key, stage.name, other): count for other, count in (counts | {name: wanted}).items()}
 
 
 def latency_targets(spec: PipelineSpec, latency_s: float) -> Mapping[StageName, float]:

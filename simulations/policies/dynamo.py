@@ -21,11 +21,11 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState
 from controller.core.state.spec import PipelineSpec
 from optimizer.latency.stage import StageLoad, capacity_rps, predict
+from optimizer.model import PlacementId
 from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
-    PlacementName,
     decision_of,
 )
 from simulations.policies.deployments import (
@@ -206,7 +206,7 @@ class Dynamo:
         self.interval_s = self.metrics_window_s = (
             settings.load_interval_s
         )  # the throughput loop averages these readings
-        self._components: dict[PlacementName, _Component] = {}
+        self._components: dict[PlacementId, _Component] = {}
         self._planned_s: float | None = None
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
@@ -223,7 +223,7 @@ class Dynamo:
         if plan:
             self._planned_s = snapshot.now_s
         wanted = {work.name: self._wanted(work, plan=plan) for work in works}
-        desired: dict[PlacementName, int] = {}
+        desired: dict[PlacementId, int] = {}
         for name, pool in snapshot.pools.items():
             desired |= _budgeted([work for work in works if work.placement.pool == name], wanted, pool)
         return decision_of(
@@ -316,9 +316,7 @@ def profiled(work: Deployment, target_s: float) -> tuple[float, float]:
     return low, least_s
 
 
-def _budgeted(
-    works: Sequence[Deployment], wanted: dict[PlacementName, int], pool: PoolState
-) -> dict[PlacementName, int]:
+def _budgeted(works: Sequence[Deployment], wanted: dict[PlacementId, int], pool: PoolState) -> dict[PlacementId, int]:
     counts = within_budget(
         [wanted[work.name] for work in works],
         [1 / work.placement.prior.per_instance for work in works],

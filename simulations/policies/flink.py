@@ -17,12 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.core.state.policy import Policy
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementId
 from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
-    PlacementName,
     decision_of,
 )
 from simulations.policies.deployments import Deployment, ceil, first_placements
@@ -103,13 +102,13 @@ class Sample:
     busy: float
 
 
-Collection = tuple[float, Mapping[PlacementName, Sample]]
+Collection = tuple[float, Mapping[PlacementId, Sample]]
 """One collection of metrics: its time in seconds, and the sample of every vertex of the job."""
 
 
 def evaluate(
     history: Sequence[Collection], vertices: Sequence[Deployment], settings: FlinkSettings
-) -> dict[PlacementName, VertexRates]:
+) -> dict[PlacementId, VertexRates]:
     """Return the rates of every vertex over the collections of `history`; `vertices` are in topological order.
 
     A source has its offered rate as target rate, and catches up on its lag. The target and catch-up rate of any other
@@ -122,7 +121,7 @@ def evaluate(
 
     named = {own.stage.name: own.name for own in vertices}
     inputs = {own.name: mean(seen[own.name].input_rps for _, seen in history) for own in vertices}
-    found: dict[PlacementName, VertexRates] = {}
+    found: dict[PlacementId, VertexRates] = {}
     for own in vertices:
         offered = mean(seen[own.name].offered_rps for _, seen in history)
         before = [named[name] for name in own.stage.after if name in named]
@@ -150,11 +149,11 @@ class Job:
     settings: FlinkSettings
     settled_s: float
     _history: list[Collection] = field(default_factory=list)
-    _reductions: dict[PlacementName, list[tuple[float, int]]] = field(default_factory=dict)
+    _reductions: dict[PlacementId, list[tuple[float, int]]] = field(default_factory=dict)
 
     def parallelism(
         self, now_s: float, vertices: Sequence[Deployment], offered_rps: float | None
-    ) -> dict[PlacementName, int]:
+    ) -> dict[PlacementId, int]:
         """Return the desired replicas, which are the current ones unless a vertex is outside its band.
 
         `offered_rps` is the rate offered to the job's sources, None where it is unknown.
@@ -214,7 +213,7 @@ class Flink:
         jobs: dict[PipelineKey, list[Deployment]] = {}
         for work in first_placements(snapshot):
             jobs.setdefault(work.pipeline, []).append(work)
-        desired: dict[PlacementName, int] = {}
+        desired: dict[PlacementId, int] = {}
         for key, vertices in jobs.items():
             job = self._jobs.setdefault(key, Job(self._settings, settled_s=snapshot.now_s))
             reading = snapshot.ingress.get(key)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from simulations.policies.autoscaler import OneWorkloadSettings, PlacementName
+from optimizer.model import PlacementId
+from simulations.policies.autoscaler import OneWorkloadSettings
 from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 TOLERANCE = 0.1
@@ -122,7 +123,7 @@ class HpaControls:
 
     def __init__(self, behavior: HpaBehavior) -> None:
         self._behavior = behavior
-        self._controls: dict[PlacementName, HpaControl] = {}
+        self._controls: dict[PlacementId, HpaControl] = {}
 
     def replicas(self, work: Deployment, now_s: float, recommended: int | None) -> int:
         """Return the desired replicas of a workload's HPA; the current ones if `recommended` is None."""

@@ -20,11 +20,22 @@ from numpy.typing import NDArray
 
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.policy import Policy
-from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Composition, Pipeline, PipelineKey, Placement, PoolName, Stage, StageName
-from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
+from optimizer.model import (
+    Composition,
+    Pipeline,
+    PipelineKey,
+    Placement,
+    PlacementId,
+    PlacementKey,
+    PlacementName,
+    PoolName,
+    Stage,
+    StageName,
+)
+from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, decision_of
 from simulations.policies.deployments import carried_out, ceil
 from simulations.scenario.load import peak_demand
 from simulations.scenario.schedule import Schedule
@@ -56,7 +67,7 @@ class Model:
     """
 
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     replicas: int
     visits: float
     replica_rps: float
@@ -151,7 +162,7 @@ def _capacity(choice: tuple[Placement, int]) -> float:
 
 
 def _placed(chosen: _Chosen) -> dict[PlacementKey, int]:
-    return {(name, placement.pool): count for name, (placement, count) in chosen.items()}
+    return {(name, placement.name): count for name, (placement, count) in chosen.items()}
 
 
 def _feasible(problem: Pipeline, chosen: _Chosen) -> bool:
@@ -183,7 +194,7 @@ class Tuner:
         wanted = dict(self.current)
         if exceeding:
             for model in self.models:
-                key = (model.stage, model.pool)
+                key = (model.stage, model.placement)
                 needed = replicas_for(max(exceeding), model, model.provisioning(self.planned_rps))
                 wanted[key] = max(wanted[key], needed)
         if wanted == self.current and now_s >= self.changed_s + self.settings.down_wait_s:
@@ -202,7 +213,9 @@ class Tuner:
         highest = max(sum(part) / len(part) for part in bins)
         ratio = min(model.provisioning(self.planned_rps) for model in self.models)
         return {
-            (model.stage, model.pool): min(self.current[(model.stage, model.pool)], replicas_for(highest, model, ratio))
+            (model.stage, model.placement): min(
+                self.current[(model.stage, model.placement)], replicas_for(highest, model, ratio)
+            )
             for model in self.models
         }
 
@@ -219,15 +232,15 @@ class Inferline:
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the decision with the tuners' replicas. Other placements keep theirs until planned ones are ready."""
-        desired: dict[PlacementName, int] = {}
+        desired: dict[PlacementId, int] = {}
         for state in snapshot.pipelines:
             tuner = self._tuners.get(state.spec.key) or self._planned(state.spec, snapshot.now_s)
             self._tuners[state.spec.key] = tuner
             reading = snapshot.ingress.get(state.spec.key)
             wanted = tuner.current if reading is None else tuner.tune(snapshot.now_s, reading.offered_rps)
             stages = {stage.name: stage for stage in state.spec.stages}
-            for (stage, pool), replicas in wanted.items():
-                desired |= carried_out(state, stages[stage], pool, replicas)
+            for (stage, placement), replicas in wanted.items():
+                desired |= carried_out(state, stages[stage], placement, replicas)
         return decision_of(snapshot, desired, "traffic envelope over the plan's", policy)
 
     def _planned(self, spec: PipelineSpec, now_s: float) -> Tuner:
@@ -237,16 +250,16 @@ class Inferline:
         problem = optimizer_pipeline(spec, demand, latency_headroom=1 - self._settings.sla_share)
         prices = {pool.name: pool.price_per_hour for pool in self._briefing.pools}
         replicas = plan(replace(problem, budget_per_hour=None), prices)
-        placed = {(stage.name, own.pool): own for stage in problem.stages for own in stage.placements}
+        placed = {(stage.name, own.name): own for stage in problem.stages for own in stage.placements}
         models = [
             Model(
                 stage=stage,
-                pool=pool,
+                placement=name,
                 replicas=count,
                 visits=problem.visit_ratios[stage],
-                replica_rps=capacity_rps(placed[(stage, pool)], placed[(stage, pool)].batch_sizes[-1]),
+                replica_rps=capacity_rps(placed[(stage, name)], placed[(stage, name)].batch_sizes[-1]),
             )
-            for (stage, pool), count in replicas.items()
+            for (stage, name), count in replicas.items()
         ]
         return Tuner(
             self._settings,

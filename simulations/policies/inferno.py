@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import PipelineSpec, StageSpec
-from optimizer.model import Placement, PoolName
-from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from optimizer.model import Placement, PlacementId, placement_name
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, decision_of
 from simulations.policies.deployments import (
     Deployment,
     carried_out,
@@ -126,6 +126,8 @@ def service_rates(placement: Placement) -> Array:
 class Allocation:
     """A possible allocation of a server: `replicas` on one accelerator type, their cost (USD per hour) and value.
 
+    `variant` is the variant of the model that they run, None where it has no other there.
+
     A lower value is better; see `transition_value`.
     """
 
@@ -135,6 +137,7 @@ class Allocation:
     """Units of the accelerator that one replica takes."""
     cost: float
     value: float
+    variant: str | None = None
 
 
 def transition_value(*, cost: float, current_cost: float, same_accelerator: bool) -> float:
@@ -216,6 +219,7 @@ def _leftovers(servers: Sequence[Server], free: dict[str, Fraction]) -> dict[str
                 share = replicas / candidate.replicas
                 taken[server.name] = Allocation(
                     accelerator=candidate.accelerator,
+                    variant=candidate.variant,
                     replicas=replicas,
                     units=candidate.units,
                     cost=candidate.cost * share,
@@ -254,9 +258,11 @@ class Inferno:
                     servers.append(Server(name, -state.spec.priority, candidates))
         capacity = {str(name): Fraction(pool.limit) for name, pool in snapshot.pools.items()}
         taken = divide(servers, capacity, self._settings.saturation)
-        desired: dict[PlacementName, int] = {}
+        desired: dict[PlacementId, int] = {}
         for name, allocation in taken.items():
-            desired |= carried_out(*stages[name], PoolName(allocation.accelerator), allocation.replicas)
+            desired |= carried_out(
+                *stages[name], placement_name(allocation.accelerator, allocation.variant), allocation.replicas
+            )
         return decision_of(snapshot, desired, "the cheapest pool whose mean latency is within target", policy)
 
     def _candidates(
@@ -269,9 +275,9 @@ class Inferno:
     ) -> Sequence[Allocation]:
         if not works:
             return []
-        prices = {work.placement.pool: _price_per_hour(work, snapshot) for work in works}
+        prices = {work.placement.name: _price_per_hour(work, snapshot) for work in works}
         running = max(works, key=lambda work: work.target.desired)
-        now = running.target.desired * prices[running.placement.pool]
+        now = running.target.desired * prices[running.placement.name]
         found = []
         for work in works:
             prior = work.placement.prior
@@ -280,11 +286,12 @@ class Inferno:
                 continue
             largest = min(largest, slots_rate_rps(spec, work.stage.name, work.placement))
             replicas = max(1, work.placement.prior.min_replicas, ceil(rate_rps / largest))
-            cost = replicas * prices[work.placement.pool]
+            cost = replicas * prices[work.placement.name]
             same = work.placement.pool == running.placement.pool
             found.append(
                 Allocation(
                     accelerator=work.placement.pool,
+                    variant=work.placement.prior.variant,
                     replicas=replicas,
                     units=Fraction(1, work.placement.prior.per_instance),
                     cost=cost,

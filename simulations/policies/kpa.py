@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from simulations.policies.autoscaler import OneWorkloadSettings, PlacementName
+from optimizer.model import PlacementId
+from simulations.policies.autoscaler import OneWorkloadSettings
 from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 
@@ -77,8 +78,8 @@ class Kpa(PerDeployment):
             reason=f"{settings.target_utilization:.0%} of the concurrency",
         )
         self._settings = settings
-        self._scalers: dict[PlacementName, KpaScaler] = {}
-        self._seen: dict[PlacementName, list[tuple[float, float]]] = {}
+        self._scalers: dict[PlacementId, KpaScaler] = {}
+        self._seen: dict[PlacementId, list[tuple[float, float]]] = {}
 
     @override
     def _replicas(self, work: Deployment, now_s: float) -> int:

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementId
 from simulations.policies.autoscaler import (
     AutoscalerDecision,
     DetailedSnapshot,
     OneWorkloadSettings,
-    PlacementName,
     decision_of,
 )
 from simulations.policies.deployments import Deployment, first_placements
@@ -59,7 +58,7 @@ class PlusOne:
         stages: dict[PipelineKey, list[Deployment]] = {}
         for work in first_placements(snapshot):
             stages.setdefault(work.pipeline, []).append(work)
-        desired: dict[PlacementName, int] = {}
+        desired: dict[PlacementId, int] = {}
         for state in snapshot.pipelines:
             works = stages.get(state.spec.key, [])
             desired |= {work.name: work.within(work.target.desired) for work in works}
@@ -71,7 +70,7 @@ class PlusOne:
 
     def _step(
         self, pipeline: PipelineKey, works: Sequence[Deployment], of_sla: float, now_s: float
-    ) -> dict[PlacementName, int]:
+    ) -> dict[PlacementId, int]:
         settings = self._settings
         if of_sla > settings.up_share:
             self._calm_since_s.pop(pipeline, None)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from simulations.policies.autoscaler import OneWorkloadSettings, PlacementName
+from optimizer.model import PlacementId
+from simulations.policies.autoscaler import OneWorkloadSettings
 from simulations.policies.deployments import Deployment, PerDeployment, ceil
 
 
@@ -79,7 +80,7 @@ class RayServe(PerDeployment):
             reason=f"{settings.target_ongoing_requests:g} ongoing requests per replica",
         )
         self._settings = settings
-        self._deployments: dict[PlacementName, RayDeployment] = {}
+        self._deployments: dict[PlacementId, RayDeployment] = {}
 
     @override
     def _replicas(self, work: Deployment, now_s: float) -> int:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from optimizer.model import PlacementId
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, decision_of
 
 RECORDED = "recorded replicas"
 """The name of the policy in results."""
@@ -16,7 +17,7 @@ class RecordedSettings:
     """The replicas of each placement: `counts[i]` are those from second i · `step_s` of the run on."""
 
     step_s: float
-    counts: Mapping[PlacementName, tuple[int, ...]]
+    counts: Mapping[PlacementId, tuple[int, ...]]
 
 
 class RecordedReplicas:

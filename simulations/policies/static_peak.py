@@ -12,9 +12,9 @@ from controller.core.assess.optimizer_input import optimizer_pipeline, optimizer
 from controller.core.state.policy import Policy
 from controller.core.state.spec import PipelineSpec, PoolSpec
 from optimizer.allocate import allocate
-from optimizer.model import PipelineKey, PoolName, Problem
+from optimizer.model import PipelineKey, PlacementId, PoolName, Problem
 from optimizer.plan import Plan
-from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, PlacementName, decision_of
+from simulations.policies.autoscaler import AutoscalerDecision, Briefing, DetailedSnapshot, decision_of
 from simulations.scenario.load import peak_demand
 from simulations.scenario.schedule import Schedule
 
@@ -42,7 +42,7 @@ class StaticPeak:
         return decision_of(snapshot, self._desired, "the plan for the peak", policy)
 
 
-def _peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[PlacementName, int]:
+def _peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[PlacementId, int]:
     pools = {pool.name: pool for pool in briefing.pools}
     pipelines = {pipeline.key: pipeline for pipeline in briefing.pipelines}
     for change in briefing.changes:
@@ -88,7 +88,7 @@ def peak_instances(
         replicas = plan.of(pipeline.key).replicas()
         for stage in pipeline.stages:
             for placement in stage.placements:
-                share = replicas.get((stage.name, placement.pool), 0) / placement.prior.per_instance
+                share = replicas.get((stage.name, placement.name), 0) / placement.prior.per_instance
                 instances[placement.pool] = instances.get(placement.pool, 0.0) + share
     return instances
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.state.policy import Policy
-from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, PlacementName, decision_of
+from optimizer.model import PlacementId
+from simulations.policies.autoscaler import AutoscalerDecision, DetailedSnapshot, decision_of
 from simulations.policies.deployments import Deployment, placements
 from simulations.policies.hpa import HpaBehavior, HpaControls, average_value_replicas
 
@@ -114,8 +115,8 @@ class Wva:
         self.interval_s = self.metrics_window_s = settings.hpa_interval_s  # the analyzer runs only every second time
         behavior = HpaBehavior(up_pods=settings.hpa_up_pods, up_share=0.0, down_window_s=settings.hpa_down_window_s)
         self._controls = HpaControls(behavior)
-        self._published: dict[PlacementName, int] = {}
-        self._seen: dict[PlacementName, list[tuple[float, Mapping[tuple[float, int], ReplicaLoad]]]] = {}
+        self._published: dict[PlacementId, int] = {}
+        self._seen: dict[PlacementId, list[tuple[float, Mapping[tuple[float, int], ReplicaLoad]]]] = {}
         self._decided_s: float | None = None
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
@@ -135,12 +136,12 @@ class Wva:
     def _publish(
         self,
         model: Sequence[Deployment],
-        peaks: Mapping[PlacementName, tuple[ReplicaLoad, ...]],
+        peaks: Mapping[PlacementId, tuple[ReplicaLoad, ...]],
         snapshot: DetailedSnapshot,
     ) -> None:
         variants = [
             Variant(
-                name=own.placement.pool,
+                name=own.placement.name,
                 cost=snapshot.pools[own.placement.pool].spec.replica_price_per_hour(own.placement.prior.per_instance),
                 loads=peaks[own.name],
                 current=own.target.existing,
@@ -151,8 +152,8 @@ class Wva:
         ]
         wanted = targets(variants, self._settings)
         for own in model:
-            if own.placement.pool in wanted:
-                self._published[own.name] = own.within(wanted[own.placement.pool])
+            if own.placement.name in wanted:
+                self._published[own.name] = own.within(wanted[own.placement.name])
 
     def _recommended(self, own: Deployment) -> int | None:
         published, tolerance = self._published.get(own.name), self._settings.hpa_tolerance

@@ -55,7 +55,7 @@ def per_unit(run: Run) -> Iterator[str]:
 
 
 def by_placement(run: Run) -> list[tuple[tuple[str, str], float]]:
-    """Return the mean cost in USD per hour of each stage on each pool, the highest first, where there is any."""
+    """Return the mean cost in USD per hour of each placement, the highest first, where there is any."""
     several = len(run.users) > 1
     found: dict[tuple[str, str], float] = {}
     for result in run.results:
@@ -63,7 +63,7 @@ def by_placement(run: Run) -> list[tuple[tuple[str, str], float]]:
             for placement in pipeline.placements:
                 stage = f"{pipeline.pipeline} {placement.stage}" if several else placement.stage
                 usd = _integral(placement.cost_per_hour, result) / len(run.results) / run.scored_h
-                found[stage, placement.pool] = found.get((stage, placement.pool), 0.0) + usd
+                found[stage, placement.placement] = found.get((stage, placement.placement), 0.0) + usd
     return sorted(((place, usd) for place, usd in found.items() if usd), key=lambda entry: -entry[1])
 
 

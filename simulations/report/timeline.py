@@ -113,11 +113,11 @@ def _load(pipeline: PipelineSeries, axis: TimeAxis) -> Chart:
 def _replicas(pipeline: PipelineSeries, axis: TimeAxis, pools: dict[str, int]) -> Iterator[Markup]:
     by_stage: dict[str, list[Line]] = {}
     for placement in pipeline.placements:
-        style = _pool_style(pools.setdefault(placement.pool, len(pools)))
+        style = _pool_style(pools.setdefault(placement.placement, len(pools)))
         by_stage.setdefault(placement.stage, []).extend(
             (
-                Line(name=f"{placement.pool}: ready", values=placement.ready, style=style, area=True),
-                Line(name=f"{placement.pool}: desired", values=placement.desired, style=f"{style} wanted"),
+                Line(name=f"{placement.placement}: ready", values=placement.ready, style=style, area=True),
+                Line(name=f"{placement.placement}: desired", values=placement.desired, style=f"{style} wanted"),
             )
         )
     for stage, lines in by_stage.items():

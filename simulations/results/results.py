@@ -22,10 +22,10 @@ class Tuning(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSeries:
-    """The replicas of one stage on one pool at the end of each window, and their mean cost over it in USD per hour."""
+    """The replicas of one placement at the end of each window, and their mean cost over it in USD per hour."""
 
     stage: str
-    pool: str
+    placement: str
     desired: tuple[int, ...]
     ready: tuple[int, ...]
     cost_per_hour: tuple[float, ...]
@@ -420,7 +420,7 @@ def _named(series: RunSeries) -> Iterator[tuple[str, Sequence[object]]]:
         for stage, pressures in series.receive_pressure.get(pipeline.pipeline, {}).items():
             yield f"receive_pressure of {pipeline.pipeline} {stage}", pressures
         for placement in pipeline.placements:
-            place = f"{pipeline.pipeline} {placement.stage} on {placement.pool}"
+            place = f"{pipeline.pipeline} {placement.stage} on {placement.placement}"
             yield f"desired of {place}", placement.desired
             yield f"ready of {place}", placement.ready
             yield f"cost_per_hour of {place}", placement.cost_per_hour

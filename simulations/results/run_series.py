@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey, StageName
+from optimizer.model import PipelineKey, PlacementId, StageName
 from simulations.results import spending
 from simulations.results.results import PipelineSeries, PlacementSeries, RunSeries
 from simulations.results.scoring import ItemScore, Steps, Window
-from simulations.results.spending import Observation, PlacementKey
+from simulations.results.spending import Observation
 
 ReceivePressures = Sequence[tuple[float, Mapping[StageName, float]]]
 """Times in seconds since the run began, ascending, each with the receive pressure of the stages where it is known."""
@@ -67,7 +67,7 @@ def _pipeline(
     costs = [spending.placement_costs(seen, spec) for seen in observations]
     times_s = [seen.t_s for seen in observations]
 
-    def cost_per_hour(places: Collection[PlacementKey]) -> tuple[float, ...]:
+    def cost_per_hour(places: Collection[PlacementId]) -> tuple[float, ...]:
         values = [sum(own.get(place, 0.0) for place in places) for own in costs]
         return means(Steps(times_s=times_s, values=values), begun_s, ends_s)
 
@@ -111,17 +111,17 @@ def _highest(found: ReceivePressures, windows: Sequence[Window]) -> dict[str, tu
 
 
 def _placement(
-    key: PlacementKey,
+    key: PlacementId,
     observations: Sequence[Observation],
     ends_s: NDArray[np.float64],
     cost_per_hour: tuple[float, ...],
 ) -> PlacementSeries:
-    _, stage, pool = key
+    _, stage, placement = key
     desired = _at(observations, ends_s, lambda seen: seen.placements[key].desired)
     ready = _at(observations, ends_s, lambda seen: seen.placements[key].ready)
     return PlacementSeries(
         stage=str(stage),
-        pool=str(pool),
+        placement=str(placement),
         desired=tuple(map(int, desired)),
         ready=tuple(map(int, ready)),
         cost_per_hour=cost_per_hour,

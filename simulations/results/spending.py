@@ -11,11 +11,9 @@ from types import MappingProxyType
 
 from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import Basis, PipelineKey, Pool, PoolName, StageName
+from optimizer.model import Basis, PipelineKey, PlacementId, Pool, PoolName
 from simulations.results import scoring
 from simulations.results.scoring import Clock, Interval, Steps
-
-PlacementKey = tuple[PipelineKey, StageName, PoolName]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +55,12 @@ class Observation:
     """
 
     t_s: float
-    placements: Mapping[PlacementKey, Replicas]
+    placements: Mapping[PlacementId, Replicas]
     spend_per_hour: Mapping[PipelineKey, float]
     cost_per_hour: float
     budget_per_hour: Mapping[PipelineKey, float]
     price_per_hour: Mapping[PoolName, float]
-    whole_per_hour: Mapping[PlacementKey, float] = field(default_factory=dict)
+    whole_per_hour: Mapping[PlacementId, float] = field(default_factory=dict)
 
 
 NO_PRICES: Mapping[PoolName, NodePrices] = MappingProxyType({})
@@ -71,7 +69,7 @@ NO_PRICES: Mapping[PoolName, NodePrices] = MappingProxyType({})
 def observation(
     t_s: float,
     pipelines: Sequence[PipelineSpec],
-    placements: Mapping[PlacementKey, Replicas],
+    placements: Mapping[PlacementId, Replicas],
     *,
     budget_per_hour: Mapping[PipelineKey, float],
     price_per_hour: Mapping[PoolName, float],
@@ -109,21 +107,21 @@ def observation(
 
 def _whole_per_hour(
     pipelines: Sequence[PipelineSpec],
-    placements: Mapping[PlacementKey, Replicas],
+    placements: Mapping[PlacementId, Replicas],
     prices: Mapping[PoolName, NodePrices],
     count: Callable[[Replicas], int],
-) -> Mapping[PlacementKey, float]:
+) -> Mapping[PlacementId, float]:
     """Return what `count` of the replicas cost each placement that pays for whole instances, in USD per hour."""
     paying = {pipeline.key for pipeline in pipelines if pipeline.basis is Basis.INSTANCES}
     if not paying:
         return {}
     placed = [
         Placed(
-            name=(pipeline.key, stage.name, placement.pool),
+            name=(pipeline.key, stage.name, placement.name),
             pool=placement.pool,
             per_instance=placement.prior.per_instance,
-            replicas=count(placements[pipeline.key, stage.name, placement.pool]),
-            nodes=placements[pipeline.key, stage.name, placement.pool].nodes,
+            replicas=count(placements[pipeline.key, stage.name, placement.name]),
+            nodes=placements[pipeline.key, stage.name, placement.name].nodes,
         )
         for pipeline in pipelines
         for stage in pipeline.stages
@@ -135,17 +133,17 @@ def _whole_per_hour(
     return {name: cost for name, cost in costs.items() if name[0] in paying}
 
 
-def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, float]) -> dict[PlacementKey, float]:
+def replica_prices(pipeline: PipelineSpec, price_per_hour: Mapping[PoolName, float]) -> dict[PlacementId, float]:
     """Return the price of one replica of each placement, in USD per hour; 0 on a pool without a price."""
     return {
-        (pipeline.key, stage.name, placement.pool): price_per_hour.get(placement.pool, 0.0)
+        (pipeline.key, stage.name, placement.name): price_per_hour.get(placement.pool, 0.0)
         / placement.prior.per_instance
         for stage in pipeline.stages
         for placement in stage.placements
     }
 
 
-def placement_costs(seen: Observation, pipeline: PipelineSpec) -> dict[PlacementKey, float]:
+def placement_costs(seen: Observation, pipeline: PipelineSpec) -> dict[PlacementId, float]:
     """Return what each placement of `pipeline` cost in USD per hour when it was `seen`."""
     whole = {key: cost for key, cost in seen.whole_per_hour.items() if key[0] == pipeline.key}
     prices = replica_prices(pipeline, seen.price_per_hour)

@@ -129,7 +129,7 @@ def planned(index: int, seed: int) -> dict[str, tuple[float, float]] | None:
         return plan if plan.feasible else None
 
     def batches(plan: PipelinePlan) -> dict[Any, int]:
-        return {(stage.name, placed.pool): placed.batch for stage in plan.stages for placed in stage.placements}
+        return {(stage.name, placed.name): placed.batch for stage in plan.stages for placed in stage.placements}
 
     ways: dict[str, PipelinePlan | None] = {
         "sum": plan_for(sla_s, Composition.SUM),

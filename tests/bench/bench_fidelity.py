@@ -119,7 +119,7 @@ def steady_windows(one: RunResult, other: RunResult, *, alike: bool) -> list[tup
 def _replicas(result: RunResult) -> NDArray[np.int64]:
     """Return what is asked for, shape (placements, windows), in the order of their names."""
     placements = [each for pipeline in result.series.pipelines for each in pipeline.placements]
-    return np.array([each.desired for each in sorted(placements, key=lambda each: (each.stage, each.pool))])
+    return np.array([each.desired for each in sorted(placements, key=lambda each: (each.stage, each.placement))])
 
 
 def _quiet(counts: NDArray[np.int64]) -> NDArray[np.bool_]:

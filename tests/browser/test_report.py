@@ -317,7 +317,9 @@ def test_hostile_names_are_shown_as_text(browser: str, tmp_path: Path) -> None:
         result.series,
         pipelines=tuple(
             replace(
-                p, pipeline=hostile, placements=tuple(replace(q, stage=hostile, pool=hostile) for q in p.placements)
+                p,
+                pipeline=hostile,
+                placements=tuple(replace(q, stage=hostile, placement=hostile) for q in p.placements),
             )
             for p in result.series.pipelines
         ),

@@ -125,7 +125,7 @@ def a_target(pods: Mapping[str, Pod]) -> PlacementTarget:
     return PlacementTarget(
         pipeline=KEY[0],
         stage=KEY[1],
-        pool=KEY[2],
+        placement=KEY[2],
         namespace="speech",
         pods=frozenset(pods),
         preset="generic",

@@ -170,7 +170,7 @@ def source(back_end: BackEnd) -> Iterator[MetricSource]:
 TARGET = PlacementTarget(
     pipeline=KEY[0],
     stage=KEY[1],
-    pool=KEY[2],
+    placement=KEY[2],
     namespace="speech",
     pods=PODS,
     preset="generic",
@@ -395,7 +395,7 @@ class TestHowPodsAreScraped:
     def test_an_invalid_preset_of_a_user_is_told_where_it_is_used(self, back_end: BackEnd, tmp_path: Path) -> None:
         (tmp_path / "mine.toml").write_text("freshness = 3")
         source = PrometheusSource(back_end.url, presets=PresetFiles(tmp_path))
-        answer = read(source, replace(TARGET, preset="mine"), replace(TARGET, pool=PoolName("gpu")))
+        answer = read(source, replace(TARGET, preset="mine"), replace(TARGET, placement=PoolName("gpu")))
         source.close()
         words = "mine.toml: freshness: 3: must be the name of a metric"
         assert answer.placements[KEY].of(Quantity.ARRIVAL_RATE) == Absence(

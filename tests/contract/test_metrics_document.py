@@ -60,7 +60,7 @@ def test_the_exporter_in_python_gives_the_preset_all_that_it_needs() -> None:
     target = PlacementTarget(
         pipeline=PipelineKey("speech/captions"),
         stage=StageName("asr"),
-        pool=PoolName("cpu"),
+        placement=PoolName("cpu"),
         namespace="speech",
         pods=frozenset({"asr-0"}),
         preset="generic",

@@ -59,7 +59,7 @@ def exported(
     target = PlacementTarget(
         pipeline=PipelineKey("speech/captions"),
         stage=STAGE.name,
-        pool=STAGE.placements[0].pool,
+        placement=STAGE.placements[0].pool,
         namespace="speech",
         pods=frozenset(f"asr-{index}" for index in range(len(servers))),
         preset=preset,

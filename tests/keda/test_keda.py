@@ -24,7 +24,7 @@ from controller.kube.cluster import Cluster
 from controller.kube.gateway import PIPELINES, POOLS, Gateway
 from controller.kube.other_writers import Ownership
 from controller.kube.store import ResourceStore
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 from simulations.lab.cluster.cluster import OPERATOR, install
 from simulations.lab.host.processes import Child, Processes, free_ports
 
@@ -35,7 +35,7 @@ SCALED_OBJECT, PROMETHEUS = [
     if block.title.endswith("make test-keda applies it")
 ]
 KEDA = ("keda.sh", "v1alpha1")
-ENCODER_GPU = (StageName("encoder"), PoolName("gpu"))
+ENCODER_GPU: PlacementKey = (StageName("encoder"), PoolName("gpu"))
 """The stage of the page: `encoder` of the pipeline `speech/captions`, on the pool `gpu`."""
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from builders import a_placement, a_pool, a_spec, a_stage
 
-from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PoolSpec
-from optimizer.model import Routing, ServiceLaw, Sla
+from controller.core.state.spec import DemandUnit, PipelineSpec, PoolSpec
+from optimizer.model import PlacementKey, Routing, ServiceLaw, Sla
 from simulations.bound.clairvoyant import clairvoyant_bound
 from simulations.engine.draws import verdict
 from simulations.engine.pipeline_engine import PipelineEngine

@@ -11,7 +11,7 @@ from problems import a_pipeline, a_stage, on
 from tandem_simulation import through
 
 from optimizer.latency.composition import Latency, end_to_end, shape_of
-from optimizer.model import Composition, Pipeline, PoolName, Routing, Stage, StageName
+from optimizer.model import Composition, Pipeline, PlacementKey, PoolName, Routing, Stage, StageName
 from optimizer.replay.replay import replay
 
 Array = NDArray[np.float64]
@@ -111,8 +111,12 @@ def forked(branches: int) -> Pipeline:
 @pytest.mark.parametrize("branches", [2, 3])
 def test_queues_that_share_a_past_join_as_replayed_and_no_later_than_composed(branches: int) -> None:
     pipeline = forked(branches)
-    replicas = {(stage.name, PoolName("x")): 2 if stage.name in "az" else 4 for stage in pipeline.stages}
-    batches = {(stage.name, PoolName("x")): stage.placements[0].batch_sizes[-1] for stage in pipeline.stages}
+    replicas: dict[PlacementKey, int] = {
+        (stage.name, PoolName("x")): 2 if stage.name in "az" else 4 for stage in pipeline.stages
+    }
+    batches: dict[PlacementKey, int] = {
+        (stage.name, PoolName("x")): stage.placements[0].batch_sizes[-1] for stage in pipeline.stages
+    }
     spent, whole = through(pipeline, replicas, batches, arrivals(RATE_RPS, 1.0, ITEMS, 5), 5)
     names = [(str(stage.name), "".join(stage.after)) for stage in pipeline.stages]
     for percentile in (50.0, 95.0, 99.0):

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from event_simulation import arrivals, simulate
 
-from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Demand, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName, pool_of
 from profiler.profile import profile_pipeline
 from profiler.samples import PlacementSamples, Quantity
 from profiler.stages import Learned, PipelineInput, PlacementInput, StageInput
 
 ITEMS = 100_000
-KEY = (StageName("asr"), PoolName("gpu"))
+KEY: PlacementKey = (StageName("asr"), PoolName("gpu"))
 MEAN_S = 0.05
 REPLICAS = 3
 PLACEHOLDER = 0.3
@@ -49,7 +49,7 @@ def fitted_cv(cv: float, load: float, *, batch: int = 1, law_declared: bool = Tr
         placements=(
             PlacementInput(
                 prior=Placement(
-                    pool=KEY[1],
+                    pool=pool_of(KEY[1]),
                     service=ServiceLaw(fixed_s=true.fixed_s, per_item_s=true.per_item_s, cv=PLACEHOLDER),
                     batch_sizes=(batch,),
                 ),

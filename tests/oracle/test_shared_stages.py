@@ -13,6 +13,7 @@ from optimizer.model import (
     Pipeline,
     PipelineKey,
     Placement,
+    PlacementKey,
     Pool,
     PoolName,
     Problem,
@@ -21,6 +22,7 @@ from optimizer.model import (
     Sla,
     Stage,
     StageName,
+    pool_of,
 )
 from optimizer.reports.certificate import certified_plan
 
@@ -28,7 +30,7 @@ OWNER, BORROWER = PipelineKey("speech/owner"), PipelineKey("speech/borrower")
 FAST, SLOW = PoolName("fast"), PoolName("slow")
 MOST = 3
 PRICES = {FAST: 2.0, SLOW: 0.7}
-Counts = Mapping[tuple[StageName, PoolName], int]
+Counts = Mapping[PlacementKey, int]
 
 
 def a_problem(seed: int) -> Problem:
@@ -106,11 +108,11 @@ def allocations(pipeline: Pipeline, encoder: Counts) -> Iterator[tuple[float, np
     own = [stage for stage in pipeline.stages if stage.sharing is None]
     (shared,) = (stage for stage in pipeline.stages if stage.sharing is not None)
     counts = {(shared.name, pool): count for (_, pool), count in encoder.items()}
-    price = sum(PRICES[pool] * count for (_, pool), count in encoder.items())
-    keys = [(stage.name, placement.pool) for stage in own for placement in stage.placements]
+    price = sum(PRICES[pool_of(name)] * count for (_, name), count in encoder.items())
+    keys = [(stage.name, placement.name) for stage in own for placement in stage.placements]
     for numbers in itertools.product(range(MOST + 1), repeat=len(keys)):
         chosen = dict(zip(keys, numbers, strict=True))
-        cost = sum(PRICES[pool] * count for (_, pool), count in chosen.items())
+        cost = sum(PRICES[pool_of(name)] * count for (_, name), count in chosen.items())
         if pipeline.budget_per_hour is not None and cost + shared.cost_share * price > pipeline.budget_per_hour + 1e-9:
             continue
         latency_s = predicted_latency_s(pipeline, {**chosen, **counts}, {})
@@ -123,12 +125,12 @@ def cheapest(problem: Problem) -> float | None:
     """Return the least cost of serving both pipelines, over all allocations; None if none serves both."""
     owner, borrower = problem.pipelines
     limits = np.array([problem.pools[pool].instances for pool in PRICES])
-    pools = [placement.pool for placement in owner.stages[0].placements]
+    names = [placement.name for placement in owner.stages[0].placements]
     best: float | None = None
-    for numbers in itertools.product(range(MOST + 1), repeat=len(pools)):
-        encoder = {(StageName("encoder"), pool): count for pool, count in zip(pools, numbers, strict=True)}
+    for numbers in itertools.product(range(MOST + 1), repeat=len(names)):
+        encoder = {(StageName("encoder"), name): count for name, count in zip(names, numbers, strict=True)}
         taken = np.array([encoder.get((StageName("encoder"), pool), 0) for pool in PRICES])
-        price = sum(PRICES[pool] * count for (_, pool), count in encoder.items())
+        price = sum(PRICES[pool_of(name)] * count for (_, name), count in encoder.items())
         ones: dict[tuple[int, ...], float] = {}
         twos: dict[tuple[int, ...], float] = {}
         for found, pipeline in ((ones, owner), (twos, borrower)):

@@ -35,7 +35,7 @@ def erratic_stages(seed: int) -> Pipeline:
 
 def missed(pipeline: Pipeline, plan: PipelinePlan, seed: int) -> float:
     """Return by which share of the SLA the p95 of the plan exceeds it, under other luck than the replay's."""
-    placed = {(stage.name, p.pool): p for stage in plan.stages for p in stage.placements}
+    placed = {(stage.name, p.name): p for stage in plan.stages for p in stage.placements}
     _, spent = through(
         pipeline,
         {key: p.replicas for key, p in placed.items()},

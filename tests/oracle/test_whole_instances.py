@@ -10,10 +10,19 @@ from problems import a_pipeline, a_stage, on
 from whole_instances import bills, counts_of
 
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Basis, Composition, GroupBudget, PipelineKey, Pool, PoolName, Problem, StageName
+from optimizer.model import (
+    Basis,
+    Composition,
+    GroupBudget,
+    PipelineKey,
+    PlacementId,
+    Pool,
+    PoolName,
+    Problem,
+)
 from optimizer.reports.certificate import certified_plan
 
-Counts = dict[tuple[PipelineKey, StageName, PoolName], int]
+Counts = dict[PlacementId, int]
 
 
 def a_small_problem(seed: int, *, pools_each: int) -> Problem:
@@ -65,18 +74,18 @@ def allocations(problem: Problem, *, mixed: bool) -> Iterator[Counts]:
     """Every allocation that serves all pipelines within SLA, pools and budgets; without `mixed`, one pool per stage."""
     served: list[list[Counts]] = []
     for pipeline in problem.pipelines:
-        keys = [(stage.name, p.pool) for stage in pipeline.stages for p in stage.placements]
+        keys = [(stage.name, p.name) for stage in pipeline.stages for p in stage.placements]
         found = []
         for numbers in itertools.product(range(5), repeat=len(keys)):
             replicas = dict(zip(keys, numbers, strict=True))
-            used = [sum(1 for p in stage.placements if replicas[stage.name, p.pool]) for stage in pipeline.stages]
+            used = [sum(1 for p in stage.placements if replicas[stage.name, p.name]) for stage in pipeline.stages]
             if not mixed and max(used) > 1:
                 continue
             latency_s = predicted_latency_s(pipeline, replicas, {}, composition=problem.composition)
             if latency_s is not None and latency_s <= pipeline.sla.latency_s:
                 found.append({(pipeline.key, *key): count for key, count in replicas.items()})
         served.append(found)
-    sizes = {(own.key, stage.name, p.pool): p.per_instance for own, stage, p in problem.placements()}
+    sizes = {(own.key, stage.name, p.name): p.per_instance for own, stage, p in problem.placements()}
     for parts in itertools.product(*served):
         counts = {key: count for part in parts for key, count in part.items()}
         if all(

@@ -19,6 +19,7 @@ from optimizer.model import (
     Pipeline,
     PipelineKey,
     Placement,
+    PlacementKey,
     PoolName,
     Problem,
     Routing,
@@ -30,7 +31,7 @@ from optimizer.plan import LimitKind, PipelinePlan, Plan
 
 POOLS = ("cpu", "inferentia", "gpu")
 SLACK = 1e-6
-Allocation = dict[tuple[StageName, PoolName], int]
+Allocation = dict[PlacementKey, int]
 
 
 @st.composite
@@ -93,7 +94,7 @@ def problems(draw: st.DrawFn, count: int = 3, *, joins: bool = True) -> Problem:
 
 def cost_per_hour(problem: Problem, pipeline: Pipeline, allocation: Allocation) -> float:
     return sum(
-        problem.pools[p.pool].replica_price_per_hour(p) * allocation[stage.name, p.pool]
+        problem.pools[p.pool].replica_price_per_hour(p) * allocation[stage.name, p.name]
         for stage in pipeline.stages
         for p in stage.placements
     )
@@ -115,7 +116,7 @@ def check_limits(problem: Problem, plan: Plan) -> None:
     for pool in plan.pools:
         assert pool.instances <= pool.limit
         used = [
-            (p.per_instance, plan.of(pipeline.key).replicas()[stage.name, p.pool])
+            (p.per_instance, plan.of(pipeline.key).replicas()[stage.name, p.name])
             for pipeline, stage, p in problem.placements()
             if p.pool == pool.name
         ]
@@ -165,7 +166,7 @@ def test_what_a_plan_promises_is_what_its_replicas_are_predicted_to_do(problem: 
         if answer.served_fraction == 0 or pipeline.demand.entry_rate_rps == 0:
             continue
         served = replace(pipeline, demand=pipeline.demand.scaled(answer.served_fraction))
-        batches = {(stage.name, p.pool): p.batch for stage in answer.stages for p in stage.placements}
+        batches = {(stage.name, p.name): p.batch for stage in answer.stages for p in stage.placements}
         latency_s = predicted_latency_s(served, answer.replicas(), batches, composition=problem.composition)
         replayed = answer.replay
         assert latency_s == pytest.approx(answer.latency_s if replayed.latency_s is None else replayed.composed_s)
@@ -245,7 +246,7 @@ def everything(problem: Problem, limit_s: float) -> float:
     (pipeline,) = problem.pipelines
     options = [
         [
-            dict(zip([(stage.name, p.pool) for p in stage.placements], counts, strict=True))
+            dict(zip([(stage.name, p.name) for p in stage.placements], counts, strict=True))
             for counts in itertools.product(*(range(least(problem, p), p.max_replicas + 1) for p in stage.placements))
             if any(counts)
         ]
@@ -268,7 +269,7 @@ def least(problem: Problem, placement: Placement) -> int:
 def fits(problem: Problem, pipeline: Pipeline, allocation: Allocation) -> bool:
     return all(
         whole_instances(
-            (p.per_instance, allocation[stage.name, p.pool])
+            (p.per_instance, allocation[stage.name, p.name])
             for stage in pipeline.stages
             for p in stage.placements
             if p.pool == name
@@ -280,7 +281,7 @@ def fits(problem: Problem, pipeline: Pipeline, allocation: Allocation) -> bool:
 
 def meets(problem: Problem, pipeline: Pipeline, allocation: Allocation, limit_s: float) -> bool:
     sizes = [
-        [((stage.name, p.pool), size) for size in p.batch_sizes] for stage in pipeline.stages for p in stage.placements
+        [((stage.name, p.name), size) for size in p.batch_sizes] for stage in pipeline.stages for p in stage.placements
     ]
     for batches in itertools.product(*sizes):
         latency_s = predicted_latency_s(pipeline, allocation, dict(batches), composition=problem.composition)

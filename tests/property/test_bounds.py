@@ -17,8 +17,7 @@ from controller.core.state.bound import Bound, Level, Limits
 from controller.core.state.decision import ChangeReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 from profiler.samples import Absence
 
 KEYS: tuple[PlacementKey, ...] = tuple(
@@ -40,7 +39,7 @@ def a_bound(draw: st.DrawFn) -> Bound:
     return Bound(
         mechanism=draw(st.sampled_from(MECHANISMS)),
         stage=stage,
-        pool=None if of_stage else pool,
+        placement=None if of_stage else pool,
         least=least if side != "most" or of_stage else None,
         most=None if side == "least" or of_stage else most,
     )
@@ -126,8 +125,8 @@ def test_no_replica_is_added_beyond_a_bound_that_outranks_the_plan(snapshot: Sna
         strong = own_bounds(decision, Level.NOT_OURS, Level.CAP, Level.PERSON)
         for change in decision.changes:
             if change.after > change.before:
-                limits = resolve(strong, [(change.stage, change.pool)])
-                assert change.after <= limits.most((change.stage, change.pool))
+                limits = resolve(strong, [(change.stage, change.placement)])
+                assert change.after <= limits.most((change.stage, change.placement))
 
 
 @settings(max_examples=60, deadline=None)
@@ -160,7 +159,7 @@ def test_the_same_inputs_move_no_placement_back_and_forth(snapshot: Snapshot) ->
         decision = decide(snapshot, Policy())
         for pipeline in decision.pipelines:
             for change in pipeline.changes:
-                key = (pipeline.key, (change.stage, change.pool))
+                key = (pipeline.key, (change.stage, change.placement))
                 changes.setdefault(key, [change.before]).append(change.after)
         if not any(pipeline.changes for pipeline in decision.pipelines):
             break
@@ -196,7 +195,7 @@ def test_a_placement_that_changes_direction_does_so_because_a_bound_has_ended(sn
         for pipeline in decision.pipelines:
             in_force = bounds.setdefault(pipeline.key, [])
             for change in pipeline.changes:
-                name, grows = (pipeline.key, (change.stage, change.pool)), change.after > change.before
+                name, grows = (pipeline.key, (change.stage, change.placement)), change.after > change.before
                 grew, before = last.get(name, (grows, pipeline))
                 if grew is not grows:
                     ended = [own for own in in_force if own.until_s is not None and own.until_s <= decision.now_s]

@@ -36,7 +36,7 @@ def ledger_after(snapshot: Snapshot, policy: Policy) -> tuple[Ledger, Ledger]:
     after = Ledger(snapshot.pipelines, snapshot.pools, policy.budget_per_hour)
     for pipeline in decide(snapshot, policy).pipelines:
         for change in pipeline.changes:
-            after.after[(pipeline.key, (change.stage, change.pool))] = change.after
+            after.after[(pipeline.key, (change.stage, change.placement))] = change.after
     return before, after
 
 

@@ -56,7 +56,7 @@ def inputs(draw: st.DrawFn) -> tuple[PipelineInput, Learned]:
     stages = draw(chains())
     pipeline = PipelineInput(stages=stages, sla=SLA, latency_s=draw(LATENCIES), demand=None)
     factors, ratios = st.none() | st.floats(*FACTOR_BOUNDS), st.none() | st.floats(0.01, MOST_PASSED)
-    keys = [(stage.name, placement.pool) for stage in stages for placement in stage.placements]
+    keys = [(stage.name, placement.name) for stage in stages for placement in stage.placements]
     learned = Learned(
         service_factors={key: factor for key in keys if (factor := draw(factors)) is not None},
         pass_ratios={stage.name: ratio for stage in stages if (ratio := draw(ratios)) is not None},

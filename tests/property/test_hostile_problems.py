@@ -113,7 +113,7 @@ def check(problem: Problem, plan: Plan) -> None:
         replicas, cost = answer.replicas(), 0.0
         for stage in pipeline.stages:
             for placement in stage.placements:
-                count = replicas[stage.name, placement.pool]
+                count = replicas[stage.name, placement.name]
                 assert 0 <= count <= placement.max_replicas
                 assert (
                     count == 0 or placement.wer is None or pipeline.max_wer is None or placement.wer <= pipeline.max_wer

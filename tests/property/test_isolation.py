@@ -33,7 +33,7 @@ from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import PipelineState, TargetState
 from controller.core.state.spec import Mode
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, pool_of
 
 SHARE = 10
 PARTS = 2
@@ -87,7 +87,7 @@ def test_a_pod_that_only_its_own_fault_keeps_from_a_node_takes_no_pool_from_othe
         world = a_world(rng, (), elastic=rng.random() < 0.5)
         stuck = with_stuck_pods(rng, replace(who_does_not_act(rng, "h0"), autoscalers={}), own_fault=True)
         world = replace(world, snapshot=replace(world.snapshot, pipelines=(*world.snapshot.pipelines, stuck)))
-        pool = world.snapshot.pools[KEY[1]]
+        pool = world.snapshot.pools[pool_of(KEY[1])]
         target = stuck.target(*KEY)
         assert isinstance(target, TargetState)
         apart = target.match.fits == 0 or all(pod.constraint for pod in target.pending)
@@ -96,7 +96,7 @@ def test_a_pod_that_only_its_own_fault_keeps_from_a_node_takes_no_pool_from_othe
             world = world.without(pools={KEY[1]: replace(pool, node_pool=failed)})
         idle = {stuck.spec.key} if stuck.spec.mode is not Mode.AUTO else frozenset[PipelineKey]()
         found = find_availability(world.snapshot, idle)
-        assert not found.out(KEY[1]), f"seed {seed}"
+        assert not found.out(pool_of(KEY[1])), f"seed {seed}"
         assert not any(found.failures[state.spec.key] for state in victims(world)), f"seed {seed}"
         if seed % 200 == 0:
             decision = decide(world.snapshot, world.policy)
@@ -124,7 +124,7 @@ def test_a_demand_that_contradicts_what_arrives_ends_no_replica(part: int) -> No
 def test_a_price_that_jumps_ends_no_replica_that_fitted_before(part: int) -> None:
     for seed, rng in rngs(part, 4, 1500 // SHARE):
         world = a_world(rng, ())
-        pool = world.snapshot.pools[KEY[1]]
+        pool = world.snapshot.pools[pool_of(KEY[1])]
         factor = rng.choice([1.01, 2.1, 10.0, 1e6])
         dearer = replace(pool, spec=replace(pool.spec, price_per_hour=pool.spec.price_per_hour * factor))
         before, found = (
@@ -167,7 +167,7 @@ def test_at_first_sight_nothing_is_removed_to_save(part: int) -> None:
 
 def _beyond(world: World) -> bool:
     """Whether what runs does not fit on the pool or in the budgets, which go before every saving."""
-    pool = world.snapshot.pools[KEY[1]]
+    pool = world.snapshot.pools[pool_of(KEY[1])]
     used = sum(
         state.desired(*KEY) / state.spec.placements()[KEY].prior.per_instance for state in world.snapshot.pipelines
     )

@@ -15,11 +15,11 @@ from controller.core.record import decision_record, differences, recorded_inputs
 from controller.core.state.decision import BudgetDecision, ChangeReason, Decision, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, PipelineState, Snapshot
-from controller.core.state.spec import BudgetPeriod, BudgetSpec, LabelSelector, Mode, PlacementKey
+from controller.core.state.spec import BudgetPeriod, BudgetSpec, LabelSelector, Mode
 from controller.resources.fields import duration_s
 from controller.resources.schedule import CronEntry
 from controller.resources.translate import windows_of
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 
 ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
 SMALL = Policy(advice=False)

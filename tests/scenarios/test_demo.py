@@ -140,6 +140,6 @@ def test_while_the_load_rises_the_cheap_pool_has_no_room_and_there_is_time_to_re
 
 def test_the_cheap_accelerator_pool_is_full_at_the_peak(scenario: Scenario) -> None:
     plan = planned(scenario, float(levels(scenario, 1).max()) * 1.2)
-    placements = {(s.name, p.pool): p.replicas for s in plan.pipelines[0].stages for p in s.placements}
+    placements = {(s.name, p.name): p.replicas for s in plan.pipelines[0].stages for p in s.placements}
     gpu = sum(count for (stage, pool), count in placements.items() if pool == "gpu" and stage in {"encoder", "decoder"})
     assert gpu > 0

@@ -54,8 +54,8 @@ def test_a_pool_that_cannot_deliver_is_replaced_by_another(tmp_path: Path) -> No
     step = ((0.0, 10.0), (60.0, 90.0))
     fault = "[{at: 30s, poolUnavailable: gpu}]"
     run = sluice(a_scenario(tmp_path, load=step, faults=fault, duration_s=300, pools=QUICK))
-    (gpu,) = [p for p in run.series.pipelines[0].placements if (p.stage, p.pool) == ("asr", "gpu")]
-    (cpu,) = [p for p in run.series.pipelines[0].placements if (p.stage, p.pool) == ("asr", "cpu")]
+    (gpu,) = [p for p in run.series.pipelines[0].placements if (p.stage, p.placement) == ("asr", "gpu")]
+    (cpu,) = [p for p in run.series.pipelines[0].placements if (p.stage, p.placement) == ("asr", "cpu")]
 
     assert max(gpu.ready[3:]) <= max(gpu.ready[:3]), "no replica gets a node"
     assert cpu.ready[-1] >= 3
@@ -70,10 +70,12 @@ def test_a_rise_in_price_is_paid_and_moves_what_it_makes_dear(tmp_path: Path) ->
     static = [run_one(scenario, policy="static-peak", seed=1) for scenario in (plain, dear)]
     shares = [run.series.pipelines[0].cost_per_hour for run in static]
     assert shares[0][:10] == shares[1][:10]
-    gpus = next(p for p in static[1].series.pipelines[0].placements if (p.stage, p.pool) == ("asr", "gpu")).ready[-1]
+    gpus = next(p for p in static[1].series.pipelines[0].placements if (p.stage, p.placement) == ("asr", "gpu")).ready[
+        -1
+    ]
     assert shares[1][-1] - shares[0][-1] == pytest.approx(10.0 * gpus)
     ours = sluice(dear)
-    after = next(p for p in ours.series.pipelines[0].placements if (p.stage, p.pool) == ("asr", "gpu")).desired[-1]
+    after = next(p for p in ours.series.pipelines[0].placements if (p.stage, p.placement) == ("asr", "gpu")).desired[-1]
     assert after == 0
     assert ours.series.pipelines[0].met[-1]
 

@@ -71,7 +71,7 @@ def test_a_cold_start_begins_with_full_load_and_without_a_replica() -> None:
     assert (scenario.file.cold_start, scenario.file.clock.warmup_s) == (True, 0.0)
     result = run_one(scenario, policy="sluice", seed=1)
     placements = result.series.pipelines[0].placements
-    assert not any(placement.ready[0] for placement in placements if placement.pool == "gpu")  # they take 30 s
+    assert not any(placement.ready[0] for placement in placements if placement.placement == "gpu")  # they take 30 s
     assert all(
         any(p.ready[-1] for p in placements if p.stage == stage) for stage in ("vad", "encoder", "decoder", "lm")
     )

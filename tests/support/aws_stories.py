@@ -55,7 +55,7 @@ class Metrics:
         seen = {Quantity.ARRIVAL_RATE: 1.0, Quantity.COMPLETION_RATE: 1.0, Quantity.RX_QUEUE_PRESSURE: self.pressure}
         return ReadAnswer(
             placements={
-                (target.pipeline, target.stage, target.pool): PlacementSamples(
+                (target.pipeline, target.stage, target.placement): PlacementSamples(
                     readings=seen if target.pods else {},
                     sessions={pod: self.sessions[pod] for pod in target.pods if pod in self.sessions},
                 )

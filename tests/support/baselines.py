@@ -8,8 +8,8 @@ from builders import NOW_S, a_snapshot, a_spec, a_state
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState
-from controller.core.state.spec import PlacementKey, StageSpec
-from optimizer.model import PipelineKey, PoolName
+from controller.core.state.spec import StageSpec
+from optimizer.model import PipelineKey, PlacementKey, PoolName
 from simulations.policies.autoscaler import Autoscaler, DetailedSnapshot, IngressReading, ReplicaReading
 from simulations.policies.deployments import Deployment, placements
 

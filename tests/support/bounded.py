@@ -10,8 +10,7 @@ from controller.core.bounds.stated import with_bounds
 from controller.core.state.bound import Mechanism
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PipelineKey, StageName
+from optimizer.model import PipelineKey, PlacementKey, StageName
 
 
 def all_bounded(snapshot: Snapshot, policy: Policy | None = None) -> dict[PipelineKey, Assessment]:

@@ -23,7 +23,6 @@ from controller.core.state.spec import (
     Mode,
     PipelineQueries,
     PipelineSpec,
-    PlacementKey,
     PlacementSpec,
     PoolSpec,
     Rule,
@@ -33,12 +32,12 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
-from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Basis, PipelineKey, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import PlacementSamples, Quantity, Reading
 
-VAD = (StageName("vad"), PoolName("cpu"))
-ENCODER = (StageName("encoder"), PoolName("inferentia"))
-ENCODER_GPU = (StageName("encoder"), PoolName("gpu"))
+VAD: PlacementKey = (StageName("vad"), PoolName("cpu"))
+ENCODER: PlacementKey = (StageName("encoder"), PoolName("inferentia"))
+ENCODER_GPU: PlacementKey = (StageName("encoder"), PoolName("gpu"))
 NOW_S = 10_000.0
 
 
@@ -309,8 +308,8 @@ def applied(snapshot: Snapshot, decision: Decision, *, ready: bool = True, after
 def _applied(state: PipelineState, decided: PipelineDecision, *, ready: bool) -> PipelineState:
     targets = dict(state.targets)
     for change in decided.changes:
-        before = targets[(change.stage, change.pool)]
+        before = targets[(change.stage, change.placement)]
         assert isinstance(before, TargetState)
         serving = change.after if ready else min(before.ready, change.after)
-        targets[(change.stage, change.pool)] = a_target(change.after, ready=serving)
+        targets[(change.stage, change.placement)] = a_target(change.after, ready=serving)
     return replace(state, targets=targets, memory=decided.memory, planned=decided.planned)

@@ -11,14 +11,13 @@ from controller.core.state.spec import (
     Mode,
     PipelineQueries,
     PipelineSpec,
-    PlacementKey,
     PlacementSpec,
     Scaling,
     StageSpec,
     StepPolicy,
     Target,
 )
-from optimizer.model import PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from simulations.engine.pipeline_engine import IDEAL, Conditions, PipelineEngine
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule

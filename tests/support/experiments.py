@@ -78,7 +78,7 @@ def a_series(*, windows: int = 6, load_rps: float = 400.0, cost: float = 10.0, m
                 placements=tuple(
                     PlacementSeries(
                         stage=stage,
-                        pool=pool,
+                        placement=pool,
                         desired=counts,
                         ready=late,
                         cost_per_hour=tuple(value / 6 for value in spend),

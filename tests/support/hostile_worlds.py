@@ -21,10 +21,10 @@ from controller.core.state.snapshot import (
     TargetState,
 )
 from controller.core.state.spec import BudgetSpec, LabelSelector, Mode
-from optimizer.model import Basis, PoolName, StageName
+from optimizer.model import Basis, PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Reading
 
-KEY = (StageName("asr"), PoolName("gpu"))
+KEY: PlacementKey = (StageName("asr"), PoolName("gpu"))
 WORDS = (
     "",
     "no nodes available to schedule pods",

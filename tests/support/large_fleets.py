@@ -275,7 +275,7 @@ class SyntheticMetrics:
                 Quantity.QUEUE_DEPTH: 0.0,
                 Quantity.SESSIONS: MISSING,
             }
-            placements[target.pipeline, target.stage, target.pool] = PlacementSamples(
+            placements[target.pipeline, target.stage, target.placement] = PlacementSamples(
                 readings=readings if target.pods else {}
             )
         return ReadAnswer(placements=placements, scalars=scalars, problems=())

@@ -8,17 +8,17 @@ import numpy as np
 from builders import a_placement, a_spec, a_stage
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementId, PoolName, StageName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.lab.session.report import LiveRun, lab_result
 from simulations.results.results import PlacementChange
 from simulations.results.scoring import Clock, Items, Outcome
-from simulations.results.spending import Observation, PlacementKey, Replicas
+from simulations.results.spending import Observation, Replicas
 
 CAPTIONS = PipelineKey("speech/captions")
 CPU, GPU = PoolName("cpu"), PoolName("gpu")
-ASR_CPU: PlacementKey = (CAPTIONS, StageName("asr"), CPU)
-ASR_GPU: PlacementKey = (CAPTIONS, StageName("asr"), GPU)
+ASR_CPU: PlacementId = (CAPTIONS, StageName("asr"), CPU)
+ASR_GPU: PlacementId = (CAPTIONS, StageName("asr"), GPU)
 CLOCK = Clock(duration_s=40.0, warmup_s=10.0, window_s=10.0)
 
 
@@ -43,7 +43,7 @@ def replicas(desired: int, *, ready: int | None = None) -> Replicas:
 
 def an_observation(
     t_s: float,
-    placements: Mapping[PlacementKey, Replicas] | None = None,
+    placements: Mapping[PlacementId, Replicas] | None = None,
     *,
     spend: float = 5.0,
     budget: float = 10.0,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.core.assess.assessment import Assessment
-from controller.core.state.spec import PlacementKey
-from optimizer.model import Composition, Pipeline, PipelineKey, Problem
+from optimizer.model import Composition, Pipeline, PipelineKey, PlacementKey, Problem
 from optimizer.plan import Limit, PipelinePlan, PlacementPlan, Plan, PoolPlan, StagePlan
 
 
@@ -60,10 +59,10 @@ class Planner:
                 mean_s=0.02,
                 placements=tuple(
                     PlacementPlan(
-                        pool=placement.pool,
+                        name=placement.name,
                         replicas=max(
                             placement.min_replicas,
-                            min(placement.max_replicas, wanted.get((stage.name, placement.pool), 0)),
+                            min(placement.max_replicas, wanted.get((stage.name, placement.name), 0)),
                         ),
                         batch=placement.batch_sizes[-1],
                     )

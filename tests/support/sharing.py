@@ -8,8 +8,8 @@ from builders import a_placement, a_snapshot, a_spec, a_stage, a_state, a_target
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.shared import filled
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
-from optimizer.model import PipelineKey, PoolName, StageName
+from controller.core.state.spec import Mode, PipelineSpec
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 from profiler.samples import PlacementSamples, Reading
 
 OWNER, BORROWER = PipelineKey("speech/captions"), PipelineKey("speech/notes")
@@ -77,7 +77,7 @@ def of(decision: Decision, key: PipelineKey) -> PipelineDecision:
 
 def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
     """Return the changed placements with their replicas before and after."""
-    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+    return {(change.stage, change.placement): (change.before, change.after) for change in decision.changes}
 
 
 def followed(snapshot: Snapshot, decision: Decision) -> Snapshot:

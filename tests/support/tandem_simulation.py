@@ -7,18 +7,17 @@ from event_simulation import simulate
 from numpy.typing import NDArray
 from problems import a_pipeline, a_stage, on
 
-from optimizer.model import Pipeline, PoolName, Routing, StageName
+from optimizer.model import Pipeline, PlacementKey, PoolName, Routing, Stage, StageName
 
 Array = NDArray[np.float64]
-Placed = tuple[StageName, PoolName]
 
 WARM_UP = 0.1
 
 
 def through(
     pipeline: Pipeline,
-    replicas: Mapping[Placed, int],
-    batches: Mapping[Placed, int],
+    replicas: Mapping[PlacementKey, int],
+    batches: Mapping[PlacementKey, int],
     arrivals_s: Array,
     seed: int,
 ) -> tuple[Array, Array]:
@@ -32,12 +31,12 @@ def through(
     for k, stage in enumerate(pipeline.stages):
         came = arrivals_s if not stage.after else np.max([left[name] for name in stage.after], axis=0)
         order = np.argsort(came, kind="stable")
-        (placement,) = (p for p in stage.placements if replicas.get((stage.name, p.pool), 0) > 0)
+        (placement,) = (p for p in stage.placements if replicas.get((stage.name, p.name), 0) > 0)
         spent[k, order] = simulate(
             came[order],
-            replicas=replicas[stage.name, placement.pool],
+            replicas=replicas[stage.name, placement.name],
             concurrency=placement.concurrency,
-            batch=batches[stage.name, placement.pool],
+            batch=batches[stage.name, placement.name],
             batch_wait_s=placement.batch_wait_s,
             fixed_s=placement.service.fixed_s,
             per_item_s=placement.service.per_item_s,
@@ -54,9 +53,11 @@ def through(
 
 def random_tandem(
     rng: np.random.Generator, routings: Sequence[Routing] = (Routing.PULL, Routing.LEAST_LOADED)
-) -> tuple[Pipeline, dict[Placed, int], dict[Placed, int]]:
+) -> tuple[Pipeline, dict[PlacementKey, int], dict[PlacementKey, int]]:
     """Return 4–8 stages in series, half of them batching, loaded to 0.3–0.9, with replicas and batch limits."""
-    stages, replicas, batches = [], {}, {}
+    stages: list[Stage] = []
+    replicas: dict[PlacementKey, int] = {}
+    batches: dict[PlacementKey, int] = {}
     rate = 100.0
     for k in range(int(rng.integers(4, 9))):
         name, count, rho = f"s{k}", int(rng.integers(1, 13)), rng.uniform(0.3, 0.9)

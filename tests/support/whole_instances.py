@@ -8,10 +8,19 @@ from itertools import pairwise
 
 from problems import a_pipeline, a_stage, on
 
-from optimizer.model import Basis, Composition, GroupBudget, PipelineKey, Pool, PoolName, Problem, StageName
+from optimizer.model import (
+    Basis,
+    Composition,
+    GroupBudget,
+    PipelineKey,
+    PlacementId,
+    Pool,
+    PoolName,
+    Problem,
+)
 from optimizer.plan import Plan
 
-Counts = Mapping[tuple[PipelineKey, StageName, PoolName], int]
+Counts = Mapping[PlacementId, int]
 
 
 def nodes_of(replicas: Iterable[Fraction]) -> list[list[Fraction]]:
@@ -53,7 +62,7 @@ def bills(problem: Problem, counts: Counts) -> dict[PipelineKey, float]:
     return paid
 
 
-def counts_of(plan: Plan) -> dict[tuple[PipelineKey, StageName, PoolName], int]:
+def counts_of(plan: Plan) -> dict[PlacementId, int]:
     return {(own.key, *place): count for own in plan.pipelines for place, count in own.replicas().items()}
 
 

@@ -8,9 +8,9 @@ from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import optimizer_demand, stages_sla_s
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import ColdStart, DemandUnit, PlacementKey, PlacementSpec
+from controller.core.state.spec import ColdStart, DemandUnit, PlacementSpec
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import StageName
+from optimizer.model import PlacementKey, StageName
 from optimizer.plan import PipelinePlan
 from profiler.stages import GRAIN
 
@@ -132,9 +132,9 @@ def _slots(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> floa
     least = math.inf
     for stage in assessment.spec.stages:
         slots = {
-            (stage.name, placement.pool): placement.prior.session_slots
+            (stage.name, placement.name): placement.prior.session_slots
             if placement.declared.memory
-            else assessment.learned.session_slots.get((stage.name, placement.pool))
+            else assessment.learned.session_slots.get((stage.name, placement.name))
             for placement in stage.placements
         }
         there = {key: replicas.get(key, 0) for key in slots}

@@ -29,8 +29,7 @@ from controller.core.plan.ledger import Ledger
 from controller.core.state.bound import NO_LIMITS, Bound, Level, Lost, Mechanism
 from controller.core.state.carry_over import FeedbackMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 from optimizer.plan import Limit
 
 
@@ -196,9 +195,9 @@ def _holds(
         *of(first_window.FIRST_WINDOW, alternation.ALTERNATE),
         *idle.holds(assessment, after),
     ]
-    for (stage, pool), limit in raised.raised[key].refused.items():  # those of its own budget are in `unmet`
+    for (stage, placement), limit in raised.raised[key].refused.items():  # those of its own budget are in `unmet`
         if limit.name is not None:
-            detail = details.no_capacity(pool, limit)
+            detail = details.no_capacity(placement, limit)
             held.append(Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=detail))
     if _held_high(assessment) and after == assessment.current:
         held.append(Hold(reason=HoldReason.STABILIZING, until_s=assessment.demand.falls_at_s))

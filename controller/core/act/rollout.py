@@ -17,9 +17,19 @@ from controller.core.plan.ledger import Ledger, Scope, ledger_of
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PlacementKey
+from controller.core.state.spec import Mode
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, PoolName, StageName
+from optimizer.model import (
+    Composition,
+    GroupBudget,
+    Pipeline,
+    PipelineKey,
+    PlacementKey,
+    PlacementName,
+    PoolName,
+    StageName,
+    pool_of,
+)
 from optimizer.plan import Limit, LimitKind, PipelinePlan
 
 _SAME_SHARE = 1e-9
@@ -41,14 +51,14 @@ class Move:
         """Return the pipeline's key."""
         return self.assessment.key
 
-    def capacities(self, stage: StageName) -> Mapping[PoolName, tuple[float, float]]:
-        """Return the capacity of one replica on each pool of `stage`: (items per second, sessions)."""
+    def capacities(self, stage: StageName) -> Mapping[PlacementName, tuple[float, float]]:
+        """Return the capacity of one replica of each placement of `stage`: (items per second, sessions)."""
         plan = next(own for own in self.plan.stages if own.name == stage)
-        batches = {placement.pool: placement.batch for placement in plan.placements}
+        batches = {placement.name: placement.batch for placement in plan.placements}
         declared = next(own for own in self.pipeline.stages if own.name == stage)
         return {
-            placement.pool: (
-                capacity_rps(placement, batches.get(placement.pool, placement.batch_sizes[-1])),
+            placement.name: (
+                capacity_rps(placement, batches.get(placement.name, placement.batch_sizes[-1])),
                 float(placement.session_slots or 0),
             )
             for placement in declared.placements
@@ -301,12 +311,12 @@ def _dispensable(move: Move, ledger: Ledger) -> list[PlacementKey]:
 
 def _value(move: Move, key: PlacementKey, ledger: Ledger) -> tuple[float, float, float]:
     """Return the value of a replica, as a tuple to compare: priority, need of its stage, capacity per USD."""
-    stage, pool = key
+    stage, placement = key
     capacities = move.capacities(stage)
     needed = sum(count * capacities[other][0] for (own, other), count in move.goal.planned.items() if own == stage)
     left = sum(ledger.after.get((move.key, (stage, other)), 0) * each for other, (each, _) in capacities.items())
-    share = (left - capacities[pool][0]) / needed if needed > 0 else float("inf")
-    return (move.assessment.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[pool][0])
+    share = (left - capacities[placement][0]) / needed if needed > 0 else float("inf")
+    return (move.assessment.spec.priority, -share, -ledger.price_per_hour(move.key, key) / capacities[placement][0])
 
 
 def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]]:
@@ -326,7 +336,7 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
                 shares[stage] = _desired_share(move, stage, ledger)
         key = min(wanting, key=lambda key: (shares[key[0]], key[0] != move.plan.bottleneck))
         name = (move.key, key)
-        if ledger.on_trial(key[1]) or ledger.after[name] >= move.goal.trials.get(key, math.inf):
+        if ledger.on_trial(pool_of(key[1])) or ledger.after[name] >= move.goal.trials.get(key, math.inf):
             refused.append((key, None))
             wanting.remove(key)
             continue
@@ -404,11 +414,11 @@ def _desired(assessment: Assessment, key: PlacementKey, ledger: Ledger) -> int:
 
 
 def _carried(
-    replicas: Mapping[PlacementKey, int], capacities: Mapping[PoolName, tuple[float, float]]
+    replicas: Mapping[PlacementKey, int], capacities: Mapping[PlacementName, tuple[float, float]]
 ) -> tuple[float, float]:
     """Return the capacity of `replicas` of one stage: (items per second, sessions)."""
-    rates = sum(count * capacities[pool][0] for (_, pool), count in replicas.items())
-    sessions = sum(count * capacities[pool][1] for (_, pool), count in replicas.items())
+    rates = sum(count * capacities[name][0] for (_, name), count in replicas.items())
+    sessions = sum(count * capacities[name][1] for (_, name), count in replicas.items())
     return rates, sessions
 
 
@@ -519,10 +529,10 @@ def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementK
 
 
 def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:
-    for (stage, pool), limit in refused:
+    for (stage, placement), limit in refused:
         if limit is None:
-            yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, pool=pool)
+            yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, placement=placement)
             continue
-        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.no_capacity(pool, limit))
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.no_capacity(placement, limit))
     for stage in held:
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.REPLACEMENTS_NOT_READY)

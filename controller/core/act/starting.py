@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from controller.core.assess.assessment import Assessment
 from controller.core.state.decision import StartingReplicas
 from controller.core.state.snapshot import TargetState
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PoolName
+from optimizer.model import PlacementKey, PoolName, pool_of
 
 
 def starting_replicas(
@@ -22,10 +21,10 @@ def starting_replicas(
         if count > 0:
             measured_s = _measured_startup_s(assessment, key, target)
             startup_s = placements[key].startup_s if measured_s is None else measured_s
-            ready_at_s = _ready_at_s(target, count, startup_s, launches_s.get(key[1]), now_s)
+            ready_at_s = _ready_at_s(target, count, startup_s, launches_s.get(pool_of(key[1])), now_s)
             yield StartingReplicas(
                 stage=key[0],
-                pool=key[1],
+                placement=key[1],
                 count=count,
                 ready_in_s=None if ready_at_s is None or ready_at_s < now_s else ready_at_s - now_s,
                 startup_s=startup_s,

@@ -15,8 +15,8 @@ from controller.core.state.carry_over import Conflict
 from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementKey, StageKey
-from optimizer.model import Pipeline, PipelineKey, PoolName, StageName
+from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, StageKey
+from optimizer.model import Pipeline, PipelineKey, PlacementKey, PlacementName, PoolName, StageName, pool_of
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Answer, Quantity
 from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, SharedInput, StageInput, rounded_up
@@ -26,9 +26,9 @@ SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingReading:
-    """A quantity that the ready replicas of a pool do not report."""
+    """A quantity that the ready replicas of a placement do not report."""
 
-    pool: PoolName
+    placement: PlacementName
     quantity: Quantity
     absence: Absence
 
@@ -237,7 +237,7 @@ def assess(
         samples={name: own for name, own in silent.items() if own.absence.reason is not AbsenceReason.TOO_NEW},
         too_new=frozenset(name for name, own in silent.items() if own.absence.reason is AbsenceReason.TOO_NEW),
         targets={key: target.reason for key in current if isinstance(target := state.target(*key), TargetMissing)},
-        pools=frozenset(pool for _, pool in current if pool not in snapshot.pools),
+        pools=frozenset(pool for _, name in current if (pool := pool_of(name)) not in snapshot.pools),
     )
     leaving = _leaving(state, snapshot)
     changes = conflicts(state, now_s)
@@ -278,7 +278,7 @@ def _leaving(state: PipelineState, snapshot: Snapshot) -> Mapping[PlacementKey, 
     placements = state.spec.placements()
 
     def dead(key: PlacementKey, target: TargetState) -> int:
-        pool = snapshot.pools.get(key[1])
+        pool = snapshot.pools.get(pool_of(key[1]))
         waits_s = math.inf if pool is None else pool.spec.pending_deadline_s
         late = [replica for replica in target.stranded if snapshot.now_s - replica.since_s >= waits_s]
         return min(len(late), max(0, target.desired - target.ready))
@@ -314,15 +314,15 @@ def _profiler_input(
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,
-                        replicas=state.ready(stage.name, placement.pool),
-                        batch=batches.get((stage.name, placement.pool), placement.prior.batch_sizes[-1]),
-                        samples=state.samples_of(stage.name, placement.pool),
+                        replicas=state.ready(stage.name, placement.name),
+                        batch=batches.get((stage.name, placement.name), placement.prior.batch_sizes[-1]),
+                        samples=state.samples_of(stage.name, placement.name),
                         law_declared=placement.declared.service,
                         cv_declared=placement.declared.cv,
                         memory_declared=placement.declared.memory,
-                        startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.pool),
+                        startup_s=None if placement.declared.startup else _startup_s(state, stage.name, placement.name),
                         warming=warming(state, stage, placement, now_s),
-                        neighbours=neighbours.get((stage.name, placement.pool), ()),
+                        neighbours=neighbours.get((stage.name, placement.name), ()),
                     )
                     for placement in stage.placements
                 ),
@@ -339,12 +339,12 @@ def _shared_with(use: SharedUse | None, key: PipelineKey) -> SharedInput | None:
     return None if use is None else SharedInput(other_sessions=use.of_others(key))
 
 
-def _startup_s(state: PipelineState, stage: StageName, pool: PoolName) -> float | None:
-    target = state.target(stage, pool)
+def _startup_s(state: PipelineState, stage: StageName, placement: PlacementName) -> float | None:
+    target = state.target(stage, placement)
     return (
         None
         if isinstance(target, TargetMissing)
-        else target.startup_s(state.memory.learned.startups_s.get((stage, pool)))
+        else target.startup_s(state.memory.learned.startups_s.get((stage, placement)))
     )
 
 
@@ -354,14 +354,16 @@ def _stages_without_samples(state: PipelineState) -> Mapping[StageName, MissingR
     One that is missing because replicas are too new comes last.
     """
     silent: dict[StageName, MissingReading] = {}
-    for stage, pool in state.spec.placement_keys():
+    for stage, placement in state.spec.placement_keys():
         known = silent.get(stage)
-        if state.ready(stage, pool) == 0 or (known is not None and known.absence.reason is not AbsenceReason.TOO_NEW):
+        if state.ready(stage, placement) == 0 or (
+            known is not None and known.absence.reason is not AbsenceReason.TOO_NEW
+        ):
             continue
         for quantity in THROUGHPUT:
-            reading = state.samples_of(stage, pool).of(quantity)
+            reading = state.samples_of(stage, placement).of(quantity)
             if isinstance(reading, Absence) and reading.reason not in SILENT_BY_NATURE:
-                found = MissingReading(pool=pool, quantity=quantity, absence=reading)
+                found = MissingReading(placement=placement, quantity=quantity, absence=reading)
                 if known is None or reading.reason is not AbsenceReason.TOO_NEW:
                     silent[stage] = known = found
                 break

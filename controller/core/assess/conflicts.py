@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PipelineState, TargetState
-from controller.core.state.spec import Mode, PlacementKey
+from controller.core.state.spec import Mode
+from optimizer.model import PlacementKey
 
 ENOUGH = 3
 """Changes by others after which another controller is assumed."""

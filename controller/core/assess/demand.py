@@ -309,7 +309,7 @@ def _contradiction(
         return None
     for stage in entries:
         rates = [
-            state.samples_of(stage.name, placement.pool).of(Quantity.ARRIVAL_RATE) for placement in stage.placements
+            state.samples_of(stage.name, placement.name).of(Quantity.ARRIVAL_RATE) for placement in stage.placements
         ]
         arriving = sum(rate for rate in rates if not isinstance(rate, Absence)) / state.spec.items_per_unit_s
         # In a window, so many items come by chance.
@@ -333,8 +333,8 @@ def _quiet_since_s(state: PipelineState, observed: Reading, entries: Sequence[St
 
 def _receives_nothing(state: PipelineState, stage: StageSpec) -> bool:
     """Whether `stage` has ready replicas, and those of each placement report that no items arrived in the window."""
-    serving = [placement.pool for placement in stage.placements if state.ready(stage.name, placement.pool)]
-    arrivals = [state.samples_of(stage.name, pool).of(Quantity.ARRIVAL_RATE) for pool in serving]
+    serving = [placement.name for placement in stage.placements if state.ready(stage.name, placement.name)]
+    arrivals = [state.samples_of(stage.name, name).of(Quantity.ARRIVAL_RATE) for name in serving]
     return bool(arrivals) and all(not isinstance(rate, Absence) and rate == 0 for rate in arrivals)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from controller.core.state.shared import filled
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
-from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
-from optimizer.model import StageName
+from controller.core.state.spec import PlacementSpec, StageSpec
+from optimizer.model import PlacementKey, StageName
 from profiler.stages import Learned, to_grain
 
 WARM_UP_S = 120.0
@@ -25,7 +25,7 @@ def settled(stage: StageSpec, stages_moved_at_s: Mapping[StageName, float], now_
 
 def warming(state: PipelineState, stage: StageSpec, placement: PlacementSpec, now_s: float) -> float:
     """Return the share (0–1) of the ready replicas of which the window of the samples has their first time."""
-    target = state.target(stage.name, placement.pool)
+    target = state.target(stage.name, placement.name)
     if isinstance(target, TargetMissing) or not target.ready:
         return 0.0
     warm_up_s = min(WARM_UP_S, placement.startup_s)
@@ -64,7 +64,7 @@ def _with_numbers(state: PipelineState) -> PipelineState:
             stage,
             placements=tuple(
                 _sized(
-                    _learned(placement, (stage.name, placement.pool), learned), sizes.get((stage.name, placement.pool))
+                    _learned(placement, (stage.name, placement.name), learned), sizes.get((stage.name, placement.name))
                 )
                 for placement in stage.placements
             ),

@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PipelineKey, Placement, PoolName
+from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, pool_of
 from profiler.neighbours import Neighbour
 from profiler.samples import Absence, Quantity
 
 PLANNED_BUSY = 0.8
 """The busy share that is planned with for neighbours that may lose replicas: plans leave replicas about as busy."""
 
-PlacementOf = tuple[PipelineKey, PlacementKey]
 Neighbours = Mapping[PlacementKey, tuple[Neighbour, ...]]
 ALONE: Neighbours = MappingProxyType({})
+
+PlacementOf = tuple[PipelineKey, PlacementKey]
 
 
 def neighbours_of(snapshot: Snapshot) -> Mapping[PipelineKey, Neighbours]:
@@ -31,7 +31,7 @@ def neighbours_of(snapshot: Snapshot) -> Mapping[PipelineKey, Neighbours]:
     for state in snapshot.pipelines:
         for key, prior, node in _on_shared_nodes(state):
             own = (state.spec.key, key)
-            nodes.setdefault((key[1], node), Counter())[own] += 1
+            nodes.setdefault((pool_of(key[1]), node), Counter())[own] += 1
             replicas[own] += 1
             declared[own] = prior
     beside: dict[PlacementOf, Counter[PlacementOf]] = {own: Counter({own: 0}) for own in replicas}

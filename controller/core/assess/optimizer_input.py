@@ -7,8 +7,19 @@ from typing import Any
 
 from controller.core.state.bound import Limits
 from controller.core.state.snapshot import PoolState
-from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementKey, PlacementSpec, PoolSpec, StageSpec
-from optimizer.model import MOST_PASSED, Demand, Pipeline, Placement, Pool, PoolName, ServiceLaw, Sla, Stage
+from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, PoolSpec, StageSpec
+from optimizer.model import (
+    MOST_PASSED,
+    Demand,
+    Pipeline,
+    Placement,
+    PlacementKey,
+    PlacementName,
+    Pool,
+    ServiceLaw,
+    Sla,
+    Stage,
+)
 from profiler.correction import left_to_stages_s
 from profiler.samples import Answer
 from profiler.stages import PipelineProfile, PlacementProfile, StageProfile, to_grain
@@ -68,7 +79,7 @@ def keeping(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Pipelin
     """Return `pipeline` with `replicas` as the least of their placements, also where they exceed a maximum."""
 
     def raised(stage: Stage, placement: Placement) -> tuple[int, int]:
-        least = max(placement.min_replicas, replicas.get((stage.name, placement.pool), 0))
+        least = max(placement.min_replicas, replicas.get((stage.name, placement.name), 0))
         return least, max(placement.max_replicas, least)
 
     return pipeline.bounded(raised) if replicas else pipeline
@@ -89,7 +100,7 @@ def inside(pipeline: Pipeline, limits: Limits) -> Pipeline:
     """
 
     def within(stage: Stage, placement: Placement) -> tuple[int, int]:
-        key = (stage.name, placement.pool)
+        key = (stage.name, placement.name)
         if key not in limits.lower and key not in limits.upper:
             return placement.min_replicas, placement.max_replicas
         least = limits.least(key)
@@ -130,17 +141,17 @@ def _stage(
     spec: StageSpec, profile: StageProfile | None, current: Mapping[PlacementKey, int], *, known_only: bool
 ) -> Stage:
     unknown = never_measured(spec, profile, lambda placement: placement.prior.max_replicas) if known_only else ()
-    measured = {} if profile is None else {placement.pool: placement for placement in profile.placements}
+    measured = {} if profile is None else {placement.name: placement for placement in profile.placements}
     laws = _laws(spec, profile, measured)
     return Stage(
         name=spec.name,
         placements=tuple(
             _placement(
                 placement,
-                laws[placement.pool],
-                measured.get(placement.pool),
-                current.get((spec.name, placement.pool), 0),
-                may_grow=placement.pool not in unknown,
+                laws[placement.name],
+                measured.get(placement.name),
+                current.get((spec.name, placement.name), 0),
+                may_grow=placement.name not in unknown,
             )
             for placement in spec.placements
         ),
@@ -156,43 +167,43 @@ def has_law(placement: PlacementSpec, profile: StageProfile | None) -> bool:
     """Return whether the service law of a placement is declared, or measured as its stage's `profile` says."""
     if placement.declared.service or profile is None:
         return placement.declared.service
-    return any(own.pool == placement.pool and own.measured for own in profile.placements)
+    return any(own.name == placement.name and own.measured for own in profile.placements)
 
 
 def never_measured(
     spec: StageSpec, profile: StageProfile | None, most: Callable[[PlacementSpec], float]
-) -> Collection[PoolName]:
-    """Return the pools on which no replica is started to save money: nothing says that it would.
+) -> Collection[PlacementName]:
+    """Return the placements that get no replica to save money: nothing says that it would.
 
-    These are the pools of the placements without a service law. While no placement of the stage has one, the first of
+    These are the placements without a service law. While no placement of the stage has one, the first of
     them that may have replicas (by `most`) is left out.
     """
     without = [placement for placement in spec.placements if not has_law(placement, profile)]
     if len(without) == len(spec.placements):
         first = next((placement for placement in without if most(placement) > 0), None)
         without = [placement for placement in without if placement is not first]
-    return [placement.pool for placement in without]
+    return [placement.name for placement in without]
 
 
 def _laws(
-    spec: StageSpec, profile: StageProfile | None, measured: Mapping[PoolName, PlacementProfile]
-) -> Mapping[PoolName, ServiceLaw]:
+    spec: StageSpec, profile: StageProfile | None, measured: Mapping[PlacementName, PlacementProfile]
+) -> Mapping[PlacementName, ServiceLaw]:
     """Return the service law to plan with for each placement: without one of its own, that of the slowest known one."""
     own = {
-        placement.pool: _law(
+        placement.name: _law(
             placement,
-            measured.get(placement.pool),
-            1.0 if profile is None else profile.crowding(placement.pool).growth,
+            measured.get(placement.name),
+            1.0 if profile is None else profile.crowding(placement.name).growth,
         )
         for placement in spec.placements
         if has_law(placement, profile)
     }
     if len(own) == len(spec.placements):
         return own
-    limits = {placement.pool: placement.prior.batch_sizes[-1] for placement in spec.placements}
-    slowest = min(own, key=lambda pool: own[pool].rate_rps(limits[pool]), default=None)
+    limits = {placement.name: placement.prior.batch_sizes[-1] for placement in spec.placements}
+    slowest = min(own, key=lambda name: own[name].rate_rps(limits[name]), default=None)
     other = UNMEASURED if slowest is None else own[slowest]
-    return {placement.pool: own.get(placement.pool, other) for placement in spec.placements}
+    return {placement.name: own.get(placement.name, other) for placement in spec.placements}
 
 
 def _law(spec: PlacementSpec, measured: PlacementProfile | None, growth: float) -> ServiceLaw:

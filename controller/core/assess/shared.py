@@ -165,7 +165,7 @@ def planned_with(pipeline: Pipeline, assessment: Assessment, together: Collectio
         return pipeline
 
     def as_now(stage: Stage, placement: Placement) -> Placement:
-        count = assessment.current[stage.name, placement.pool]
+        count = assessment.current[stage.name, placement.name]
         return replace(placement, min_replicas=count, max_replicas=count, current=count)
 
     stages = (

@@ -15,7 +15,7 @@ from controller.core.state.snapshot import TargetMissing
 from controller.core.state.spec import DemandUnit
 from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Placement, PoolName, Routing, Stage, StageName
+from optimizer.model import Placement, PlacementName, Routing, Stage, StageName
 from profiler.samples import Absence
 
 UNEVEN = 1.2
@@ -34,7 +34,7 @@ class HeldSessions:
     """The sessions that a ready replica reports, the load that it can take (items per second), and its slots."""
 
     pod: str
-    pool: PoolName
+    placement: PlacementName
     sessions: float
     capacity_rps: float
     slots: float
@@ -69,7 +69,7 @@ def sessions_unread(assessment: Assessment) -> Iterator[StageName]:
     """Yield the sticky stages with several ready replicas of which fewer than two report their sessions."""
     for stage in assessment.pipeline.stages:
         if stage.routing is Routing.STICKY and not stage.borrowed:
-            ready = sum(assessment.state.ready(stage.name, placement.pool) for placement in stage.placements)
+            ready = sum(assessment.state.ready(stage.name, placement.name) for placement in stage.placements)
             if ready > 1 and len([*held_sessions(assessment, stage)]) < 2:
                 yield stage.name
 
@@ -77,10 +77,10 @@ def sessions_unread(assessment: Assessment) -> Iterator[StageName]:
 def held_sessions(assessment: Assessment, stage: Stage) -> Iterator[HeldSessions]:
     """Yield the ready replicas of a stage that report their sessions, without those whose nodes are being removed."""
     for placement in stage.placements:
-        target = assessment.state.target(stage.name, placement.pool)
+        target = assessment.state.target(stage.name, placement.name)
         if isinstance(target, TargetMissing):
             continue
-        sessions, empty = assessment.state.samples_of(stage.name, placement.pool).sessions, empty_replica(placement)
+        sessions, empty = assessment.state.samples_of(stage.name, placement.name).sessions, empty_replica(placement)
         for replica in target.serving:
             count = sessions.get(replica.name, math.nan)
             if not replica.leaving and math.isfinite(count) and count >= 0:
@@ -91,7 +91,7 @@ def empty_replica(placement: Placement) -> HeldSessions:
     """Return what a replica without sessions can take."""
     return HeldSessions(
         pod="",
-        pool=placement.pool,
+        placement=placement.name,
         sessions=0.0,
         capacity_rps=capacity_rps(placement, placement.batch_sizes[-1]),
         slots=math.inf if placement.session_slots is None else placement.session_slots,
@@ -133,7 +133,7 @@ def _skew(stage: Stage, held: tuple[HeldSessions, ...], rate_rps: float) -> Skew
         replicas=len(held),
         utilization=max(r.sessions * rate_rps / total / r.capacity_rps for r in crowded),
         crowded=tuple(
-            CrowdedReplica(pod=r.pod, pool=r.pool, sessions=r.sessions, give_up=gives[r.pod])
+            CrowdedReplica(pod=r.pod, placement=r.placement, sessions=r.sessions, give_up=gives[r.pod])
             for r in sorted(crowded, key=lambda r: (-r.sessions, r.pod))
             if gives[r.pod]
         ),

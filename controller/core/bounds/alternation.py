@@ -10,7 +10,7 @@ from controller.core.bounds.steps import ready_beyond
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import Turn
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 
 ALTERNATE = Mechanism(
     name="alternation",
@@ -34,7 +34,7 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int], now_s: floa
     ends_s = {key: until_s for key, turn in turns.items() if (until_s := _ends_s(turn)) is not None}
     for key, least in ready_beyond(assessment, goal) if ends_s else ():
         if now_s < (until_s := ends_s.get(key, now_s)):
-            hold = Hold(reason=HoldReason.ALTERNATING, stage=key[0], pool=key[1], until_s=until_s)
+            hold = Hold(reason=HoldReason.ALTERNATING, stage=key[0], placement=key[1], until_s=until_s)
             yield ALTERNATE.on(key, least=least, hold=hold, since_s=turns[key].at_s, until_s=until_s)
 
 

@@ -19,8 +19,8 @@ from controller.core.bounds.elastic_pools import (
 from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
-from controller.core.state.spec import PlacementKey, PoolSpec
-from optimizer.model import PipelineKey, PoolName
+from controller.core.state.spec import PoolSpec
+from optimizer.model import PipelineKey, PlacementKey, PoolName, pool_of
 
 EPSILON = 1e-9
 _NO_ROOM = "Insufficient "
@@ -102,15 +102,17 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
     launches = launch_failures(snapshot, not_acting)
     room = _Room.of(snapshot)
     verdicts = {
-        (state.spec.key, key): _judged(state, key, target, snapshot.pools[key[1]], room, launches, snapshot.now_s)
+        (state.spec.key, key): _judged(
+            state, key, target, snapshot.pools[pool_of(key[1])], room, launches, snapshot.now_s
+        )
         for state in snapshot.pipelines
         for key, target in state.found()
-        if key[1] in snapshot.pools
+        if pool_of(key[1]) in snapshot.pools
     }
     acting: dict[PoolName, list[tuple[PipelineKey, _Verdict]]] = {name: [] for name in snapshot.pools}
     for (pipeline, key), verdict in verdicts.items():
         if pipeline not in not_acting:
-            acting[key[1]].append((pipeline, verdict))
+            acting[pool_of(key[1])].append((pipeline, verdict))
     late = {
         name: _evidence(own, pool, launches.get(name))
         for name, pool in snapshot.pools.items()
@@ -122,7 +124,7 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
     for state in snapshot.pipelines:
         own: dict[PlacementKey, PlacementFailure] = {}
         for key, target in state.found():
-            pool = snapshot.pools.get(key[1])
+            pool = snapshot.pools.get(pool_of(key[1]))
             if pool is None:
                 continue
             verdict = verdicts[state.spec.key, key]
@@ -131,7 +133,7 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
                 arriving.setdefault(state.spec.key, {})[key] = coming
             if target.uncreated:
                 uncreated.setdefault(state.spec.key, {})[key] = _uncreated_since_s(state, key, snapshot.now_s)
-            shared = bool(late[key[1]]) or unavailable(pool.memory, snapshot.now_s)
+            shared = bool(late[pool_of(key[1])]) or unavailable(pool.memory, snapshot.now_s)
             failure = _next_failure(
                 state.memory.failures.get(key), verdict, target, pool.spec, snapshot.now_s, pool_fails=shared
             )
@@ -200,11 +202,11 @@ class _Room:
         for state in snapshot.pipelines:
             placements = state.spec.placements()
             for key, target in state.found():
-                if key[1] in free and target.owner is None:
+                if pool_of(key[1]) in free and target.owner is None:
                     placed = target.existing - len(target.pending) - len(target.stranded)
-                    free[key[1]] -= placed / placements[key].prior.per_instance
+                    free[pool_of(key[1])] -= placed / placements[key].prior.per_instance
                     if target.terminating:
-                        draining.add(key[1])
+                        draining.add(pool_of(key[1]))
         return cls(free=free, draining=frozenset(draining))
 
 
@@ -245,7 +247,7 @@ def _judged(
     # Draining replicas free capacity when they are gone.
     drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
     has_room = room.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
-    launch_failure = launches.get(key[1]) or own_launch_failure(target.unscheduled, pool.node_pool, now_s)
+    launch_failure = launches.get(pool_of(key[1])) or own_launch_failure(target.unscheduled, pool.node_pool, now_s)
     apart = [
         replica
         for replica in target.unscheduled

@@ -32,10 +32,10 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
         for placement in stage.placements:
             prior = placement.prior
             yield REPLICAS.on(
-                (stage.name, placement.pool),
+                (stage.name, placement.name),
                 least=prior.min_replicas,
                 most=prior.max_replicas,
                 change=ChangeReason.BOUNDS,
             )
             if most_wer is not None and prior.wer is not None and prior.wer > most_wer:
-                yield QUALITY.on((stage.name, placement.pool), most=0, change=ChangeReason.QUALITY)
+                yield QUALITY.on((stage.name, placement.name), most=0, change=ChangeReason.QUALITY)

@@ -105,11 +105,11 @@ def _drain(
 ) -> tuple[Drain, Bound | None]:
     """Return the drain of the fullest replica of a crowded stage, and the bound that it needs in this cycle."""
     fullest = skew.crowded[0]
-    key = (stage.name, fullest.pool)
+    key = (stage.name, fullest.placement)
     target = assessment.state.target(*key)
     drain = Drain(
         stage=stage.name,
-        pool=fullest.pool,
+        placement=fullest.placement,
         pod=fullest.pod,
         sessions=fullest.sessions,
         missed_s=memory.missed_s,
@@ -147,11 +147,11 @@ def _replicas_missing(assessment: Assessment, stage: Stage, skew: Skew, fullest:
     short = fullest.sessions - sum(max(0.0, own.most(session_rps) - own.sessions) for own in others)
     if short <= 0:
         return None
-    empty = {placement.pool: empty_replica(placement).most(session_rps) for placement in stage.placements}
+    empty = {placement.name: empty_replica(placement).most(session_rps) for placement in stage.placements}
     for key, target in assessment.state.found():
         if key[0] == stage.name and key[1] in empty and empty[key[1]] > 0:
-            silent = target.desired - sum(own.pool == key[1] for own in held)
+            silent = target.desired - sum(own.placement == key[1] for own in held)
             short -= max(0, silent) * empty[key[1]]
-    if short <= 0 or empty[fullest.pool] <= 0:
+    if short <= 0 or empty[fullest.placement] <= 0:
         return 0
-    return math.ceil(short / empty[fullest.pool])
+    return math.ceil(short / empty[fullest.placement])

@@ -16,7 +16,7 @@ from controller.core.state.snapshot import (
     PoolState,
     Snapshot,
 )
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, pool_of
 
 _REGISTRATION_S = 900.0
 """How long a node that is on its way holds the deadline: then Karpenter and the cluster autoscaler give it up too."""
@@ -136,9 +136,9 @@ def launch_failures(snapshot: Snapshot, not_acting: Collection[PipelineKey] = ()
             # A pod that no present node would hold, even while it is empty, is one of its own kind too.
             small = target.match.fits != 0
             free = [replica for replica in target.unscheduled if small and not replica.constraint]
-            pending.setdefault(key[1], []).extend(free)
+            pending.setdefault(pool_of(key[1]), []).extend(free)
             if len(free) < len(target.unscheduled):
-                own = bound.setdefault(key[1], {}).setdefault(state.spec.key, [])
+                own = bound.setdefault(pool_of(key[1]), {}).setdefault(state.spec.key, [])
                 own += [replica for replica in target.unscheduled if replica not in free]
     for name, pipelines in bound.items():
         if len(pipelines) > 1:

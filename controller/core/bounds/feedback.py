@@ -18,9 +18,8 @@ from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
-from controller.core.state.spec import PlacementKey
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PlacementName, StageName
 from optimizer.plan import PipelinePlan
 from profiler.correction import leaves_too_little
 from profiler.samples import Absence, Quantity
@@ -89,7 +88,7 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
     if assessment.never_down:
         return least
     for stage, floor in memory.floors.items():
-        weights, planned = _weights(assessment, stage), _on_pools(plan.replicas(), stage)
+        weights, planned = _weights(assessment, stage), _of_stage(plan.replicas(), stage)
         missing = _wanted(stage, floor, assessment, plan) - _weighted(planned, weights)
         used = [weights[pool] for pool, count in planned.items() if count] or [max(weights.values())]
         more = math.floor(missing / min(used) + 0.5)
@@ -108,29 +107,29 @@ def _wanted(stage: StageName, floor: FeedbackFloor, assessment: Assessment, plan
     return (floor.replicas - one) * growth + one
 
 
-def _weights(assessment: Assessment, name: StageName) -> Mapping[PoolName, float]:
-    """Return the capacity of a replica on each pool of a stage, relative to the largest."""
+def _weights(assessment: Assessment, name: StageName) -> Mapping[PlacementName, float]:
+    """Return the capacity of a replica of each placement of a stage, relative to the largest."""
     (stage,) = (own for own in assessment.pipeline.stages if own.name == name)
-    capacities = {own.pool: capacity_rps(own, own.batch_sizes[-1]) for own in stage.placements}
+    capacities = {own.name: capacity_rps(own, own.batch_sizes[-1]) for own in stage.placements}
     largest = max(capacities.values())
-    return {pool: capacity / largest for pool, capacity in capacities.items()}
+    return {placement: capacity / largest for placement, capacity in capacities.items()}
 
 
-def _weighted(replicas: Mapping[PoolName, int], weights: Mapping[PoolName, float]) -> float:
-    return sum(count * weights[pool] for pool, count in replicas.items())
+def _weighted(replicas: Mapping[PlacementName, int], weights: Mapping[PlacementName, float]) -> float:
+    return sum(count * weights[placement] for placement, count in replicas.items())
 
 
-def _on_pools(replicas: Mapping[PlacementKey, int], stage: StageName) -> Mapping[PoolName, int]:
-    return {pool: count for (name, pool), count in replicas.items() if name == stage}
+def _of_stage(replicas: Mapping[PlacementKey, int], stage: StageName) -> Mapping[PlacementName, int]:
+    return {placement: count for (name, placement), count in replicas.items() if name == stage}
 
 
 def _total(replicas: Mapping[PlacementKey, int], stage: StageName) -> int:
-    return sum(_on_pools(replicas, stage).values())
+    return sum(_of_stage(replicas, stage).values())
 
 
 def _carried(replicas: Mapping[PlacementKey, int], stage: StageName, assessment: Assessment) -> float:
     """Return the replicas of `stage`, counted by their capacity."""
-    return _weighted(_on_pools(replicas, stage), _weights(assessment, stage))
+    return _weighted(_of_stage(replicas, stage), _weights(assessment, stage))
 
 
 def _floor(replicas: float, stage: StageName, assessment: Assessment, plan: PipelinePlan) -> FeedbackFloor:

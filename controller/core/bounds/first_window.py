@@ -7,7 +7,7 @@ from controller.core.bounds.idle import idle_stages
 from controller.core.bounds.steps import ready_beyond
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 
 FIRST_WINDOW = Mechanism(
     name="first scale-down window",
@@ -25,5 +25,5 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int], now_s: floa
     if begun_s is None or now_s >= begun_s + window_s or idle_stages(assessment):
         return
     for key, least in ready_beyond(assessment, goal):
-        hold = Hold(reason=HoldReason.STABILIZING, stage=key[0], pool=key[1], until_s=begun_s + window_s)
+        hold = Hold(reason=HoldReason.STABILIZING, stage=key[0], placement=key[1], until_s=begun_s + window_s)
         yield FIRST_WINDOW.on(key, least=least, hold=hold, since_s=begun_s, until_s=begun_s + window_s)

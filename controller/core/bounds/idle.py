@@ -6,8 +6,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
-from controller.core.state.spec import PlacementKey
-from optimizer.model import StageName
+from optimizer.model import PlacementKey, StageName
 
 IDLE = Mechanism(
     name="idle",
@@ -32,7 +31,7 @@ def idle_stages(assessment: Assessment) -> frozenset[StageName]:
         for stage in spec.stages
         if stage.name not in busy | pinned | assessment.missing.demands | spec.borrowed.keys()
         and not any(
-            placement.prior.min_replicas for placement in stage.placements if (stage.name, placement.pool) not in pins
+            placement.prior.min_replicas for placement in stage.placements if (stage.name, placement.name) not in pins
         )
     )
 

@@ -11,8 +11,8 @@ from controller.core.assess.optimizer_input import never_measured
 from controller.core.state.bound import Bound, Evidence, Level, Limits, Mechanism
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import PlacementKey, PlacementSpec, StageSpec
-from optimizer.model import StageName
+from controller.core.state.spec import PlacementSpec, StageSpec
+from optimizer.model import PlacementKey, StageName
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, Quantity
 from profiler.slots import wants_slots
@@ -65,7 +65,7 @@ def floors(assessment: Assessment, now_s: float) -> Iterator[Bound]:
         refuses = wants_slots(seen_of, assessment.seen) is not False and _refuses(stage, own, state, assessment.learned)
         if not refuses and not _unknown(stage, own, state):
             continue
-        total = max(1, sum(state.desired(stage.name, placement.pool) for placement in stage.placements))
+        total = max(1, sum(state.desired(stage.name, placement.name) for placement in stage.placements))
         short = settled(stage, moved_at_s, now_s) and (refuses or _queues(own, state.spec.sla.latency_s))
         yield LEARN.on(
             stage.name,
@@ -86,11 +86,11 @@ def unmeasured(assessment: Assessment, limits: Limits) -> Iterator[Bound]:
             continue
 
         def most(placement: PlacementSpec, name: StageName = stage.name) -> float:
-            return limits.most((name, placement.pool))
+            return limits.most((name, placement.name))
 
-        for pool in never_measured(stage, profiles[stage.name], most):
-            current = assessment.current[stage.name, pool]
-            yield UNMEASURED.on((stage.name, pool), most=current)
+        for name in never_measured(stage, profiles[stage.name], most):
+            current = assessment.current[stage.name, name]
+            yield UNMEASURED.on((stage.name, name), most=current)
 
 
 def probes(
@@ -125,10 +125,10 @@ def _probe(assessment: Assessment) -> PlacementKey | None:
         own = profiles[stage.name]
         if stage.shared_from is not None or _unknown(stage, own, state):
             continue
-        if all(state.desired(stage.name, each.pool) == 0 for each in own.placements):
+        if all(state.desired(stage.name, each.name) == 0 for each in own.placements):
             continue
         for placement, measured in zip(stage.placements, own.placements, strict=True):
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             hindered = any(bound.most == 0 and bound.mechanism is not UNMEASURED for bound in _of(assessment, key))
             if not placement.declared.service and not measured.measured and not hindered:
                 return key
@@ -141,7 +141,7 @@ def _of(assessment: Assessment, key: PlacementKey) -> Iterator[Bound]:
 
 def _unknown(stage: StageSpec, profile: StageProfile, state: PipelineState) -> bool:
     """Return whether the stage has replicas with a service law neither declared nor measured enough, or none at all."""
-    running = [own for own in profile.placements if state.desired(stage.name, own.pool) > 0]
+    running = [own for own in profile.placements if state.desired(stage.name, own.name) > 0]
     if not running:
         return not any(placement.declared.service for placement in stage.placements) and not any(
             own.enough for own in profile.placements
@@ -155,8 +155,8 @@ def _refuses(stage: StageSpec, profile: StageProfile, state: PipelineState, lear
         refused_rps = own.readings.get(Quantity.SESSION_REFUSALS)
         if (
             not placement.declared.memory
-            and (stage.name, placement.pool) not in learned.session_slots
-            and state.desired(stage.name, placement.pool) > 0
+            and (stage.name, placement.name) not in learned.session_slots
+            and state.desired(stage.name, placement.name) > 0
             and isinstance(refused_rps, float | int)
             and refused_rps > 0
         ):

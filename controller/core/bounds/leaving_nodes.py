@@ -6,7 +6,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.snapshot import TargetState
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 
 REPLACE = Mechanism(
     name="nodes that are being removed",
@@ -41,4 +41,4 @@ def holds(assessment: Assessment) -> Iterator[Hold]:
     """
     for (stage, pool), target in assessment.state.found():
         if target.leaving and (stage, pool) not in assessment.leaving and stage not in assessment.spec.borrowed:
-            yield Hold(reason=HoldReason.NODES_LEAVING, stage=stage, pool=pool)
+            yield Hold(reason=HoldReason.NODES_LEAVING, stage=stage, placement=pool)

@@ -47,7 +47,7 @@ def holds(assessment: Assessment) -> Iterator[Hold]:
             detail=details.contradicted(found.queried, found.arriving, found.since_s),
         )
     for stage, reading in assessment.missing.samples.items():
-        detail = details.missing_reading(reading.pool, reading.quantity, reading.absence)
+        detail = details.missing_reading(reading.placement, reading.quantity, reading.absence)
         yield Hold(reason=HoldReason.METRICS_MISSING, stage=stage, detail=detail)
     for stage in sorted(assessment.missing.too_new):
         yield Hold(reason=HoldReason.TOO_NEW, stage=stage)

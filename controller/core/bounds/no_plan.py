@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from controller.core.assess.assessment import Assessment
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 from optimizer.plan import PipelinePlan
 
 NO_PLAN = Mechanism(
@@ -37,7 +37,7 @@ def bounds(assessment: Assessment, planned: Mapping[PlacementKey, int]) -> Itera
     """Yield the bounds of the stages that have replicas, at least the declared minimums that are `planned`."""
     hold = Hold(reason=HoldReason.SLA_UNREACHABLE)
     for stage in assessment.spec.stages:
-        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        keys = [(stage.name, placement.name) for placement in stage.placements]
         if not any(assessment.current[key] for key in keys):
             continue
         for key, placement in zip(keys, stage.placements, strict=True):

@@ -7,7 +7,8 @@ from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import Hold, HoldReason
 from controller.core.state.snapshot import TargetMissing
-from controller.core.state.spec import Mode, PlacementKey
+from controller.core.state.spec import Mode
+from optimizer.model import PlacementKey, pool_of
 
 NOT_ACTING = Mechanism(
     name="mode, pause and conflict",
@@ -61,9 +62,9 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
         if key[0] in assessment.spec.borrowed:
             yield exactly(BORROWED, key)
         if key[0] in unread:
-            yield exactly(TARGETS, key, Hold(reason=HoldReason.TARGET_MISSING, stage=key[0], pool=key[1]))
-        if key[1] in assessment.missing.pools:
-            yield exactly(POOLS, key, Hold(reason=HoldReason.POOL_NOT_FOUND, stage=key[0], pool=key[1]))
+            yield exactly(TARGETS, key, Hold(reason=HoldReason.TARGET_MISSING, stage=key[0], placement=key[1]))
+        if pool_of(key[1]) in assessment.missing.pools:
+            yield exactly(POOLS, key, Hold(reason=HoldReason.POOL_NOT_FOUND, stage=key[0], placement=key[1]))
         if spend_unknown:
             yield SPEND.on(key, most=count)
 
@@ -77,7 +78,8 @@ def _spend_unknown(assessment: Assessment) -> bool:
     return any(
         target.unreadable
         if isinstance(target, TargetMissing)
-        else key[1] in assessment.missing.pools and max(target.desired, target.existing + target.terminating) > 0
+        else pool_of(key[1]) in assessment.missing.pools
+        and max(target.desired, target.existing + target.terminating) > 0
         for key, target in targets.items()
     )
 
@@ -85,8 +87,8 @@ def _spend_unknown(assessment: Assessment) -> bool:
 def acting_holds(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Iterator[Hold]:
     """Yield why nothing of the pipeline is written. It would go to `replicas` in this cycle if it acted."""
     conflicts = [
-        Hold(reason=HoldReason.CONFLICT, stage=stage, detail=details.conflict(pool, cause))
-        for (stage, pool), cause in assessment.conflicting.items()
+        Hold(reason=HoldReason.CONFLICT, stage=stage, detail=details.conflict(name, cause))
+        for (stage, name), cause in assessment.conflicting.items()
     ]
     if assessment.spec.mode is Mode.PAUSED:
         pause = assessment.spec.overrides.pause
@@ -112,12 +114,12 @@ def holds(assessment: Assessment) -> Iterator[Hold]:
 
 def missing_pool_holds(assessment: Assessment) -> Iterator[Hold]:
     """Yield a hold for every placement whose pool does not exist."""
-    for stage, pool in assessment.current:
-        if pool in assessment.missing.pools:
-            yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, pool=pool)
+    for stage, name in assessment.current:
+        if pool_of(name) in assessment.missing.pools:
+            yield Hold(reason=HoldReason.POOL_NOT_FOUND, stage=stage, placement=name)
 
 
 def missing_target_holds(assessment: Assessment) -> Iterator[Hold]:
     """Yield a hold for every placement whose workload cannot be read or scaled."""
     for (stage, pool), reason in assessment.missing.targets.items():
-        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, pool=pool, detail=reason)
+        yield Hold(reason=HoldReason.TARGET_MISSING, stage=stage, placement=pool, detail=reason)

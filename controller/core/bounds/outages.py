@@ -14,9 +14,8 @@ from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.snapshot import TargetState
-from controller.core.state.spec import PlacementKey
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition
+from optimizer.model import Composition, PlacementKey, pool_of
 from profiler.samples import Absence
 
 OUTAGE = Mechanism(
@@ -63,7 +62,7 @@ def bounds(assessment: Assessment, availability: Availability, composition: Comp
         yield (PATIENT_TRIAL if waits else TRIAL).on(
             key,
             most=assessment.current[key] + allowed,
-            hold=Hold(reason=HoldReason.ON_TRIAL, stage=key[0], pool=key[1]),
+            hold=Hold(reason=HoldReason.ON_TRIAL, stage=key[0], placement=key[1]),
             change=ChangeReason.TRIAL,
         )
 
@@ -71,16 +70,18 @@ def bounds(assessment: Assessment, availability: Availability, composition: Comp
 def _outages(assessment: Assessment, availability: Availability) -> Iterator[tuple[PlacementKey, Hold]]:
     """Yield the placements that plans leave out, each with why and until when."""
     failures = availability.failures.get(assessment.key, {})
-    for stage, pool in assessment.current:
-        memory, failure = availability.pools.get(pool, PoolMemory()), failures.get((stage, pool))
+    for stage, name in assessment.current:
+        memory, failure = availability.pools.get(pool_of(name), PoolMemory()), failures.get((stage, name))
         if unavailable(memory, availability.now_s):
             reason = HoldReason.POOL_UNAVAILABLE
         elif failure is not None and unavailable(failure.outage, availability.now_s):
             reason, memory = HoldReason(failure.cause.value), failure.outage
         else:
             continue
-        hold = Hold(reason=reason, stage=stage, pool=pool, until_s=memory.unavailable_until_s, detail=memory.reason)
-        yield (stage, pool), hold
+        hold = Hold(
+            reason=reason, stage=stage, placement=name, until_s=memory.unavailable_until_s, detail=memory.reason
+        )
+        yield (stage, name), hold
 
 
 def _most(
@@ -95,7 +96,7 @@ def _most(
     target = assessment.state.target(*key)
     if not isinstance(target, TargetState):
         return None
-    if availability.out(key[1]) or failure is None:
+    if availability.out(pool_of(key[1])) or failure is None:
         arriving = availability.arriving.get(assessment.key, {}).get(key, 0)
         return min(target.desired, with_node(target) + arriving)
     if failure.cause is not FailureCause.CANNOT_START:
@@ -110,7 +111,10 @@ def _elsewhere(assessment: Assessment, availability: Availability, key: Placemen
     """Whether the stage of the placement `key` has another placement that can be used."""
     failures = availability.failures.get(assessment.key, {})
     return any(
-        other != key and other[1] in availability.pools and other not in failures and not availability.out(other[1])
+        other != key
+        and pool_of(other[1]) in availability.pools
+        and other not in failures
+        and not availability.out(pool_of(other[1]))
         for other, _ in assessment.state.found()
         if other[0] == key[0]
     )
@@ -126,8 +130,8 @@ def _trials(
         if key in out:
             continue
         waits = bool(target.waiting or target.starting or target.uncreated)
-        if availability.pools.get(key[1], PoolMemory()).unavailable_until_s is not None:
-            allowed[key] = 0 if waits or key[1] in availability.waiting else 1
+        if availability.pools.get(pool_of(key[1]), PoolMemory()).unavailable_until_s is not None:
+            allowed[key] = 0 if waits or pool_of(key[1]) in availability.waiting else 1
         elif key in failures:
             allowed[key] = 0 if waits else 1
     return allowed
@@ -155,4 +159,4 @@ def holds(assessment: Assessment) -> Iterator[Hold]:
         if target.rolling and stage not in assessment.spec.borrowed:
             new = sum(replica.updated for replica in (*target.pending, *target.stranded, *target.starting))
             detail = details.rolling_out(target.updated, target.existing, new)
-            yield Hold(reason=HoldReason.ROLLING_OUT, stage=stage, pool=pool, detail=detail)
+            yield Hold(reason=HoldReason.ROLLING_OUT, stage=stage, placement=pool, detail=detail)

@@ -8,8 +8,8 @@ from functools import partial
 from controller.core.assess.budgets import group_budgets
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
-from controller.core.state.spec import Mode, Pin, PipelineSpec, PlacementKey
-from optimizer.model import Basis, PoolName, whole_instances
+from controller.core.state.spec import Mode, Pin, PipelineSpec
+from optimizer.model import Basis, PlacementKey, PoolName, pool_of, whole_instances
 
 _EPSILON = 1e-9
 
@@ -65,35 +65,40 @@ def _possible(state: PipelineState, pools: Mapping[PoolName, PoolState], per_hou
         for stage in spec.stages
         if stage.shared_from is None
     }
-    room = {key[1]: _room(state, pools[key[1]]) for key in pins if key[1] in pools}
+    room = {pool: _room(state, pools[pool]) for key in pins if (pool := pool_of(key[1])) in pools}
     counted: dict[PlacementKey, int] = {}
 
     def cost_per_hour(key: PlacementKey, replicas: int) -> float:
-        if (pool := pools.get(key[1])) is None:
+        if (pool := pools.get(pool_of(key[1]))) is None:
             return 0.0
         instances = replicas / placements[key].prior.per_instance
         return pool.spec.price_per_hour * (math.ceil(instances) if spec.basis is Basis.INSTANCES else instances)
 
     def instances(counts: Mapping[PlacementKey, int], pool: PoolName) -> int:
-        sizes = [(placements[key].prior.per_instance, count) for key, count in counts.items() if key[1] == pool]
+        sizes = [
+            (placements[key].prior.per_instance, count) for key, count in counts.items() if pool_of(key[1]) == pool
+        ]
         return whole_instances(sizes)
 
     def affordable(key: PlacementKey, count: int, per_hour: float) -> bool:
         return cost_per_hour(key, count) <= per_hour + _EPSILON
 
     def placeable(key: PlacementKey, count: int, others: Mapping[PlacementKey, int]) -> bool:
-        return key[1] not in room or instances({**others, key: count}, key[1]) <= room[key[1]]
+        pool = pool_of(key[1])
+        return pool not in room or instances({**others, key: count}, pool) <= room[pool]
 
     fitting: dict[PlacementKey, Pin] = {}
     for key, pin in pins.items():
         served = {stage for (stage, _), count in counted.items() if count} | {key[0]}
         unserved = [keys for stage, keys in candidates.items() if stage not in served and keys]
         left = money - sum(min(cost_per_hour(other, 1) for other in keys) for keys in unserved)
-        beside = counted | {keys[0]: 1 for keys in unserved if all(other[1] == key[1] for other in keys)}
+        beside = counted | {
+            keys[0]: 1 for keys in unserved if all(pool_of(other[1]) == pool_of(key[1]) for other in keys)
+        }
         by_budget = _most(pin.replicas, partial(affordable, key, per_hour=left))
         by_pool = _most(pin.replicas, partial(placeable, key, others=beside))
         fits = min(by_budget, by_pool)
-        short_of = "" if fits == pin.replicas else f"pool {key[1]}" if by_pool < by_budget else "the budget"
+        short_of = "" if fits == pin.replicas else f"pool {pool_of(key[1])}" if by_pool < by_budget else "the budget"
         fitting[key] = replace(pin, fits=fits, short_of=short_of)
         counted[key] = fits
         money -= cost_per_hour(key, fits)
@@ -106,7 +111,7 @@ def _room(state: PipelineState, pool: PoolState) -> int:
     running = [
         (placements[key].prior.per_instance, min(pin.replicas, state.desired(*key)))
         for key, pin in state.spec.overrides.pins.items()
-        if key[1] == pool.spec.name
+        if pool_of(key[1]) == pool.spec.name
     ]
     return pool.limit_holding(whole_instances(running))
 

@@ -9,7 +9,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.messages import details
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import ChangeReason, Hold, HoldReason
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 
 PIN = Mechanism(
     name="pin",
@@ -29,6 +29,6 @@ def holds(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Itera
     """Yield a hold for every pin, of which `replicas` are possible, and for every invalid part of an annotation."""
     for key, pin in assessment.spec.overrides.pins.items():
         detail = details.pinned(pin, replicas[key])
-        yield Hold(reason=HoldReason.PINNED, stage=key[0], pool=key[1], until_s=pin.until_s, detail=detail)
+        yield Hold(reason=HoldReason.PINNED, stage=key[0], placement=key[1], until_s=pin.until_s, detail=detail)
     for problem in assessment.spec.overrides.problems:
         yield Hold(reason=HoldReason.INVALID_ANNOTATION, detail=problem)

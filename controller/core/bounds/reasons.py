@@ -6,8 +6,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.bounds.outages import OUTAGE, PATIENT_TRIAL, TRIAL
 from controller.core.state.bound import Bound, Level
 from controller.core.state.decision import ChangeReason
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PoolName
+from optimizer.model import PlacementKey, PoolName, pool_of
 
 
 def reasons_of(
@@ -24,7 +23,7 @@ def reasons_of(
     """
     reasons: dict[PlacementKey, ChangeReason] = {}
     for stage in assessment.spec.stages:
-        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        keys = [(stage.name, placement.name) for placement in stage.placements]
         if all(assessment.current[key] == after[key] for key in keys):
             continue
         own = sorted((bound for bound in bounds if bound.stage == stage.name), key=lambda bound: bound.level)
@@ -132,5 +131,5 @@ def _follows_price(
     It has more replicas when its own price fell or that of another rose, and fewer when it is the other way round. The
     steps of a move follow each other, so not every one of them changes both pools.
     """
-    rose = {other: repriced.get(other[1], 0.0) * (1 if other == key else -1) for other in keys}
+    rose = {other: repriced.get(pool_of(other[1]), 0.0) * (1 if other == key else -1) for other in keys}
     return any(change < 0 if more else change > 0 for change in rose.values())

@@ -5,8 +5,7 @@ from itertools import groupby
 from math import inf
 
 from controller.core.state.bound import NO_LEAST, NO_MOST, Bound, Limits, Lost, Side
-from controller.core.state.spec import PlacementKey
-from optimizer.model import StageName
+from optimizer.model import PlacementKey, StageName
 
 
 def resolve(bounds: Iterable[Bound], keys: Sequence[PlacementKey]) -> Limits:
@@ -44,7 +43,7 @@ def resolve(bounds: Iterable[Bound], keys: Sequence[PlacementKey]) -> Limits:
 def _rank(bound: Bound) -> tuple[object, ...]:
     """Return a key by which equal bounds have one order, so that the order in which they were stated does not count."""
     return (
-        *(bound.level, bound.mechanism.name, bound.stage, bound.pool or ""),
+        *(bound.level, bound.mechanism.name, bound.stage, bound.placement or ""),
         *(inf if side is None else side for side in (bound.least, bound.most, bound.until_s, bound.since_s)),
     )
 

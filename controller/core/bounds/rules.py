@@ -95,7 +95,7 @@ def evaluate_rules(
     states: list[RuleState] = []
     memories: dict[tuple[StageName, str], RuleMemory] = {}
     for stage in state.spec.stages:
-        desired = sum(state.desired(stage.name, placement.pool) for placement in stage.placements)
+        desired = sum(state.desired(stage.name, placement.name) for placement in stage.placements)
         for rule in stage.rules:
             reading = _reading(rule, profiles[stage.name], state)
             before = state.memory.rules.get((stage.name, rule.name), RuleMemory())
@@ -189,6 +189,6 @@ def _plausible_queue(queue: Reading, profile: StageProfile) -> Reading:
 
 def _zones(stage: StageSpec, state: PipelineState, pools: Mapping[PoolName, PoolState]) -> int:
     """Return the most zones of any pool on which the stage has replicas, or of any of its pools while it has none."""
-    running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.pool) > 0]
+    running = [placement.pool for placement in stage.placements if state.desired(stage.name, placement.name) > 0]
     named = running or [placement.pool for placement in stage.placements]
     return max([1, *(pools[pool].zones for pool in named if pool in pools)])

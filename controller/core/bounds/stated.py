@@ -12,8 +12,7 @@ from controller.core.bounds.resolution import resolve
 from controller.core.state.bound import Bound, Bounds, Level, Limits
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementKey
 
 
 def with_bounds(

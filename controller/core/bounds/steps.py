@@ -8,7 +8,7 @@ from controller.core.bounds.outages import OUTAGE
 from controller.core.bounds.pins import PIN
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 
 MAX_STEP = Mechanism(
     name="step limit",
@@ -38,7 +38,7 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
         if own.key is not None and own.most is not None and current[own.key] > own.most
     }
     for stage in assessment.spec.stages:
-        keys = [(stage.name, placement.pool) for placement in stage.placements]
+        keys = [(stage.name, placement.name) for placement in stage.placements]
         if stage.name in leaves:
             continue
         total = sum(current[key] for key in keys)

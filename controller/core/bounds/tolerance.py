@@ -8,8 +8,7 @@ from controller.core.bounds.idle import idle_stages
 from controller.core.bounds.stated import outside_limits
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.decision import Hold, HoldReason
-from controller.core.state.spec import PlacementKey
-from optimizer.model import Composition, Pipeline
+from optimizer.model import Composition, Pipeline, PlacementKey
 from optimizer.plan import PipelinePlan
 from optimizer.verification import keeps_sla
 
@@ -71,7 +70,7 @@ def in_time(
     """Return whether `serving` replicas meet the SLA for the load that `plan` serves, with the present batch limits."""
     current = assessment.state.memory.batches
     batches = {
-        (stage.name, placement.pool): current.get((stage.name, placement.pool), placement.batch)
+        (stage.name, placement.name): current.get((stage.name, placement.name), placement.batch)
         for stage in plan.stages
         for placement in stage.placements
     }

@@ -6,7 +6,7 @@ from controller.core.messages.details import no_capacity
 from controller.core.messages.phrases import timestamp
 from controller.core.state.bound import Bound, Level
 from controller.core.state.decision import PipelineDecision
-from controller.core.state.spec import PlacementKey
+from optimizer.model import PlacementKey
 
 _SHOWN = 6
 """The most stages and placements that are named in one text."""
@@ -29,8 +29,8 @@ def bounds_in_force(decision: PipelineDecision) -> Iterator[str]:
     for lost in decision.lost:
         name, by = lost.bound.mechanism.name, lost.to.mechanism.name
         yield f"not kept in full: {name}: {words(lost.bound)}; outranked by {by}"
-    for (stage, pool), limit in decision.unmet.items():
-        yield f"not kept in full: a floor of stage {stage}: {no_capacity(pool, limit)}"
+    for (stage, placement), limit in decision.unmet.items():
+        yield f"not kept in full: a floor of stage {stage}: {no_capacity(placement, limit)}"
 
 
 def binds(bound: Bound, decision: PipelineDecision) -> bool:
@@ -45,7 +45,7 @@ def binds(bound: Bound, decision: PipelineDecision) -> bool:
 
 def words(bound: Bound) -> str:
     """Return a bound as text, such as `vad on cpu at least 4`."""
-    where = bound.stage if bound.pool is None else f"{bound.stage} on {bound.pool}"
+    where = bound.stage if bound.placement is None else f"{bound.stage} on {bound.placement}"
     if bound.least == bound.most:
         return f"{where} exactly {bound.most}"
     sides = [f"at least {bound.least}"] if bound.least else []

@@ -332,15 +332,15 @@ def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:
 def _placements_match(decision: PipelineDecision) -> ConditionValue:
     """Return the condition that the pods of each placement run on its pool, and fit there as declared."""
     outside = [found for found in decision.mismatches if found.outside]
-    words = [f"{found.stage} on {found.pool}: {details.outside(found.outside)}" for found in outside]
+    words = [f"{found.stage} on {found.placement}: {details.outside(found.outside)}" for found in outside]
     words += [
-        f"{found.stage} on {found.pool}: {details.wrong_per_instance(found.per_instance, found.fits)}"
+        f"{found.stage} on {found.placement}: {details.wrong_per_instance(found.per_instance, found.fits)}"
         for found in decision.mismatches
         if found.fits is not None
     ]
     fits = len(words) > len(outside)
     words += [
-        f"{found.stage} on {found.pool}: {details.resized(found.resized_by)}"
+        f"{found.stage} on {found.placement}: {details.resized(found.resized_by)}"
         for found in decision.mismatches
         if found.resized_by is not None
     ]

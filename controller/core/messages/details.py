@@ -6,7 +6,7 @@ from controller.core.messages.phrases import count_of, duration, number, timesta
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin, Target
-from optimizer.model import PipelineKey, PoolName, Sla, StageName
+from optimizer.model import PipelineKey, PlacementName, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
 
@@ -15,19 +15,19 @@ DEMAND_OF_ANOTHER = "demand of another pipeline that uses this stage"
 REPLACEMENTS_NOT_READY = "the replacements of these replicas are not ready"
 
 
-def conflict(pool: PoolName, cause: str | Conflict) -> str:
-    """Return the text about another controller that sets replicas on `pool`: its name, or the changes that show it."""
+def conflict(placement: PlacementName, cause: str | Conflict) -> str:
+    """Return the text about another controller that sets the replicas of `placement`: its name, or its changes."""
     if isinstance(cause, str):
-        return f"{pool}: {cause} sets the replicas too"
+        return f"{placement}: {cause} sets the replicas too"
     return (
-        f"{pool}: another controller sets the replicas too: {cause.found} found after {cause.written} written, "
+        f"{placement}: another controller sets the replicas too: {cause.found} found after {cause.written} written, "
         f"{cause.changes} times so far"
     )
 
 
-def followed(pool: PoolName, by: str) -> str:
-    """Return the text about the autoscaler `by`, which sets the replicas on `pool` to those that are recommended."""
-    return f"{pool}: {by} follows this decision"
+def followed(placement: PlacementName, by: str) -> str:
+    """Return the text about the autoscaler `by`, which sets the replicas of `placement` as recommended."""
+    return f"{placement}: {by} follows this decision"
 
 
 def paused(pause: Pause | None) -> str:
@@ -49,9 +49,9 @@ def _until(until_s: float | None) -> str:
     return "" if until_s is None else f", until {timestamp(until_s)}"
 
 
-def on_pool(pool: PoolName, reason: str) -> str:
-    """Return `reason`, which is about a placement, with the pool of the placement."""
-    return f"{pool}: {reason}"
+def on_placement(placement: PlacementName, reason: str) -> str:
+    """Return `reason`, which is about a placement, with its name."""
+    return f"{placement}: {reason}"
 
 
 def owner_not_acting(pipeline: PipelineKey, stage: StageName) -> str:
@@ -59,14 +59,14 @@ def owner_not_acting(pipeline: PipelineKey, stage: StageName) -> str:
     return f"shared from {pipeline}, stage {stage}"
 
 
-def no_capacity(pool: PoolName, limit: Limit) -> str:
-    """Return the text about `limit`, which leaves no capacity for a replica on `pool`."""
-    return f"no capacity on {pool} within {limit}"
+def no_capacity(placement: PlacementName, limit: Limit) -> str:
+    """Return the text about `limit`, which leaves no capacity for a replica of `placement`."""
+    return f"no capacity on {placement} within {limit}"
 
 
-def missing_reading(pool: PoolName, quantity: Quantity, absence: Absence) -> str:
+def missing_reading(placement: PlacementName, quantity: Quantity, absence: Absence) -> str:
     """Return the text about a missing quantity, with the reason."""
-    return f"{quantity.value} on {pool}: {absence.reason.value} {absence.detail}".rstrip()
+    return f"{quantity.value} on {placement}: {absence.reason.value} {absence.detail}".rstrip()
 
 
 def window_too_short(

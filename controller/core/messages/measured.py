@@ -34,18 +34,18 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
         losses_rps = stage.devices.get(DeviceQuantity.NODE_RX_LOSSES_RPS)
         if isinstance(losses_rps, float) and losses_rps > 0:
             yield f"{stage.name}: a node of its pods loses {number(losses_rps)} packets/s on reception"
-        used = {own.pool for own in stage.placements if decision.desired.get((stage.name, own.pool))}
+        used = {own.name for own in stage.placements if decision.desired.get((stage.name, own.name))}
         for placement in stage.placements:
-            key = (stage.name, placement.pool)
+            key = (stage.name, placement.name)
             if not placements[key].declared.service:
-                fallback = bool(used) and placement.pool not in used
-                yield f"{stage.name} on {placement.pool}: {_undeclared_law(placement, fallback=fallback)}"
+                fallback = bool(used) and placement.name not in used
+                yield f"{stage.name} on {placement.name}: {_undeclared_law(placement, fallback=fallback)}"
             startup_s = decision.memory.learned.startups_s.get(key)
             yield from _placement_words(stage, placement, placements[key], startup_s)
             limit = decision.memory.learned.receive_limits.get(key)
             if limit is not None and limit.lost_at_s is not None:
                 yield (
-                    f"{stage.name} on {placement.pool}: packets were lost at {timestamp(limit.lost_at_s)}; a replica "
+                    f"{stage.name} on {placement.name}: packets were lost at {timestamp(limit.lost_at_s)}; a replica "
                     f"takes {number(limit.packets_per_s)} packets/s, {number(limit.packets_per_item)} per item"
                 )
         yield from _feedback_words(decision, stage.name)
@@ -57,7 +57,7 @@ def _neighbour_words(decision: PipelineDecision) -> Iterator[str]:
     unknown: list[str] = []
     for stage in decision.profile.stages:
         for placement in stage.placements:
-            crowding, where = stage.crowding(placement.pool), f"{stage.name} on {placement.pool}"
+            crowding, where = stage.crowding(placement.name), f"{stage.name} on {placement.name}"
             if crowding.planned >= 1 + _NOTABLE:
                 added = ", ".join(
                     f"{name.rpartition('/')[2]} {number(1 + addition)} ×"
@@ -88,7 +88,7 @@ def _overhead_words(decision: PipelineDecision) -> Iterator[str]:
 def _placement_words(
     stage: StageProfile, profile: PlacementProfile, spec: PlacementSpec, startup_s: float | None
 ) -> Iterator[str]:
-    where = f"{stage.name} on {profile.pool}"
+    where = f"{stage.name} on {profile.name}"
     corrected = abs(profile.service_factor - 1) >= _NOTABLE
     if corrected and profile.measured:
         law = law_words(profile.service)

@@ -6,7 +6,7 @@ from controller.core.messages.phrases import count_of, demand_words, duration, n
 from controller.core.messages.relief import next_words, relief
 from controller.core.messages.sentences import latency_of_sla
 from controller.core.state.decision import PipelineDecision, StartingReplicas
-from optimizer.model import PoolName
+from optimizer.model import PlacementName
 from profiler.samples import Absence, Quantity
 
 
@@ -36,14 +36,14 @@ def missed_words(decision: PipelineDecision) -> Iterator[str]:
 
 
 def starting_words(decision: PipelineDecision) -> Iterator[str]:
-    """Yield a text for each pool on which replicas start: how many, and when they are expected to be ready."""
-    by_pool: dict[PoolName, list[StartingReplicas]] = {}
+    """Yield a text for each placement whose replicas start: how many, and when they are expected to be ready."""
+    by_placement: dict[PlacementName, list[StartingReplicas]] = {}
     for starting in decision.starting:
-        by_pool.setdefault(starting.pool, []).append(starting)
-    for pool, each in by_pool.items():
+        by_placement.setdefault(starting.placement, []).append(starting)
+    for placement, each in by_placement.items():
         stages = ", ".join(dict.fromkeys(own.stage for own in each))
         count = sum(own.count for own in each)
-        yield f"{count_of(count, 'replica')} starting on {pool} ({stages}), {_ready(each)}"
+        yield f"{count_of(count, 'replica')} starting on {placement} ({stages}), {_ready(each)}"
 
 
 def _would_help(decision: PipelineDecision) -> Iterator[str]:

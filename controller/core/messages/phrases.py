@@ -164,7 +164,7 @@ def step_words(step: Step) -> str:
     elif step.latency_saved_s > 0:
         price = f"for {money(cost)}"
     else:  # slower at a higher cost: such a step only frees a pool for another stage
-        freed = sorted(change.pool for change in step.changes if change.after < change.before)
+        freed = sorted(change.name for change in step.changes if change.after < change.before)
         price = f"and {money(cost)} more" + (f", which frees {', '.join(freed)}" if freed else "")
     return f"{step.stage} {moves}: {latency} {price}"
 
@@ -177,6 +177,6 @@ def next_step_words(step: Step) -> str:
 def _placement_step_words(change: PlacementStep) -> str:
     more = change.after - change.before
     if more == 0:
-        return f"batches of {change.batch} on {change.pool}"
+        return f"batches of {change.batch} on {change.name}"
     batches = f" in batches of {change.batch}" if change.before == 0 and change.batch > 1 else ""
-    return f"{'+' if more > 0 else '−'}{abs(more)} on {change.pool}{batches}"
+    return f"{'+' if more > 0 else '−'}{abs(more)} on {change.name}{batches}"

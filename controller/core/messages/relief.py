@@ -39,11 +39,11 @@ def slower_stages(decision: PipelineDecision) -> Iterator[str]:
     placements = decision.spec.placements()
     for stage in decision.profile.stages:
         for own in stage.placements:
-            key = (stage.name, own.pool)
+            key = (stage.name, own.name)
             used = decision.desired.get(key, 0) > 0 and placements[key].declared.service
             if used and own.measured and own.service_factor >= _SLOWER:
                 factor = number(own.service_factor)
-                yield f"a faster {stage.name} on {own.pool}, whose service time is {factor} × the declared one"
+                yield f"a faster {stage.name} on {own.name}, whose service time is {factor} × the declared one"
 
 
 def obstacles(decision: PipelineDecision) -> Iterator[str]:
@@ -64,8 +64,10 @@ def obstacles(decision: PipelineDecision) -> Iterator[str]:
         yield "an API server that accepts the change of replicas"
     for hold in decision.holds:
         if hold.reason is HoldReason.POOL_NOT_FOUND:
-            yield f"a ComputePool named {hold.pool}"
-    pools = dict.fromkeys(hold.pool for hold in decision.holds if hold.reason in OUTAGES and hold.pool is not None)
+            yield f"a ComputePool named {hold.placement}"
+    pools = dict.fromkeys(
+        hold.placement for hold in decision.holds if hold.reason in OUTAGES and hold.placement is not None
+    )
     if pools and (decision.plan is None or not decision.plan.feasible or not decision.changes):
         yield f"replicas that start on {', '.join(pools)}"
 

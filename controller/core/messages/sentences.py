@@ -29,8 +29,7 @@ from controller.core.state.decision import (
     RuleState,
 )
 from controller.core.state.schedule import declared_as
-from controller.core.state.spec import PlacementKey
-from optimizer.model import LATENCY_FACTORS, Basis, StageName
+from optimizer.model import LATENCY_FACTORS, Basis, PlacementKey, StageName
 from optimizer.plan import PipelinePlan
 from profiler.correction import THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
@@ -111,7 +110,7 @@ def change_words(decision: PipelineDecision) -> Iterator[str]:
     for change in decision.changes:
         by_reason.setdefault(change.reason, []).append(change)
     for reason, changes in by_reason.items():
-        moves = ", ".join(f"{change.stage} {change.before}→{change.after} on {change.pool}" for change in changes)
+        moves = ", ".join(f"{change.stage} {change.before}→{change.after} on {change.placement}" for change in changes)
         yield f"{moves} ({CHANGES[reason]})"
 
 
@@ -184,7 +183,7 @@ def _subject(hold: Hold) -> tuple[str, str]:
 
 
 def _where(hold: Hold) -> str:
-    return "" if hold.stage is None else hold.stage if hold.pool is None else f"{hold.stage} on {hold.pool}"
+    return "" if hold.stage is None else hold.stage if hold.placement is None else f"{hold.stage} on {hold.placement}"
 
 
 def _located(hold: Hold) -> str:
@@ -331,7 +330,7 @@ def implausible_corrections(decision: PipelineDecision) -> Iterator[str]:
     for stage in decision.profile.stages:
         yield from _at_limit(stage.name, "p95", "the modelled", stage.latency_factor, LATENCY_FACTORS)
         for placement in stage.placements:
-            where = f"{stage.name} on {placement.pool}"
+            where = f"{stage.name} on {placement.name}"
             if placement.measured:
                 yield from _at_limit(where, "service time", "the declared", placement.service_factor, FACTOR_BOUNDS)
             if (throughput := placement.throughput_correction) is not None:
@@ -420,7 +419,7 @@ def replicas_words(decision: PipelineDecision) -> str:
     totals: dict[str, tuple[int, int]] = {}
     for (stage, pool), after in decision.desired.items():
         before = next(
-            (change.before for change in decision.changes if (change.stage, change.pool) == (stage, pool)), after
+            (change.before for change in decision.changes if (change.stage, change.placement) == (stage, pool)), after
         )
         total = totals.get(stage, (0, 0))
         totals[stage] = (total[0] + before, total[1] + after)

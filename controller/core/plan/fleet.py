@@ -13,10 +13,21 @@ from controller.core.plan.ledger import EPSILON, entries, ledger_of, totals_of
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import PipelineSpec, PoolSpec
 from optimizer.billing import Charge, costs_per_hour
 from optimizer.fleet.components import components_of
-from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, Stage
+from optimizer.model import (
+    Basis,
+    GroupBudget,
+    Pipeline,
+    PipelineKey,
+    Placement,
+    PlacementKey,
+    Pool,
+    PoolName,
+    Problem,
+    Stage,
+)
 from optimizer.plan import PipelinePlan, Plan
 from optimizer.reports.certificate import certified_plan
 from optimizer.runtime.cache import BoundedCache
@@ -274,7 +285,7 @@ def with_missing_pools(snapshot: Snapshot) -> Snapshot:
 
     A placeholder gets no new replica. Its price is unknown and counts as 0, and its instances are those in use.
     """
-    named = {pool for state in snapshot.pipelines for _, pool in state.spec.placement_keys()}
+    named = {own.pool for state in snapshot.pipelines for own in state.spec.placements().values()}
     missing = {name: _placeholder(name) for name in named - snapshot.pools.keys()}
     return replace(snapshot, pools={**snapshot.pools, **missing}) if missing else snapshot
 
@@ -333,7 +344,7 @@ def planned_together(
             return keeping(own, kept[own.key]) if own.key in kept else own
 
         def only_kept(own: Pipeline) -> Pipeline:
-            return own.bounded(lambda stage, placement: (kept[own.key][stage.name, placement.pool],) * 2)
+            return own.bounded(lambda stage, placement: (kept[own.key][stage.name, placement.name],) * 2)
 
         whole, problem = problem, replace(beside, pipelines=tuple(map(beside_kept, beside.pipelines)))
         plan = _allocated(problem, advice, before)
@@ -401,7 +412,7 @@ def _without_spares(problem: Problem, plan: Plan, group: Sequence[Assessment]) -
     def need(pipeline: Pipeline) -> Pipeline:
         def bounded(stage: Stage, placement: Placement) -> tuple[int, int]:
             least = placement.min_replicas
-            if least and (stage.name, placement.pool) in spares[pipeline.key]:
+            if least and (stage.name, placement.name) in spares[pipeline.key]:
                 others = rivals(pipeline, placement.pool)
                 if others:
                     outranks = pipeline.priority > max(own.priority for own in others)

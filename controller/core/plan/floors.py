@@ -19,8 +19,8 @@ from controller.core.plan.following import Following, planned_replicas
 from controller.core.plan.ledger import EPSILON, Ledger
 from controller.core.state.bound import Bound, Evidence, Level
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PlacementKey, StageSpec
-from optimizer.model import PipelineKey, StageName
+from controller.core.state.spec import StageSpec
+from optimizer.model import PipelineKey, PlacementKey, StageName
 from optimizer.plan import Limit, LimitKind
 
 
@@ -252,7 +252,7 @@ def _additions(
     grown: list[tuple[PlacementKey, int]] = []
     started: list[tuple[PlacementKey, int]] = []
     for placement in stage.placements:
-        key = (stage.name, placement.pool)
+        key = (stage.name, placement.name)
         most = _most(assessment, key)
         stays = int(max(0, min(assessment.current[key], most) - replicas[key]))
         kept.append((key, stays))

@@ -10,8 +10,8 @@ from controller.core.bounds.tolerance import good_enough
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PlacementKey, StageKey
-from optimizer.model import PipelineKey, StageName
+from controller.core.state.spec import StageKey
+from optimizer.model import PipelineKey, PlacementKey, StageName
 from optimizer.plan import PipelinePlan
 
 

@@ -32,10 +32,20 @@ from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import EPSILON, Holdings, PoolTotals, totals_of
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState
-from controller.core.state.spec import PlacementKey
 from optimizer.allocate import allocate
 from optimizer.billing import costs_per_hour, plan_charges
-from optimizer.model import Basis, GroupBudget, Pipeline, PipelineKey, Placement, Pool, PoolName, Problem, ServiceLaw
+from optimizer.model import (
+    Basis,
+    GroupBudget,
+    Pipeline,
+    PipelineKey,
+    Placement,
+    PlacementKey,
+    Pool,
+    PoolName,
+    Problem,
+    ServiceLaw,
+)
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 from optimizer.runtime.effort import Effort
 
@@ -260,7 +270,7 @@ def _beside(
             pools[name].open_limit,
             ((size, count - own.replicas(name).get(size, 0)) for size, count in taken.replicas(name).items()),
         )
-        for name in {pool for _, pool in assessment.spec.placement_keys()}
+        for name in {own.pool for own in assessment.spec.placements().values()}
     }
 
 
@@ -386,7 +396,7 @@ def _change(
 def _current(pipeline: Pipeline) -> Mapping[PlacementKey, int]:
     """Return the replicas of every placement when `pipeline` was planned."""
     return {
-        (stage.name, placement.pool): placement.current for stage in pipeline.stages for placement in stage.placements
+        (stage.name, placement.name): placement.current for stage in pipeline.stages for placement in stage.placements
     }
 
 
@@ -473,10 +483,10 @@ def standing_plan(assessment: Assessment, pipeline: Pipeline, pools: Mapping[Poo
                 latency_error=None,
                 placements=tuple(
                     PlacementPlan(
-                        pool=placement.pool,
-                        replicas=assessment.current[(stage.name, placement.pool)],
+                        name=placement.name,
+                        replicas=assessment.current[(stage.name, placement.name)],
                         batch=assessment.state.memory.batches.get(
-                            (stage.name, placement.pool), placement.batch_sizes[-1]
+                            (stage.name, placement.name), placement.batch_sizes[-1]
                         ),
                     )
                     for placement in stage.placements

@@ -19,9 +19,19 @@ from controller.core.state.snapshot import (
     most_replicas,
     unaccounted_per_hour,
 )
-from controller.core.state.spec import PipelineSpec, PlacementKey, PoolSpec
+from controller.core.state.spec import PipelineSpec, PoolSpec
 from optimizer.billing import Occupancy, occupancy
-from optimizer.model import Basis, GroupBudget, PipelineKey, Pool, PoolName, share_instances, whole_instances
+from optimizer.model import (
+    Basis,
+    GroupBudget,
+    PipelineKey,
+    PlacementKey,
+    Pool,
+    PoolName,
+    pool_of,
+    share_instances,
+    whole_instances,
+)
 from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
@@ -184,7 +194,7 @@ class Shortage:
         """Whether the pipeline or the fleet is above its cap, or the pipeline uses a pool with too few instances."""
         if self.fleet or assessment.key in self.pipelines:
             return True
-        return any(count and pool in self.pools for (_, pool), count in assessment.current.items())
+        return any(count and pool_of(placement) in self.pools for (_, placement), count in assessment.current.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,10 +270,10 @@ class Ledger:
         }
         for name, entry in self._entries.items():
             if entry.claimed:
-                self._claimed[name[1][1]].append((entry.per_instance, entry.claimed))
+                self._claimed[pool_of(name[1][1])].append((entry.per_instance, entry.claimed))
         self.after = Replicas(
             {name: entry.counted for name, entry in self._entries.items()},
-            {name: (name[1][1], entry.per_instance) for name, entry in self._entries.items()},
+            {name: (pool_of(name[1][1]), entry.per_instance) for name, entry in self._entries.items()},
             occupied={name: entry.occupied for name, entry in self._entries.items()},
         )
 
@@ -306,7 +316,7 @@ class Ledger:
         for payer, name, entry, share in self._of(scope):
             whole = payer in self._whole.pipelines
             cost = self._whole.running_per_hour[name] if whole else entry.observed_per_hour
-            observed[name[1][1]] = observed.get(name[1][1], 0.0) + share * cost
+            observed[pool_of(name[1][1])] = observed.get(pool_of(name[1][1]), 0.0) + share * cost
         if self._whole.pipelines:
             self._whole.observed_per_hour[scope] = observed
         return observed
@@ -370,9 +380,12 @@ class Ledger:
     def rise_per_hour(self, scope: Scope, rises: Mapping[PoolName, float]) -> float:
         """Return by how much (USD per hour) what `scope` has costs more where prices of instances rose by `rises`."""
         return sum(
-            share * min(entry.observed, entry.existing + entry.terminating) / entry.per_instance * rises[name[1][1]]
+            share
+            * min(entry.observed, entry.existing + entry.terminating)
+            / entry.per_instance
+            * rises[pool_of(name[1][1])]
             for _, name, entry, share in self._of(scope)
-            if name[1][1] in rises
+            if pool_of(name[1][1]) in rises
         )
 
     def shares_per_hour(self, pipeline: PipelineKey) -> float:
@@ -404,7 +417,7 @@ class Ledger:
         return sum(
             (entry.existing + entry.terminating) / entry.per_instance
             for name, entry in self._entries.items()
-            if name[1][1] == pool
+            if pool_of(name[1][1]) == pool
         )
 
     def overfull(self, pool: PoolName) -> bool:
@@ -458,7 +471,7 @@ class Ledger:
             pipeline,
             key,
             lambda scope: self.spend_per_hour(scope) + self.claimed_per_hour(scope),
-            lambda: self._full(key[1]) or self.crowded(key[1]),
+            lambda: self._full(pool_of(key[1])) or self.crowded(pool_of(key[1])),
         )
 
     def limit_beyond(self, pipeline: PipelineKey, key: PlacementKey, *, runs: bool = False) -> Limit | None:
@@ -467,13 +480,13 @@ class Ledger:
         A replica that `runs` may stay on nodes that are not ready for a moment, and gives way to no claim.
         """
         if runs:
-            stays = not self.pools[key[1]].firm
-            return self._limit(pipeline, key, self.cost_per_hour, lambda: not stays and self.overfull(key[1]))
+            stays = not self.pools[pool_of(key[1])].firm
+            return self._limit(pipeline, key, self.cost_per_hour, lambda: not stays and self.overfull(pool_of(key[1])))
         return self._limit(
             pipeline,
             key,
             lambda scope: self.cost_per_hour(scope) + self.claimed_per_hour(scope),
-            lambda: self._full(key[1]),
+            lambda: self._full(pool_of(key[1])),
         )
 
     def _limit(
@@ -508,7 +521,9 @@ class Ledger:
         if pool not in self._trials:
             return False
         added = sum(
-            max(0, self.after[name] - entry.desired) for name, entry in self._entries.items() if name[1][1] == pool
+            max(0, self.after[name] - entry.desired)
+            for name, entry in self._entries.items()
+            if pool_of(name[1][1]) == pool
         )
         return added >= self._trials[pool]
 
@@ -522,7 +537,7 @@ class Ledger:
         there: dict[PoolName, tuple[Occupancy, float]] = {}
 
         def charge(payer: PipelineKey, name: tuple[PipelineKey, PlacementKey], entry: Entry) -> float:
-            pool, replicas = name[1][1], count(name, entry)
+            pool, replicas = pool_of(name[1][1]), count(name, entry)
             if payer not in self._whole.pipelines:
                 return replicas * entry.price_per_hour
             if pool not in there:
@@ -533,7 +548,7 @@ class Ledger:
 
         costs: dict[PoolName, float] = {}
         for payer, name, entry, share in self._of(scope):
-            costs[name[1][1]] = costs.get(name[1][1], 0.0) + share * charge(payer, name, entry)
+            costs[pool_of(name[1][1])] = costs.get(pool_of(name[1][1]), 0.0) + share * charge(payer, name, entry)
         return costs
 
     def _whole_instances(self, states: Iterable[PipelineState]) -> _Whole:
@@ -546,7 +561,7 @@ class Ledger:
         placed = (
             Placed(
                 name=name,
-                pool=name[1][1],
+                pool=pool_of(name[1][1]),
                 per_instance=entry.per_instance,
                 replicas=entry.observed,
                 nodes=nodes[name],
@@ -703,16 +718,17 @@ class Holdings:
             count / each.spec.placements()[key].prior.per_instance
             for each in self._existing.values()
             for key, count in each.existing.items()
-            if key[1] == pool
+            if pool_of(key[1]) == pool
         )
 
     def _present_per_hour(self) -> float:
         """Return the cost of the replicas of the released pipelines that exist, in USD per hour."""
         return sum(
-            count * self._pools[key[1]].spec.replica_price_per_hour(each.spec.placements()[key].prior.per_instance)
+            count
+            * self._pools[pool_of(key[1])].spec.replica_price_per_hour(each.spec.placements()[key].prior.per_instance)
             for each in self._existing.values()
             for key, count in each.existing.items()
-            if key[1] in self._pools
+            if pool_of(key[1]) in self._pools
         )
 
     def _unclaimed(self, left_per_hour: float, budget: str | None) -> float:

@@ -11,8 +11,7 @@ from math import inf
 
 from controller.core.state.carry_over import DrainMemory, PlacementFailure, RuleMemory
 from controller.core.state.decision import ChangeReason, Drain, Hold, RuleState, Skew
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PlacementName, StageName
 
 
 class Level(IntEnum):
@@ -86,11 +85,11 @@ class Mechanism:
         evidence: Evidence | None = None,
     ) -> "Bound":
         """Return a bound of this mechanism on a placement, or on a whole stage."""
-        stage, pool = where if isinstance(where, tuple) else (where, None)
+        stage, placement = where if isinstance(where, tuple) else (where, None)
         return Bound(
             mechanism=self,
             stage=stage,
-            pool=pool,
+            placement=placement,
             least=least,
             most=most,
             hold=hold,
@@ -103,7 +102,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """The least and the most replicas of a stage, or of its placement on `pool`; None: not limited on that side.
+    """The least and the most replicas of a stage, or of its `placement`; None: not limited on that side.
 
     `hold` is what the status says while the bound holds a change back, and `change` the reason of a change that the
     bound makes; None where the bound has no such effect. The bound has been in force since `since_s` and is until
@@ -112,7 +111,7 @@ class Bound:
 
     mechanism: Mechanism
     stage: StageName
-    pool: PoolName | None = None
+    placement: PlacementName | None = None
     least: int | None = None
     most: int | None = None
     hold: Hold | None = None
@@ -134,7 +133,7 @@ class Bound:
     @property
     def key(self) -> PlacementKey | None:
         """Return the placement, None for a bound of a whole stage."""
-        return None if self.pool is None else (self.stage, self.pool)
+        return None if self.placement is None else (self.stage, self.placement)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

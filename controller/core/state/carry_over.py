@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.core.state.spec import Target
-from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PoolName, StageName, require
+from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PlacementKey, StageName, require
 from profiler.correction import MOST_CV, THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.profile import MOST_ENGINES
@@ -305,24 +305,24 @@ class PipelineMemory:
     samples: tuple[DemandSample, ...] = ()
     learned: Learned = field(default_factory=Learned)
     rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
-    batches: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    batches: Mapping[PlacementKey, int] = field(default_factory=dict)
     stages_moved_at_s: Mapping[StageName, float] = field(default_factory=dict)
     excess_excused_until_s: float | None = None
-    conflicts: Mapping[tuple[StageName, PoolName], Conflict] = field(default_factory=dict)
+    conflicts: Mapping[PlacementKey, Conflict] = field(default_factory=dict)
     metrics_lost: MetricsLoss | None = None
-    failures: Mapping[tuple[StageName, PoolName], PlacementFailure] = field(default_factory=dict)
+    failures: Mapping[PlacementKey, PlacementFailure] = field(default_factory=dict)
     admissible: float | None = None
     feedback: FeedbackMemory = field(default_factory=FeedbackMemory)
     idle_since_s: float | None = None
     owned: frozenset[Target] = frozenset()
-    uncreated_since_s: Mapping[tuple[StageName, PoolName], float] = field(default_factory=dict)
+    uncreated_since_s: Mapping[PlacementKey, float] = field(default_factory=dict)
     missed_since_s: float | None = None
     quiet_since_s: float | None = None
     contradicted_since_s: float | None = None
     begun_s: float | None = None
     left_alone_since_s: float | None = None
     kept_away_since_s: float | None = None
-    turns: Mapping[tuple[StageName, PoolName], Turn] = field(default_factory=dict)
+    turns: Mapping[PlacementKey, Turn] = field(default_factory=dict)
     drains: Mapping[StageName, DrainMemory] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

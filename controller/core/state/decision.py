@@ -10,8 +10,8 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMe
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
-from controller.core.state.spec import PipelineSpec, PlacementKey, StageKey, Target
-from optimizer.model import PipelineKey, PoolName, StageName
+from controller.core.state.spec import PipelineSpec, StageKey, Target
+from optimizer.model import PipelineKey, PlacementKey, PlacementName, PoolName, StageName
 from optimizer.plan import Limit, PipelinePlan, Plan
 from profiler.samples import Absence, DeviceFault, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
@@ -108,7 +108,7 @@ class Hold:
 
     reason: HoldReason
     stage: StageName | None = None
-    pool: PoolName | None = None
+    placement: PlacementName | None = None
     until_s: float | None = None
     detail: str = ""
 
@@ -123,7 +123,7 @@ class Mismatch:
     """
 
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     outside: Mapping[str, str]
     per_instance: int
     fits: int | None
@@ -138,7 +138,7 @@ class ReplicaChange:
     """
 
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     target: Target
     before: int
     after: int
@@ -213,7 +213,7 @@ class StartingReplicas:
     """
 
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     count: int
     ready_in_s: float | None
     startup_s: float
@@ -237,7 +237,7 @@ class FaultyReplica:
     """A replica whose device reports errors, or is throttled; `node` is "" where its node is not known."""
 
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     pod: str
     node: str
     fault: DeviceFault
@@ -248,7 +248,7 @@ class CrowdedReplica:
     """A ready replica with more than its share of the sessions of a stage, and how many of them it should give up."""
 
     pod: str
-    pool: PoolName
+    placement: PlacementName
     sessions: float
     give_up: int
 
@@ -298,7 +298,7 @@ class Drain:
     """
 
     stage: StageName
-    pool: PoolName
+    placement: PlacementName
     pod: str
     sessions: float
     missed_s: float
@@ -334,8 +334,8 @@ class PipelineDecision:
     holds: tuple[Hold, ...]
     changes: tuple[ReplicaChange, ...]
     rules: tuple[RuleState, ...]
-    desired: Mapping[tuple[StageName, PoolName], int]
-    unconstrained: Mapping[tuple[StageName, PoolName], int]
+    desired: Mapping[PlacementKey, int]
+    unconstrained: Mapping[PlacementKey, int]
     spend_per_hour: float
     admissible: float | None
     memory: PipelineMemory
@@ -345,7 +345,7 @@ class PipelineDecision:
     admitted_meanwhile: float | None = None
     floors: Mapping[StageName, int] = field(default_factory=dict)
     shared: Mapping[StageName, SharedStage] = field(default_factory=dict)
-    recommended: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
+    recommended: Mapping[PlacementKey, int] = field(default_factory=dict)
     mismatches: tuple[Mismatch, ...] = ()
     budgets: Mapping[str, float] = field(default_factory=dict)
     miss: Miss | None = None

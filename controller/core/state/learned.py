@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
-from controller.core.state.spec import PipelineSpec, PlacementKey, PlacementSpec
-from optimizer.model import PipelineKey, PoolName, ServiceLaw, StageName, require
+from controller.core.state.spec import PipelineSpec, PlacementSpec
+from optimizer.model import PipelineKey, PlacementKey, ServiceLaw, StageName, placement_name, require
 from profiler.law import fitted_law, with_prefill
 from profiler.stages import Learned
 
@@ -83,7 +83,11 @@ def stages_document(spec: PipelineSpec, learned: Mapping[PlacementKey, LearnedPl
         {
             "name": stage.name,
             "placements": [
-                {"pool": placement.pool, "learned": encode(learned.get((stage.name, placement.pool)))}
+                {
+                    "pool": placement.pool,
+                    **({} if placement.prior.variant is None else {"variant": placement.prior.variant}),
+                    "learned": encode(learned.get((stage.name, placement.name))),
+                }
                 for placement in stage.placements
             ],
         }
@@ -110,9 +114,13 @@ def read_learned(document: Json) -> tuple[PipelineKey, dict[PlacementKey, Learne
         for j, placement in enumerate(decode(list, own.get("placements"), f"{at}.placements")):
             here = f"{at}.placements[{j}]"
             one = _fields(placement, here)
-            pool = PoolName(decode(str, one.get("pool"), f"{here}.pool"))
+            variant = one.get("variant")
+            own_name = placement_name(
+                decode(str, one.get("pool"), f"{here}.pool"),
+                None if variant is None else decode(str, variant, f"{here}.variant"),
+            )
             if one.get("learned") is not None:
-                learned[name, pool] = decode(LearnedPlacement, one["learned"], f"{here}.learned")
+                learned[name, own_name] = decode(LearnedPlacement, one["learned"], f"{here}.learned")
     return key, learned
 
 
@@ -125,7 +133,7 @@ def with_learned(spec: PipelineSpec, learned: Mapping[PlacementKey, LearnedPlace
         replace(
             stage,
             placements=tuple(
-                _completed(placement, learned.get((stage.name, placement.pool))) for placement in stage.placements
+                _completed(placement, learned.get((stage.name, placement.name))) for placement in stage.placements
             ),
         )
         for stage in spec.stages
@@ -164,7 +172,7 @@ def placeholders(
     """
     for i, stage in enumerate(spec.stages):
         for j, placement in enumerate(() if stage.shared_from is not None else stage.placements):
-            key, at = (stage.name, placement.pool), ("spec", "stages", i, "placements", j, "serviceTime")
+            key, at = (stage.name, placement.name), ("spec", "stages", i, "placements", j, "serviceTime")
             if key not in learned and not placement.declared.service:
                 yield at
             elif key not in learned and not placement.declared.cv:

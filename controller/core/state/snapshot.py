@@ -7,8 +7,8 @@ from enum import Enum
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.provider_errors import ProviderError
-from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PlacementKey, PoolSpec, Target
-from optimizer.model import Pipeline, PipelineKey, PoolName, StageName, whole_instances
+from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PoolSpec, Target
+from optimizer.model import Pipeline, PipelineKey, PlacementKey, PlacementName, PoolName, StageName, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
@@ -247,31 +247,31 @@ class PipelineState:
     """
 
     spec: PipelineSpec
-    targets: Mapping[tuple[StageName, PoolName], TargetState | TargetMissing]
-    samples: Mapping[tuple[StageName, PoolName], PlacementSamples]
+    targets: Mapping[PlacementKey, TargetState | TargetMissing]
+    samples: Mapping[PlacementKey, PlacementSamples]
     demand: Reading
     latency_s: Reading | None
     rule_readings: Mapping[tuple[StageName, str], Reading]
     memory: PipelineMemory
-    written: Mapping[tuple[StageName, PoolName], int] = field(default_factory=dict)
-    refused: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
-    autoscalers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
-    followers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
-    resizers: Mapping[tuple[StageName, PoolName], str] = field(default_factory=dict)
+    written: Mapping[PlacementKey, int] = field(default_factory=dict)
+    refused: Mapping[PlacementKey, str] = field(default_factory=dict)
+    autoscalers: Mapping[PlacementKey, str] = field(default_factory=dict)
+    followers: Mapping[PlacementKey, str] = field(default_factory=dict)
+    resizers: Mapping[PlacementKey, str] = field(default_factory=dict)
     metrics: Origin = field(default_factory=Origin)
     planned: Planned | None = None
 
-    def target(self, stage: StageName, pool: PoolName) -> TargetState | TargetMissing:
+    def target(self, stage: StageName, placement: PlacementName) -> TargetState | TargetMissing:
         """Return the workload of a placement, `TargetMissing` where it was not read."""
-        return self.targets.get((stage, pool), _NOT_READ)
+        return self.targets.get((stage, placement), _NOT_READ)
 
-    def samples_of(self, stage: StageName, pool: PoolName) -> PlacementSamples:
+    def samples_of(self, stage: StageName, placement: PlacementName) -> PlacementSamples:
         """Return the samples of a placement's pods, `NO_SAMPLES` where there are none."""
-        return self.samples.get((stage, pool), NO_SAMPLES)
+        return self.samples.get((stage, placement), NO_SAMPLES)
 
-    def desired(self, stage: StageName, pool: PoolName) -> int:
+    def desired(self, stage: StageName, placement: PlacementName) -> int:
         """Return the desired replicas of a placement's workload, 0 where it is missing."""
-        target = self.target(stage, pool)
+        target = self.target(stage, placement)
         return 0 if isinstance(target, TargetMissing) else target.desired
 
     def found(self) -> Iterator[tuple[PlacementKey, TargetState]]:
@@ -286,9 +286,9 @@ class PipelineState:
             if stage is None or key[0] == stage
         )
 
-    def ready(self, stage: StageName, pool: PoolName) -> int:
+    def ready(self, stage: StageName, placement: PlacementName) -> int:
         """Return the ready replicas of a placement's workload, 0 where it is missing."""
-        target = self.target(stage, pool)
+        target = self.target(stage, placement)
         return 0 if isinstance(target, TargetMissing) else target.ready
 
 

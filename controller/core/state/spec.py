@@ -10,11 +10,20 @@ from enum import Enum
 
 from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource, node_key
 from controller.core.state.schedule import CronWindows, DemandFloor
-from optimizer.model import Basis, PipelineKey, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import (
+    Basis,
+    PipelineKey,
+    Placement,
+    PlacementKey,
+    PlacementName,
+    PoolName,
+    Routing,
+    ServiceLaw,
+    Sla,
+    StageName,
+)
 from profiler.samples import Answer, Quantity, SeriesLabels
 
-PlacementKey = tuple[StageName, PoolName]
-"""The key of a placement within its pipeline."""
 StageKey = tuple[PipelineKey, StageName]
 """The key of a stage in the fleet."""
 
@@ -140,6 +149,11 @@ class PlacementSpec:
     source: str | None = None
     confidence: str | None = None
     stated_per_instance: int | None = None
+
+    @property
+    def name(self) -> PlacementName:
+        """Return the name of the placement within its stage."""
+        return self.prior.name
 
     @property
     def pool(self) -> PoolName:
@@ -296,11 +310,11 @@ class PipelineSpec:
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
         """Return the key of every placement, in the order declared."""
-        return tuple((stage.name, placement.pool) for stage in self.stages for placement in stage.placements)
+        return tuple((stage.name, placement.name) for stage in self.stages for placement in stage.placements)
 
     def placements(self) -> Mapping[PlacementKey, PlacementSpec]:
         """Return every placement by its key, in the order declared."""
-        return {(stage.name, placement.pool): placement for stage in self.stages for placement in stage.placements}
+        return {(stage.name, placement.name): placement for stage in self.stages for placement in stage.placements}
 
     @property
     def borrowed(self) -> Mapping[StageName, StageKey]:
@@ -443,5 +457,5 @@ def with_basis(spec: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> Pipeli
     """Return `spec` with whole instances as basis where it declares no basis and may use an elastic pool."""
     if spec.declared_basis is not None:
         return spec
-    elastic = any(pool in pools and pools[pool].elastic for _, pool in spec.placement_keys())
+    elastic = any(own.pool in pools and pools[own.pool].elastic for own in spec.placements().values())
     return replace(spec, declared_basis=Basis.INSTANCES) if elastic else spec

@@ -66,7 +66,7 @@ def worker_spec(
     """
     if not placement.declared.service:
         raise UnsupportedManifest(
-            f"pipeline {pipeline.key}, stage {stage.name}, placement {placement.pool}: serviceTime: must be given in "
+            f"pipeline {pipeline.key}, stage {stage.name}, placement {placement.name}: serviceTime: must be given in "
             "the lab; it is the true service time of the workers"
         )
     if stage.preset not in get_args(Preset):
@@ -91,7 +91,7 @@ def worker_spec(
         drain_s=pipeline.scaling.drain_s,
         speed_spread=speed_spread,
         # Each placement draws its own service times, the same in every run with the same seed.
-        seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.pool}".encode()),
+        seed=zlib.crc32(f"{seed}/{pipeline.key}/{stage.name}/{placement.name}".encode()),
         server=ModelServer(
             preset=preset,
             model=stage.metrics_model,
@@ -160,7 +160,7 @@ def _deployment(
         resources = pod_resources(nodes, placement.prior.per_instance)
     except ValueError as error:
         raise UnsupportedManifest(
-            f"pipeline {pipeline.key}, stage {worker.stage}, placement {placement.pool}: {error}"
+            f"pipeline {pipeline.key}, stage {worker.stage}, placement {placement.name}: {error}"
         ) from None
     labels = {
         "app": placement.target.name,

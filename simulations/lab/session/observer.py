@@ -14,8 +14,8 @@ from typing import Any, Self
 from kubernetes import client, config
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import Basis, PipelineKey, PoolName
-from simulations.results.spending import NodePrices, Observation, PlacementKey, Replicas, observation
+from optimizer.model import Basis, PipelineKey, PlacementId, PoolName
+from simulations.results.spending import NodePrices, Observation, Replicas, observation
 
 _PERIOD_S = 0.5
 _TIMEOUT_S = (3, 10)
@@ -87,7 +87,7 @@ class Observer:
             for item in self._resources("speechpipelines")
         }
         billed = any(pipeline.basis is Basis.INSTANCES for pipeline in self._pipelines)
-        placements: dict[PlacementKey, Replicas] = {}
+        placements: dict[PlacementId, Replicas] = {}
         for namespace in sorted({pipeline.namespace for pipeline in self._pipelines}):
             desired = {
                 item["metadata"]["name"]: int(item["spec"]["replicas"])
@@ -97,7 +97,7 @@ class Observer:
             for pod in self._list(self._core.list_namespaced_pod, namespace):
                 pods.setdefault(pod["metadata"].get("labels", {}).get("app", ""), []).append(pod)
             placements |= {
-                (pipeline.key, stage.name, placement.pool): _count(
+                (pipeline.key, stage.name, placement.name): _count(
                     desired.get(placement.target.name, 0), pods.get(placement.target.name, []), billed=billed
                 )
                 for pipeline in self._pipelines

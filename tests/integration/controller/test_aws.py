@@ -91,7 +91,7 @@ class World:
         self._resync()
         _, writes = self._loop.cycle()
         assert {write.outcome for write in writes} <= {WriteOutcome.APPLIED}, writes
-        self.changes += [(str(write.change.pool), write.change.reason.value) for write in writes]
+        self.changes += [(str(write.change.placement), write.change.reason.value) for write in writes]
         return len(writes)
 
     def settle(self) -> None:

@@ -47,7 +47,9 @@ class DictatedMetrics:
         missing = Absence(reason=AbsenceReason.MISSING)
         return ReadAnswer(
             placements={
-                (target.pipeline, target.stage, target.pool): PlacementSamples(readings=seen if target.pods else {})
+                (target.pipeline, target.stage, target.placement): PlacementSamples(
+                    readings=seen if target.pods else {}
+                )
                 for target in request.placements
             },
             scalars={key: self.offered.get(query, missing) for key, query in request.scalars.items()},

@@ -38,7 +38,7 @@ PODS = frozenset({"asr-0", "asr-1", "asr-2"})
 TARGET = PlacementTarget(
     pipeline=PipelineKey("speech/captions"),
     stage=StageName("asr"),
-    pool=PoolName("cpu"),
+    placement=PoolName("cpu"),
     namespace="speech",
     pods=PODS,
     preset="generic",
@@ -129,7 +129,7 @@ def read(
 
 
 def samples(url: str, target: PlacementTarget) -> PlacementSamples:
-    return read(url, target).placements[target.pipeline, target.stage, target.pool]
+    return read(url, target).placements[target.pipeline, target.stage, target.placement]
 
 
 def demands(count: int) -> dict[Hashable, str]:
@@ -298,7 +298,7 @@ class TestMimirAndThanos:
         answer = read(back_end.url, TARGET, queries=demands(3))
         readings = [
             *answer.scalars.values(),
-            answer.placements[TARGET.pipeline, TARGET.stage, TARGET.pool].of(Quantity.SESSIONS),
+            answer.placements[TARGET.pipeline, TARGET.stage, TARGET.placement].of(Quantity.SESSIONS),
         ]
         assert {each.reason for each in readings if isinstance(each, Absence)} == {AbsenceReason.PARTIAL}
         assert len(readings) == 4

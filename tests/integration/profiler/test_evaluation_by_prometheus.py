@@ -51,7 +51,7 @@ def queries() -> Iterator[str]:
             PlacementTarget(
                 pipeline=PipelineKey("speech/captions"),
                 stage=StageName(f"{answer.value}-{window_s}"),
-                pool=PoolName("cpu"),
+                placement=PoolName("cpu"),
                 namespace="speech",
                 pods=frozenset({"steady-1"}),
                 preset=preset.name,

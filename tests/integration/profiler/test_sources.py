@@ -138,7 +138,7 @@ class Stand:
         targets = tuple(self._target(preset, *(f"{preset}-{pod}" for pod in more_pods)) for preset in PRESETS)
         answer = self.sources[source].read(ReadRequest(placements=targets, scalars={}, deadline_s=10))
         return {
-            preset: dict(answer.placements[target.pipeline, target.stage, target.pool].readings)
+            preset: dict(answer.placements[target.pipeline, target.stage, target.placement].readings)
             for preset, target in zip(PRESETS, targets, strict=True)
         }
 
@@ -151,7 +151,7 @@ class Stand:
         return PlacementTarget(
             pipeline=PipelineKey("speech/captions"),
             stage=StageName(preset),
-            pool=PoolName("cpu"),
+            placement=PoolName("cpu"),
             namespace=self.namespace,
             pods=frozenset({*own, *more_pods}),
             preset=preset,

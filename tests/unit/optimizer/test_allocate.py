@@ -56,8 +56,8 @@ def test_the_steps_lead_from_the_cheapest_to_the_plan() -> None:
     counts = dict(relaxed.replicas())
     for step in tight.steps:
         for change in step.changes:
-            assert counts[step.stage, change.pool] == change.before
-            counts[step.stage, change.pool] = change.after
+            assert counts[step.stage, change.name] == change.before
+            counts[step.stage, change.name] = change.after
     assert counts == tight.replicas()
     assert sum(step.cost_added_per_hour for step in tight.steps) == pytest.approx(
         tight.cost_per_hour - relaxed.cost_per_hour

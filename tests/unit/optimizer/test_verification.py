@@ -8,7 +8,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer import verification
 from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, Pipeline, Placement, PoolName, Problem, StageName
+from optimizer.model import Composition, Pipeline, Placement, PlacementKey, PoolName, Problem, StageName
 from optimizer.plan import LimitKind
 from optimizer.replay.replay import Replayed
 
@@ -222,7 +222,7 @@ def test_replicas_keep_the_sla_by_their_composed_latency_or_else_by_a_replay(
     verification._replayed.cache_clear()
 
     def keeps(
-        running: Mapping[tuple[StageName, PoolName], int] = replicas,
+        running: Mapping[PlacementKey, int] = replicas,
         *,
         sla_s: float = 0.05,
         limit_s: float = 0.05,

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from optimizer.latency.stage import StageLoad, predict
-from optimizer.model import LATENCY_FACTORS, Batching, Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import (
+    LATENCY_FACTORS,
+    Batching,
+    Demand,
+    Placement,
+    PoolName,
+    Routing,
+    ServiceLaw,
+    Sla,
+    StageName,
+    pool_of,
+)
 from profiler.correction import (
     CV_TIME_CONSTANT_S,
     KEPT_S,
@@ -77,7 +88,7 @@ def on(
         **{Quantity[name.upper()]: value for name, value in readings.items()},
     }
     return PlacementProfile(
-        pool=pool,
+        name=pool,
         readings=found,
         prior=LAW,
         service=LAW,
@@ -119,7 +130,7 @@ def corrected(
         settled=settled,
         placements=tuple(
             PlacementInput(
-                prior=Placement(pool=profile.pool, service=service, **law),
+                prior=Placement(pool=pool_of(profile.name), service=service, **law),
                 replicas=replicas,
                 batch=batch,
                 samples=NO_SAMPLES,
@@ -135,8 +146,8 @@ def corrected(
         latency_corrections={} if latency is None else {STAGE: latency},
         throughput_corrections={}
         if throughput is None
-        else {(STAGE, profile.pool): throughput for profile in profiles},
-        cvs={} if cv is None else {(STAGE, profile.pool): cv for profile in profiles},
+        else {(STAGE, profile.name): throughput for profile in profiles},
+        cvs={} if cv is None else {(STAGE, profile.name): cv for profile in profiles},
     )
     profile = PipelineProfile(
         stages=(stage,), bottleneck=None, latency_s=MISSING, latency_source=LatencySource.COMPOSED

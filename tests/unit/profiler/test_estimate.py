@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.model import Batching, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Batching, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.batch_times import BatchTimes, SizeTimes
 from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
@@ -246,7 +246,7 @@ class TestPrefill:
     def profile(self, prefill_s: Reading, *, before_s: float | None = None) -> PlacementProfile:
         seen = placement(completion_rate=40.0, prefill_time=prefill_s, service_time=0.084, batch_size=8.0)
         own = replace(seen, law_declared=False, prior=replace(seen.prior, batching=Batching.CONTINUOUS))
-        prefills = {} if before_s is None else {self.KEY: before_s}
+        prefills: dict[PlacementKey, float] = {} if before_s is None else {self.KEY: before_s}
         learned = Learned(batch_times={self.KEY: self.TIMES}, prefills_s=prefills)
         return profile_of(stage("vad", own), learned=learned).stages[0].placements[0]
 

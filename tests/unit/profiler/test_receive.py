@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Demand, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.profile import profile_pipeline
 from profiler.receive import KEPT_S, RISING_TIME_CONSTANT_S, learned_receive_limits, limit_rps
 from profiler.samples import Absence, AbsenceReason, DeviceQuantity, PlacementSamples, Quantity, Reading
 from profiler.stages import Learned, PipelineInput, PlacementInput, ReceiveLimit, StageInput
 
 VAD, CPU = StageName("vad"), PoolName("cpu")
-KEY = (VAD, CPU)
+KEY: PlacementKey = (VAD, CPU)
 MISSING = Absence(reason=AbsenceReason.MISSING)
 NOW_S = 1000.0
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from optimizer.model import Demand, Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Demand, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.slots import MOST_SLOTS, learned_slots
 from profiler.stages import Learned, PipelineInput, PlacementInput, StageInput
 
 ASR, GPU, CPU = StageName("asr"), PoolName("gpu"), PoolName("cpu")
-KEY = (ASR, GPU)
+KEY: PlacementKey = (ASR, GPU)
 MISSING = Absence(reason=AbsenceReason.MISSING)
 
 

@@ -19,10 +19,10 @@ from controller.core.state.carry_over import FailureCause, PipelineMemory, Place
 from controller.core.state.cloud import PriceOrigin, PriceQuote, PriceRange, Purchase, QuotaReading, QuotaSource
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, NodePoolState, PoolState, TargetState
-from controller.core.state.spec import BudgetSpec, LabelSelector, PlacementKey
+from controller.core.state.spec import BudgetSpec, LabelSelector
 from controller.monitoring.promql import CUT_SESSIONS
 from controller.telemetry import Telemetry
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 from profiler.stages import Correction, Learned
 from simulations.lab.host.binaries import Binaries
 

@@ -83,7 +83,9 @@ def checked(
         for query in further_queries([spec], queries, targets, PRESETS)
     }
     answer = ReadAnswer(
-        placements={(each.pipeline, each.stage, each.pool): PlacementSamples(readings=readings) for each in targets},
+        placements={
+            (each.pipeline, each.stage, each.placement): PlacementSamples(readings=readings) for each in targets
+        },
         scalars=scalars,
         problems=(),
     )

@@ -334,7 +334,7 @@ class TestScaling:
     def change(self, before: int, after: int) -> ReplicaChange:
         return ReplicaChange(
             stage=StageName("asr"),
-            pool=PoolName("vad"),
+            placement=PoolName("vad"),
             target=Target(api_version="sluice.dev/v1alpha1", kind="AutoScalingGroup", name="vad"),
             before=before,
             after=after,

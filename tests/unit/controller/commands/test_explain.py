@@ -13,9 +13,8 @@ from corpus import PIPELINE, changed
 from controller.commands.explain import document, explain, rendered
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.learned import LearnedPlacement, read_learned
-from controller.core.state.spec import PlacementKey
 from controller.kube.durable import memory_document
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 from profiler.stages import Learned
 
 NOW = datetime(2026, 1, 1, 12, 0, 35, tzinfo=UTC)

@@ -17,7 +17,7 @@ KEY = PipelineKey("speech/captions")
 
 
 def a_corner(latency_s: float, cost: float, replicas: int) -> Corner:
-    gpus = PlacementPlan(pool=PoolName("gpu"), replicas=replicas, batch=1)
+    gpus = PlacementPlan(name=PoolName("gpu"), replicas=replicas, batch=1)
     return Corner(latency_s=latency_s, cost_per_hour=cost, placements=((StageName("decoder"), (gpus,)),))
 
 

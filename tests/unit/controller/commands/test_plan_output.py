@@ -45,14 +45,14 @@ def a_stage_plan(name: str, *placements: tuple[PoolName, int], error: float | No
         utilization=0.61,
         latency_s=0.18,
         mean_s=0.09,
-        placements=tuple(PlacementPlan(pool=pool, replicas=count, batch=8) for pool, count in placements),
+        placements=tuple(PlacementPlan(name=pool, replicas=count, batch=8) for pool, count in placements),
         latency_error=error,
     )
 
 
 STEP = Step(
     stage=StageName("decoder"),
-    changes=(PlacementStep(pool=GPU, before=4, after=5, batch=8),),
+    changes=(PlacementStep(name=GPU, before=4, after=5, batch=8),),
     latency_saved_s=0.038,
     cost_added_per_hour=1.01,
 )

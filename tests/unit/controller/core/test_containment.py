@@ -12,8 +12,7 @@ from controller.core.cycle import decide
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing, TargetState
-from controller.core.state.spec import PlacementKey
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PlacementKey
 
 BAD = PipelineKey("speech/bad")
 

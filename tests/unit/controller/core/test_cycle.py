@@ -35,8 +35,8 @@ from controller.core.state.carry_over import DemandSample, MetricsLoss, Pipeline
 from controller.core.state.decision import ChangeReason, HoldReason, MetricsUse, Outcome, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey, StageSpec
-from optimizer.model import PoolName, StageName
+from controller.core.state.spec import Mode, PipelineSpec, StageSpec
+from optimizer.model import PlacementKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind
 from profiler.samples import Absence, AbsenceReason, MetricsTier, PlacementSamples
 
@@ -49,7 +49,7 @@ def decided(state: PipelineState, policy: Policy | None = None, **world: object)
 
 
 def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
-    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+    return {(change.stage, change.placement): (change.before, change.after) for change in decision.changes}
 
 
 def holds(decision: PipelineDecision) -> set[HoldReason]:

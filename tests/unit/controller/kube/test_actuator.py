@@ -53,7 +53,7 @@ class ScriptedGateway:
 def a_change(name: str, before: int, after: int) -> ReplicaChange:
     return ReplicaChange(
         stage=StageName(name),
-        pool=PoolName("cpu"),
+        placement=PoolName("cpu"),
         target=Target(api_version="apps/v1", kind="Deployment", name=name),
         before=before,
         after=after,

@@ -5,8 +5,8 @@ from builders import a_spec
 
 from controller.core.state.spec import PipelineSpec
 from controller.kube.observed_windows import ObservedWindows
+from optimizer.model import PlacementId
 from profiler.samples import Scrapes
-from profiler.sources.base import PlacementId
 
 
 def scrapes(spec: PipelineSpec, interval_s: float | None) -> dict[PlacementId, Scrapes]:

@@ -6,9 +6,9 @@ import pytest
 from builders import ENCODER, ENCODER_GPU, VAD, a_spec, a_target, default_stages
 
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, PlacementKey
+from controller.core.state.spec import Mode, PipelineSpec
 from controller.kube.orphans import Orphans, States
-from optimizer.model import PoolName
+from optimizer.model import PlacementKey, PoolName
 
 SPEC = a_spec()
 RUNS: dict[PlacementKey, TargetState | TargetMissing] = {

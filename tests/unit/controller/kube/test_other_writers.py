@@ -6,7 +6,7 @@ from builders import ENCODER, VAD, a_spec, a_target
 
 from controller.core.state.decision import ChangeReason, ReplicaChange
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import PlacementKey, Target
+from controller.core.state.spec import Target
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.gateway import (
     AUTOSCALERS,
@@ -18,6 +18,7 @@ from controller.kube.gateway import (
     Resource,
 )
 from controller.kube.other_writers import OTHER_WRITERS, OtherWriter, Ownership
+from optimizer.model import PlacementKey
 
 SPEC = a_spec()
 
@@ -44,7 +45,7 @@ def autoscaler(called: str, namespace: str = "speech", **target: str) -> dict[st
 def a_write(after: int, outcome: WriteOutcome = WriteOutcome.APPLIED, detail: str = "") -> Write:
     change = ReplicaChange(
         stage=ENCODER[0],
-        pool=ENCODER[1],
+        placement=ENCODER[1],
         target=Target(api_version="apps/v1", kind="Deployment", name="encoder-inferentia"),
         before=1,
         after=after,

@@ -44,7 +44,7 @@ from controller.kube.metrics_reader import _query_kind, metrics_target
 from controller.kube.priorities import PriorityLimits
 from controller.kube.reader import Reader, Resources
 from controller.kube.store import Key, ResourceStore
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Answer, PlacementSamples, SeriesLabels
 from profiler.sources.base import QueryKind, ReadAnswer, ReadRequest
 
@@ -63,7 +63,7 @@ class Silent:
         absent = Absence(reason=AbsenceReason.UNAVAILABLE, detail="")
         nothing = PlacementSamples(readings={})
         return ReadAnswer(
-            placements={(each.pipeline, each.stage, each.pool): nothing for each in request.placements},
+            placements={(each.pipeline, each.stage, each.placement): nothing for each in request.placements},
             scalars=dict.fromkeys(request.scalars, absent),
             problems=(),
         )
@@ -245,7 +245,9 @@ def test_pods_on_nodes_that_share_devices_are_told_to_the_source_and_engines_tha
     reader.observe()
     reader.observe()
     reader.close()
-    first = next(each for each in source.requests[1].placements if (each.stage, each.pool) == (stage["name"], pool))
+    first = next(
+        each for each in source.requests[1].placements if (each.stage, each.placement) == (stage["name"], pool)
+    )
     assert source.requests[1].sharing == {("archive", pod) for pod in first.pods} != set()
     assert first.concurrency == 2
 
@@ -267,7 +269,7 @@ def test_a_pod_of_a_kubelet_whose_clock_is_ahead_must_report_after_the_usual_tim
     assert [len(request.placements[0].pods) for request in source.requests] == [0, 1]
 
 
-AUDIO = (StageName("decode-audio"), PoolName("c7i"))
+AUDIO: PlacementKey = (StageName("decode-audio"), PoolName("c7i"))
 
 
 def a_pipeline(name: str, *, mode: str = "Auto", created: str = LONG_AGO, **status: object) -> dict[str, Any]:

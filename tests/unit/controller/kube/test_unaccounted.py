@@ -6,8 +6,9 @@ from dataclasses import replace
 from builders import ENCODER, VAD, a_placement, a_spec, a_stage, a_target
 
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import PipelineSpec, PlacementKey
+from controller.core.state.spec import PipelineSpec
 from controller.kube.unaccounted import Counted, Targets, UnaccountedReplicas
+from optimizer.model import PlacementKey
 
 SPEC = a_spec(a_stage("vad", a_placement("cpu", per_instance=4)), a_stage("encoder", a_placement("inferentia")))
 UNREADABLE = TargetMissing(reason="403 Forbidden", unreadable=True)

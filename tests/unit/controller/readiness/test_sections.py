@@ -39,7 +39,7 @@ PLAN = PipelinePlan(
             utilization=0.5,
             latency_s=0.02,
             mean_s=0.01,
-            placements=(PlacementPlan(pool=PoolName("cpu"), replicas=3, batch=1),),
+            placements=(PlacementPlan(name=PoolName("cpu"), replicas=3, batch=1),),
         ),
     ),
     steps=(),

@@ -13,6 +13,7 @@ from optimizer.model import (
     Pipeline,
     PipelineKey,
     Placement,
+    PlacementKey,
     Pool,
     PoolName,
     Problem,
@@ -58,7 +59,7 @@ def test_a_plan_is_predicted_to_do_what_it_says(composition: Composition, stages
     pools = {name: Pool(name=name, price_per_hour=1.0, instances=40) for name in (CPU, GPU)}
     asked = pipeline(*stages)
     plan = allocate(Problem(pipelines=(asked,), pools=pools, composition=composition)).of(asked.key)
-    batches = {(own.name, placed.pool): placed.batch for own in plan.stages for placed in own.placements}
+    batches = {(own.name, placed.name): placed.batch for own in plan.stages for placed in own.placements}
     predicted = predicted_latency_s(asked, plan.replicas(), batches, composition=composition)
     assert predicted == pytest.approx(plan.latency_s)
 
@@ -69,13 +70,13 @@ def test_a_stage_that_was_measured_to_be_slower_than_modelled_is_predicted_and_p
 ) -> None:
     pools = {name: Pool(name=name, price_per_hour=1.0, instances=40) for name in (CPU, GPU)}
     modelled, measured = pipeline(stage(A)), pipeline(replace(stage(A), latency_factor=1.5))
-    allocation = {(A, CPU): 2, (A, GPU): 3}
+    allocation: dict[PlacementKey, int] = {(A, CPU): 2, (A, GPU): 3}
     expected_s = predicted_latency_s(modelled, allocation, {}, composition=composition)
     slower_s = predicted_latency_s(measured, allocation, {}, composition=composition)
     assert expected_s is not None
     assert slower_s == pytest.approx(1.5 * expected_s)
     (planned,) = allocate(Problem(pipelines=(measured,), pools=pools, composition=composition)).pipelines
-    batches = {(own.name, placed.pool): placed.batch for own in planned.stages for placed in own.placements}
+    batches = {(own.name, placed.name): placed.batch for own in planned.stages for placed in own.placements}
     predicted_s = predicted_latency_s(measured, planned.replicas(), batches, composition=composition)
     assert predicted_s == pytest.approx(planned.latency_s)
 

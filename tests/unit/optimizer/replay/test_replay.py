@@ -6,13 +6,15 @@ from itertools import pairwise
 import pytest
 from problems import a_pipeline, a_stage, on
 
-from optimizer.model import Demand, Pipeline, PoolName, Routing, Stage, StageName
+from optimizer.model import Demand, Pipeline, PlacementKey, PoolName, Routing, Stage, StageName
 from optimizer.replay.replay import Replayed, replay
+
+Counts = dict[PlacementKey, int]
 
 
 def served(pipeline: Pipeline, *counts: int, items: int | None = None) -> Replayed | None:
     replicas = {
-        (stage.name, stage.placements[0].pool): count for stage, count in zip(pipeline.stages, counts, strict=True)
+        (stage.name, stage.placements[0].name): count for stage, count in zip(pipeline.stages, counts, strict=True)
     }
     return replay(pipeline, replicas, {}, items=items)
 
@@ -44,7 +46,7 @@ def test_two_exponential_servers_in_series_are_the_textbook() -> None:
 def test_a_replay_tells_how_far_luck_may_take_it() -> None:
     pipeline = a_pipeline(exponential("a"), rate_rps=70)
     exact = math.log(20) / (100 - 70)
-    replicas = {(StageName("a"), PoolName("cpu")): 1}
+    replicas: Counts = {(StageName("a"), PoolName("cpu")): 1}
     answers = [replay(pipeline, replicas, {}, items=20_000, seed=seed) for seed in range(30)]
     within = [answer is not None and abs(answer.latency_s - exact) <= answer.half_width_s for answer in answers]
     assert 20 <= sum(within) <= 30
@@ -53,7 +55,7 @@ def test_a_replay_tells_how_far_luck_may_take_it() -> None:
 def test_a_replay_is_no_longer_than_it_takes_to_tell_whether_a_latency_is_kept() -> None:
     stages = [exponential(f"s{k}", *([f"s{k - 1}"] if k else [])) for k in range(6)]
     pipeline = a_pipeline(*stages, rate_rps=90)
-    replicas = {(stage.name, PoolName("cpu")): 1 for stage in stages}
+    replicas: Counts = {(stage.name, PoolName("cpu")): 1 for stage in stages}
     usual = replay(pipeline, replicas, {})
     assert usual is not None
     near, far = (replay(pipeline, replicas, {}, decides_s=factor * usual.latency_s) for factor in (1.0, 3.0))
@@ -70,7 +72,7 @@ def test_items_that_are_served_for_minutes_do_not_meet_where_they_come_less_ofte
 
 def test_a_short_replay_keeps_no_more_of_what_is_late_than_a_long_one() -> None:
     """Eighty queues, each a tenth above what it is held against."""
-    replicas = {(StageName("a"), PoolName("cpu")): 1}
+    replicas: Counts = {(StageName("a"), PoolName("cpu")): 1}
     kept = {False: 0, True: 0}
     for index in range(80):
         rate_rps = 60.0 + index % 35
@@ -216,7 +218,7 @@ def test_of_a_large_pipeline_a_part_is_replayed_with_the_same_result() -> None:
         a_stage("lm", on("gpu", service=(0.03, 0.0), cv=0.5), after=["asr"], routing=Routing.LEAST_LOADED),
     ]
     pipeline = a_pipeline(*stages, rate_rps=10_000, sessions=3_000, sla_s=0.25)
-    replicas = {(StageName("asr"), PoolName("gpu")): 60, (StageName("lm"), PoolName("gpu")): 360}
+    replicas: Counts = {(StageName("asr"), PoolName("gpu")): 60, (StageName("lm"), PoolName("gpu")): 360}
     whole = replay(pipeline, replicas, {}, items=150_000)
     part = replay(pipeline, replicas, {}, decides_s=0.25)
     assert whole is not None
@@ -229,7 +231,7 @@ def test_a_replay_lasts_long_enough_for_its_queues_to_fill() -> None:
     # 20,000 items per second for a latency of a quarter of a second: 5,000 items would end before the first are late.
     stage = a_stage("asr", on("gpu", service=(0.05, 0.01), cv=0.2, batches=(16,)), routing=Routing.STICKY)
     pipeline = a_pipeline(stage, rate_rps=20_000, sessions=20_000, sla_s=0.4)
-    replicas = {(StageName("asr"), PoolName("gpu")): 290}
+    replicas: Counts = {(StageName("asr"), PoolName("gpu")): 290}
     usual, long = replay(pipeline, replicas, {}, decides_s=0.4), replay(pipeline, replicas, {}, items=400_000)
     assert usual is not None
     assert long is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PoolName, StageName, pool_of
 from profiler.samples import (
     Absence,
     AbsenceReason,
@@ -32,7 +32,7 @@ PLACEMENT = (PipelineKey("speech/captions"), StageName("asr"), PoolName("gpu"))
 TARGET = PlacementTarget(
     pipeline=PLACEMENT[0],
     stage=PLACEMENT[1],
-    pool=PLACEMENT[2],
+    placement=PLACEMENT[2],
     namespace="speech",
     pods=frozenset({"old", "stale", "silent", "odd"}),
     preset="generic",
@@ -183,8 +183,8 @@ class TestDevices:
         assert self.planned(None).device_queries() == set()
 
     def test_placements_on_pools_of_one_device_share_their_queries(self) -> None:
-        other = replace(TARGET, stage=StageName("vad"), pool=PoolName("gpu-spot"), preset="triton")
-        devices = {TARGET.pool: "GPU", other.pool: "GPU"}
+        other = replace(TARGET, stage=StageName("vad"), placement=PoolName("gpu-spot"), preset="triton")
+        devices = {pool_of(TARGET.placement): "GPU", pool_of(other.placement): "GPU"}
         request = ReadRequest(placements=(TARGET, other), scalars={}, deadline_s=1.0, devices=devices)
         found = query_plan(request, PRESETS)
         first, second = (own.devices for own in found.placements.values())

@@ -40,7 +40,9 @@ class Recorder:
         self.request = request
         return ReadAnswer(
             placements={
-                (target.pipeline, target.stage, target.pool): PlacementSamples(readings=dict.fromkeys(Quantity, 1.0))
+                (target.pipeline, target.stage, target.placement): PlacementSamples(
+                    readings=dict.fromkeys(Quantity, 1.0)
+                )
                 for target in request.placements
             },
             scalars=dict.fromkeys(request.scalars, 1.0),
@@ -55,7 +57,7 @@ def read(scalars: dict[str, str], overrides: dict[Quantity, str]) -> tuple[ReadR
     target = PlacementTarget(
         pipeline=KEY[0],
         stage=KEY[1],
-        pool=KEY[2],
+        placement=KEY[2],
         namespace="speech",
         pods=frozenset({"a"}),
         preset="generic",

@@ -42,7 +42,7 @@ class FakeSource:
         }
         return ReadAnswer(
             placements={
-                (target.pipeline, target.stage, target.pool): PlacementSamples(readings=readings)
+                (target.pipeline, target.stage, target.placement): PlacementSamples(readings=readings)
                 for target in request.placements
             },
             scalars={key: self.own.get(request.scalar_owners[key], self.demand) for key in request.scalars},
@@ -55,7 +55,7 @@ def request() -> ReadRequest:
         PlacementTarget(
             pipeline=key,
             stage=VAD,
-            pool=CPU,
+            placement=CPU,
             namespace="speech",
             pods=frozenset({"a"}),
             preset="generic",

@@ -9,7 +9,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.node_pool import REFUSAL_S
-from simulations.cluster.pods import BINDING_EACH_S, BINDING_S, PlacementName, Pod, Workloads, initial_replicas
+from simulations.cluster.pods import BINDING_EACH_S, BINDING_S, Pod, WorkloadName, Workloads, initial_replicas
 
 CPU, GPU = PoolName("cpu"), PoolName("gpu")
 STARTUP_S = 20.0
@@ -53,7 +53,7 @@ class World:
             seed=1,
             node_startup_s=(100.0, 100.0),
         )
-        self.asr: PlacementName = (self.spec.key, (StageName("asr"), CPU))
+        self.asr: WorkloadName = (self.spec.key, (StageName("asr"), CPU))
         self.cpu = self.cluster.pools[CPU]
 
     def pass_until(self, until_s: float) -> None:

@@ -13,7 +13,7 @@ from small_scenarios import ASR_CPU, ASR_GPU, PIPELINE, POOLS, VAD_CPU, a_scenar
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementId, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
 from simulations.cluster.node_pool import REFUSAL_S
 from simulations.cluster.refusals import UnsupportedScenario
@@ -40,7 +40,7 @@ class World:
 
     def ask(self, **replicas: int) -> None:
         """Ask for replicas now: `asr_gpu=3`."""
-        wanted = {
+        wanted: dict[PlacementId, int] = {
             (CAPTIONS, StageName(name.split("_")[0]), PoolName(name.split("_")[1])): n for name, n in replicas.items()
         }
         snapshot = self.cluster.snapshot()

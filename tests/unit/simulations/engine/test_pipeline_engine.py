@@ -11,14 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PoolName, Routing, StageName
+from optimizer.model import PlacementKey, PoolName, Routing, StageName
 from simulations.engine.draws import reconnect_delay_s
 from simulations.engine.pipeline_engine import HANDOVER_S, Conditions, PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
 from simulations.results.scoring import Clock
 from simulations.scenario.schedule import Schedule, chunk_times
 
-CPU = (StageName("asr"), PoolName("cpu"))
+CPU: PlacementKey = (StageName("asr"), PoolName("cpu"))
 
 
 def captions(routing: Routing = Routing.LEAST_LOADED, *, slots: int | None = 40) -> PipelineSpec:

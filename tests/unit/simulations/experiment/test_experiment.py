@@ -94,8 +94,8 @@ def test_a_run_s_items_add_up(run: RunResult) -> None:
 
 def test_a_step_in_the_load_is_answered_after_the_metrics_and_the_start_up_and_not_before(run: RunResult) -> None:
     series = run.series.pipelines[0]
-    asr = next(p for p in series.placements if (p.stage, p.pool) == ("asr", "gpu"))
-    others = next(p for p in series.placements if (p.stage, p.pool) == ("asr", "cpu"))
+    asr = next(p for p in series.placements if (p.stage, p.placement) == ("asr", "gpu"))
+    others = next(p for p in series.placements if (p.stage, p.placement) == ("asr", "cpu"))
     ready = dict(zip(run.series.t_s, [a + b for a, b in zip(asr.ready, others.ready, strict=True)], strict=True))
     first = next(
         entry for entry in run.decisions if any(c.stage == "asr" and c.after > c.before for c in entry.changes)

@@ -25,7 +25,7 @@ def pools(pipelines: tuple[SpeechPipeline, ...], stage: str) -> list[str]:
 def ready(result: RunResult, stage: str) -> dict[str, int]:
     """Return the ready replicas of a stage at the end, by pool."""
     (pipeline,) = result.series.pipelines
-    return {each.pool: each.ready[-1] for each in pipeline.placements if each.stage == stage}
+    return {each.placement: each.ready[-1] for each in pipeline.placements if each.stage == stage}
 
 
 def test_the_cheapest_per_item_at_full_batches_comes_first() -> None:

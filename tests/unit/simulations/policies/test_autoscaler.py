@@ -28,7 +28,7 @@ def test_what_is_not_named_keeps_what_it_has() -> None:
     world = a_detailed(a_state(replicas={VAD: 2, ENCODER: 3, ENCODER_GPU: 1}))
     decision = decision_of(world, {(CAPTIONS, *ENCODER): 4}, "why", Policy())
     assert dict(decision.pipelines[0].desired) == {VAD: 2, ENCODER: 4, ENCODER_GPU: 1}
-    assert [change.pool for change in decision.pipelines[0].changes] == ["inferentia"]
+    assert [change.placement for change in decision.pipelines[0].changes] == ["inferentia"]
     assert decision.pipelines[0].memory == world.pipelines[0].memory
     assert decision.reason == "why"
 

@@ -96,9 +96,9 @@ def test_every_policy_stays_within_bounds_whatever_it_sees(name: str, world: Any
         own = decision.pipelines[0]
         for stage in own.spec.stages:
             for placement in stage.placements:
-                count = own.desired[(stage.name, placement.pool)]
+                count = own.desired[(stage.name, placement.name)]
                 assert 0 <= count <= placement.prior.max_replicas
-        assert all(change.after == own.desired[(change.stage, change.pool)] for change in own.changes)
+        assert all(change.after == own.desired[(change.stage, change.placement)] for change in own.changes)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ from builders import ENCODER, ENCODER_GPU, VAD, a_placement, a_spec, a_stage, a_
 
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, PipelineKey, PoolName, StageName
+from optimizer.model import Composition, PipelineKey, PoolName, StageName, pool_of
 from simulations.policies.autoscaler import Briefing
 from simulations.policies.inferline import (
     Inferline,
@@ -64,7 +64,9 @@ def test_the_plan_meets_the_sla_and_is_as_cheap_as_trying_everything(demand: flo
     latency_s = predicted_latency_s(problem, found, {}, composition=Composition.RSS)
     assert latency_s is not None
     assert latency_s <= problem.sla.latency_s
-    assert sum(count * PRICES[pool] / (4 if pool == "cpu" else 1) for (_, pool), count in found.items()) == best
+    assert (
+        sum(count * PRICES[pool_of(name)] / (4 if name == "cpu" else 1) for (_, name), count in found.items()) == best
+    )
 
 
 def test_what_nothing_can_serve_gets_the_most_there_is() -> None:
@@ -73,7 +75,9 @@ def test_what_nothing_can_serve_gets_the_most_there_is() -> None:
 
 
 def a_model(*, replicas: int = 4, visits: float = 0.5, name: str = "encoder") -> Model:
-    return Model(stage=StageName(name), pool=PoolName("inferentia"), replicas=replicas, visits=visits, replica_rps=20.0)
+    return Model(
+        stage=StageName(name), placement=PoolName("inferentia"), replicas=replicas, visits=visits, replica_rps=20.0
+    )
 
 
 def a_tuner(*models: Model) -> Tuner:
@@ -83,7 +87,7 @@ def a_tuner(*models: Model) -> Tuner:
         chosen,
         planned_rps=80.0,
         planned={1: 120.0, 2: 110.0, 4: 100.0, 8: 90.0, 16: 85.0, 32: 80.0, 60: 80.0},
-        current={(own.stage, own.pool): own.replicas for own in chosen},
+        current={(own.stage, own.placement): own.replicas for own in chosen},
         changed_s=0.0,
     )
 

@@ -13,7 +13,7 @@ def test_the_run_has_the_recorded_replicas_at_their_times(tmp_path: Path) -> Non
     settings = RecordedSettings(step_s=30.0, counts=counts)  # type: ignore[arg-type]
     result = run_one(a_scenario(tmp_path), policy=RECORDED, seed=1, settings=settings)
     (series,) = result.series.pipelines
-    desired = {(one.stage, one.pool): one.desired for one in series.placements}
+    desired = {(one.stage, one.placement): one.desired for one in series.placements}
     assert (desired["vad", "cpu"][0], desired["vad", "cpu"][-1]) == (2, 4)
     assert desired["asr", "gpu"][0] == 1
     assert desired["asr", "gpu"][-1] == 10  # replicas.max

@@ -35,7 +35,7 @@ def test_a_window_tells_what_held_when_it_ended() -> None:
     (captions,) = series.pipelines
     cpu, gpu = captions.placements
     assert series.t_s == (10.0, 20.0, 30.0)
-    assert (cpu.pool, cpu.desired, cpu.ready) == ("cpu", (5, 5, 5), (4, 4, 4))  # second 20 is the end of the first
+    assert (cpu.placement, cpu.desired, cpu.ready) == ("cpu", (5, 5, 5), (4, 4, 4))  # second 20 is the end of the first
     assert gpu.desired == (1, 1, 1)
     assert captions.budget_per_hour == (10.0, 4.0, 4.0)
     assert captions.spend_per_hour == (7.0, 7.0, 7.0)

@@ -28,7 +28,8 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory
 from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import TargetMissing, TargetState
-from controller.core.state.spec import ColdStart, DemandUnit, Mode, PipelineSpec, PlacementKey
+from controller.core.state.spec import ColdStart, DemandUnit, Mode, PipelineSpec
+from optimizer.model import PlacementKey, pool_of
 from optimizer.plan import Limit, LimitKind
 
 SLOTS = {VAD: None, ENCODER: 10, ENCODER_GPU: 40}
@@ -45,7 +46,7 @@ def of_streams(startup_s: float = 0.0) -> PipelineSpec:
                 replace(
                     placement,
                     startup_s=startup_s,
-                    prior=replace(placement.prior, session_slots=SLOTS[stage.name, placement.pool]),
+                    prior=replace(placement.prior, session_slots=SLOTS[stage.name, placement.name]),
                 )
                 for placement in stage.placements
             ),
@@ -256,7 +257,7 @@ def test_where_nothing_sheds_slow_hardware_carries_what_fast_hardware_cannot_wit
         decision = decide(a_snapshot(state, fleet=fleet), Policy(advice=False)).pipelines[0]
         assert decision.plan is not None
         assert not decision.plan.feasible
-        return sum(count * rates[key[1]] for key, count in decision.unconstrained.items())
+        return sum(count * rates[pool_of(key[1])] for key, count in decision.unconstrained.items())
 
     assert carried(sheds=True) < 190.0 < carried(sheds=False)
 

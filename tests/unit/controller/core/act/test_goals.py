@@ -29,8 +29,7 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory, PoolM
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetState
-from controller.core.state.spec import PlacementKey
-from optimizer.model import StageName
+from optimizer.model import PlacementKey, StageName, pool_of
 from optimizer.plan import Limit, LimitKind
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import Learned
@@ -45,11 +44,11 @@ def went(state: PipelineState, policy: Policy | None = None) -> PipelineDecision
 
 
 def changed(decision: PipelineDecision) -> Mapping[PlacementKey, int]:
-    return {(change.stage, change.pool): change.after for change in decision.changes}
+    return {(change.stage, change.placement): change.after for change in decision.changes}
 
 
 def reasons(decision: PipelineDecision) -> Mapping[PlacementKey, ChangeReason]:
-    return {(change.stage, change.pool): change.reason for change in decision.changes}
+    return {(change.stage, change.placement): change.reason for change in decision.changes}
 
 
 def holds(decision: PipelineDecision) -> set[HoldReason]:
@@ -165,21 +164,21 @@ def test_a_change_on_the_healthy_pool_has_its_own_reason(
 ) -> None:
     planner.wants(wanted)
     outage = PoolMemory(unavailable_until_s=NOW_S + 200, backoff_s=300.0, reason="pod-0: no nodes")
-    fleet = {**default_pools(), ENCODER[1]: a_pool("inferentia", memory=outage)}
+    fleet = {**default_pools(), pool_of(ENCODER[1]): a_pool("inferentia", memory=outage)}
     snapshot = a_snapshot(beside_an_outage({VAD: 4, ENCODER_GPU: 4}, demand=demand), fleet=fleet)
     (decision,) = decide(snapshot, Policy()).pipelines
-    assert [(change.pool, change.reason) for change in decision.changes] == [("gpu", reason)]
+    assert [(change.placement, change.reason) for change in decision.changes] == [("gpu", reason)]
 
 
 def test_replicas_that_leave_the_failed_pool_and_their_replacements_have_its_reason(planner: Planner) -> None:
     planner.wants({VAD: 4, ENCODER_GPU: 4})
     outage = PoolMemory(unavailable_until_s=NOW_S + 200, backoff_s=300.0, reason="pod-0: no nodes")
-    fleet = {**default_pools(), ENCODER[1]: a_pool("inferentia", memory=outage)}
+    fleet = {**default_pools(), pool_of(ENCODER[1]): a_pool("inferentia", memory=outage)}
     lost = a_target(4, ready=0, pending_since_s=[NOW_S - 400] * 4)
     (decision,) = decide(
         a_snapshot(beside_an_outage({VAD: 4, ENCODER: lost}, demand=20.0), fleet=fleet), Policy()
     ).pipelines
-    assert {change.pool: change.reason for change in decision.changes} == {
+    assert {change.placement: change.reason for change in decision.changes} == {
         "inferentia": ChangeReason.POOL,
         "gpu": ChangeReason.POOL,
     }

@@ -27,8 +27,8 @@ from controller.core.cycle import decide
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica, TargetState
-from controller.core.state.spec import PlacementKey, Target
-from optimizer.model import PipelineKey, PoolName, StageName
+from controller.core.state.spec import Target
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
 DEPLOYMENT = Target(api_version="apps/v1", kind="Deployment", name="asr")
@@ -44,7 +44,7 @@ def named(*names: str, leaving: tuple[str, ...] = ()) -> TargetState:
 
 
 def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
-    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+    return {(change.stage, change.placement): (change.before, change.after) for change in decision.changes}
 
 
 class TestDeletionCosts:

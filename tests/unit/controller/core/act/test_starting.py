@@ -22,13 +22,14 @@ from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import StartingReplicas
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import NodePoolState, PipelineState, PoolState, TargetState
+from optimizer.model import pool_of
 from profiler.stages import Learned
 
 
 def starting(state: PipelineState, inferentia: PoolState | None = None) -> StartingReplicas | None:
     fleet = dict(default_pools())
     if inferentia is not None:
-        fleet[ENCODER[1]] = inferentia
+        fleet[pool_of(ENCODER[1])] = inferentia
     decision = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines[0]
     return next((each for each in decision.starting if each.stage == "encoder"), None)
 

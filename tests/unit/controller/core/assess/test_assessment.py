@@ -92,7 +92,7 @@ class TestMissing:
     def test_a_stage_whose_ready_replicas_report_no_load_is_named(self) -> None:
         state = a_state(replicas=RUNNING, samples={ENCODER: PlacementSamples(readings={})})
         assessment = assessed(state)
-        reading = MissingReading(pool=ENCODER[1], quantity=Quantity.ARRIVAL_RATE, absence=MISSING)
+        reading = MissingReading(placement=ENCODER[1], quantity=Quantity.ARRIVAL_RATE, absence=MISSING)
         assert assessment.missing.samples == {ENCODER[0]: reading}
         assert assessment.never_down
 

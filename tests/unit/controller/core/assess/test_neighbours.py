@@ -8,11 +8,11 @@ from builders import VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, a_t
 
 from controller.core.assess.neighbours import PLANNED_BUSY, neighbours_of
 from controller.core.state.snapshot import PipelineState, ServingReplica
-from optimizer.model import PipelineKey, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 from profiler.neighbours import Neighbour
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
 
-LM = (StageName("lm"), PoolName("cpu"))
+LM: PlacementKey = (StageName("lm"), PoolName("cpu"))
 CAPTIONS = PipelineKey("speech/captions")
 
 
@@ -34,7 +34,7 @@ def a_world(
     return a_state(spec, replicas=found, samples=samples)
 
 
-def beside(*states: PipelineState, key: tuple[StageName, PoolName] = VAD) -> dict[str, Neighbour]:
+def beside(*states: PipelineState, key: PlacementKey = VAD) -> dict[str, Neighbour]:
     return {own.name: own for own in neighbours_of(a_snapshot(*states))[CAPTIONS][key]}
 
 

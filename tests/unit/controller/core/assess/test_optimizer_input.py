@@ -80,7 +80,7 @@ def a_profile(*, pass_ratio: float, service_factor: float) -> PipelineProfile:
                 pressure=NONE,
                 placements=(
                     PlacementProfile(
-                        pool=PoolName("cpu"),
+                        name=PoolName("cpu"),
                         readings={},
                         prior=ServiceLaw(fixed_s=0.05),
                         service=ServiceLaw(fixed_s=0.05, cv=1.0).scaled(service_factor),
@@ -115,7 +115,7 @@ def test_without_a_profile_the_stages_have_all_of_the_sla() -> None:
 
 
 def test_limits_take_the_place_of_the_declared_bounds_the_minimum_included() -> None:
-    out = Bound(mechanism=OUTAGE, stage=VAD[0], pool=VAD[1], most=0)
+    out = Bound(mechanism=OUTAGE, stage=VAD[0], placement=VAD[1], most=0)
     assert bounds_of(inside(optimizer_pipeline(SPEC, 10.0), resolve([out], [VAD]))) == (0, 0)
 
 

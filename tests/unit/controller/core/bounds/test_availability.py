@@ -41,8 +41,8 @@ from controller.core.state.snapshot import (
     TargetMissing,
     TargetState,
 )
-from controller.core.state.spec import Mode, PlacementKey
-from optimizer.model import PoolName
+from controller.core.state.spec import Mode
+from optimizer.model import PlacementKey, PoolName
 
 DEADLINE_S = 300.0
 BACKOFF_S = 300.0
@@ -53,7 +53,7 @@ FULL = PoolMemory(unavailable_until_s=NOW_S - 1, backoff_s=2 * BACKOFF_S, reason
 
 
 def moves(decision: PipelineDecision) -> Mapping[PlacementKey, tuple[int, int]]:
-    return {(change.stage, change.pool): (change.before, change.after) for change in decision.changes}
+    return {(change.stage, change.placement): (change.before, change.after) for change in decision.changes}
 
 
 def pool_memory(decision: Decision, name: str = "inferentia") -> PoolMemory:
@@ -453,7 +453,7 @@ class TestRollOuts:
         planner.wants({VAD: 4, ENCODER: 8})
         (decision,) = decide(a_snapshot(self.rolling(pending_since_s=[LATE_S])), Policy()).pipelines
         (hold,) = [hold for hold in decision.holds if hold.reason is HoldReason.ROLLING_OUT]
-        assert (hold.stage, hold.pool) == ENCODER
+        assert (hold.stage, hold.placement) == ENCODER
         assert hold.detail == "1 of 9 replicas are of the new revision; 1 of these are not ready"
 
     def test_a_pool_that_is_out_keeps_all_that_is_ready(self, planner: Planner) -> None:

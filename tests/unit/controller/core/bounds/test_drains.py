@@ -106,7 +106,7 @@ class World:
             self.sessions[name] = 0.0
             self.young[name] = self.unread
         for change in own.changes:
-            if (change.stage, change.pool) != ENCODER:
+            if (change.stage, change.placement) != ENCODER:
                 continue
             self.costs |= change.deletion_costs
             for _ in range(change.after - change.before):
@@ -145,7 +145,7 @@ def test_sessions_that_stay_on_a_full_replica_are_cut_once_they_have_missed_for_
     assert max(world.sessions.values()) <= CAPACITY
     assert steps(decisions[0]) == [DrainStep.MISSING]
     (change,) = [change for own in decisions for change in own.changes if change.reason is ChangeReason.REBALANCE]
-    assert (change.stage, change.pool, change.before - change.after) == (*ENCODER, 1)
+    assert (change.stage, change.placement, change.before - change.after) == (*ENCODER, 1)
     assert decisions[-1].drains == ()
 
 

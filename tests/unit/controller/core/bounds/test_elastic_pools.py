@@ -206,7 +206,7 @@ class TestNoCapacity:
         planner.wants({VAD: 4, ENCODER: 2, ENCODER_GPU: 2})
         failed = replace(PLENTY, failures=failures(NOW_S - 60))
         (decision,) = decide(snapshot(failed, pending_s=self.YOUNG_S), Policy()).pipelines
-        assert {(change.pool, change.after) for change in decision.changes} == {("inferentia", 2), ("gpu", 2)}
+        assert {(change.placement, change.after) for change in decision.changes} == {("inferentia", 2), ("gpu", 2)}
 
 
 class TestLaunches:

@@ -30,14 +30,14 @@ from controller.core.state.carry_over import FeedbackMemory, PipelineMemory
 from controller.core.state.decision import ChangeReason, Hold, HoldReason, PipelineDecision, ReplicaChange
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
-from controller.core.state.spec import Declared, Mode, PipelineSpec, PlacementKey, StepPolicy
+from controller.core.state.spec import Declared, Mode, PipelineSpec, StepPolicy
 from controller.kube.durable import memory_document, memory_from
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Reading
 from profiler.stages import LatencySource, Learned
 
-VAD = (StageName("vad"), PoolName("cpu"))
-ENCODER = (StageName("encoder"), PoolName("gpu"))
+VAD: PlacementKey = (StageName("vad"), PoolName("cpu"))
+ENCODER: PlacementKey = (StageName("encoder"), PoolName("gpu"))
 DEMAND_RPS = 60.0
 SLA_S = 0.5
 CYCLE_S = 15.0

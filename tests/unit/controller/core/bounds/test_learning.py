@@ -38,11 +38,10 @@ from controller.core.state.spec import (
     Declared,
     DemandUnit,
     PipelineSpec,
-    PlacementKey,
     PlacementSpec,
 )
 from optimizer.latency.stage import StageLoad, predict
-from optimizer.model import Placement, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.batch_times import BatchTimes
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Reading
 from profiler.stages import Learned
@@ -243,7 +242,7 @@ class TestLearnedNumbers:
         assert self.filled(placeholder).prior.service.cv == UNDECLARED_CV
 
 
-GPU = (ASR, PoolName("gpu"))
+GPU: PlacementKey = (ASR, PoolName("gpu"))
 
 
 def two_pools(*, room: float = 0.5, known: bool = True, budget: float = 100.0) -> PipelineState:
@@ -264,7 +263,7 @@ def two_pools(*, room: float = 0.5, known: bool = True, budget: float = 100.0) -
     )
 
 
-def replicas_after(state: PipelineState) -> dict[tuple[StageName, PoolName], int]:
+def replicas_after(state: PipelineState) -> dict[PlacementKey, int]:
     (pipeline,) = decide(a_snapshot(state, fleet=FLEET), Policy()).pipelines
     return dict(pipeline.desired)
 
@@ -450,7 +449,7 @@ class TestProbe:
     def test_one_replica_is_started_where_nothing_was_measured(self) -> None:
         (pipeline,) = decide(a_snapshot(two_pools(), fleet=FLEET), Policy()).pipelines
         assert pipeline.desired[GPU] == 1
-        assert {change.reason for change in pipeline.changes if change.pool == "gpu"} == {ChangeReason.PROBE}
+        assert {change.reason for change in pipeline.changes if change.placement == "gpu"} == {ChangeReason.PROBE}
 
     def test_it_is_not_while_the_latency_leaves_no_room(self) -> None:
         assert replicas_after(two_pools(room=0.95))[GPU] == 0

@@ -28,8 +28,8 @@ from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState
-from controller.core.state.spec import Mode, Overrides, Pause, Pin, PipelineSpec, PlacementKey
-from optimizer.model import Basis, PoolName
+from controller.core.state.spec import Mode, Overrides, Pause, Pin, PipelineSpec
+from optimizer.model import Basis, PlacementKey, PoolName, pool_of
 from profiler.samples import Absence, AbsenceReason
 
 LATER_S = NOW_S + 3600.0
@@ -173,7 +173,7 @@ def test_two_stages_that_are_pinned_on_one_small_pool_share_it_and_the_condition
     replicas: int,
 ) -> None:
     vad, encoder = a_spec().stages
-    moved = replace(vad.placements[0], prior=replace(vad.placements[0].prior, pool=ENCODER[1], per_instance=1))
+    moved = replace(vad.placements[0], prior=replace(vad.placements[0].prior, pool=pool_of(ENCODER[1]), per_instance=1))
     spec = replace(a_spec(), stages=(replace(vad, placements=(moved,)), encoder))
     beside = (VAD[0], ENCODER[1])
     pins = {ENCODER: Pin(replicas=replicas), beside: Pin(replicas=4)}
@@ -192,7 +192,10 @@ def test_two_stages_that_are_pinned_on_one_small_pool_share_it_and_the_condition
 
 
 def test_a_pin_keeps_its_replicas_while_a_node_of_a_pool_of_ready_nodes_is_not_ready() -> None:
-    ready_nodes = {**default_pools(), ENCODER[1]: a_pool("inferentia", instances=None, ready=2, ready_nodes=True)}
+    ready_nodes = {
+        **default_pools(),
+        pool_of(ENCODER[1]): a_pool("inferentia", instances=None, ready=2, ready_nodes=True),
+    }
     state = a_state(pinned({ENCODER: Pin(replicas=4)}), replicas={**RUNNING, ENCODER: 3})
     assert decided(state, fleet=ready_nodes).desired[ENCODER] == 3
 

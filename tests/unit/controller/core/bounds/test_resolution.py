@@ -8,14 +8,14 @@ from controller.core.bounds.pins import PIN
 from controller.core.bounds.resolution import resolve
 from controller.core.bounds.rules import RULE
 from controller.core.state.bound import Bound, Limits, Mechanism
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 
-VAD = (StageName("vad"), PoolName("cpu"))
-VAD_GPU = (StageName("vad"), PoolName("gpu"))
+VAD: PlacementKey = (StageName("vad"), PoolName("cpu"))
+VAD_GPU: PlacementKey = (StageName("vad"), PoolName("gpu"))
 
 
 def bound(mechanism: Mechanism, least: int | None = None, most: int | None = None) -> Bound:
-    return Bound(mechanism=mechanism, stage=VAD[0], pool=VAD[1], least=least, most=most)
+    return Bound(mechanism=mechanism, stage=VAD[0], placement=VAD[1], least=least, most=most)
 
 
 def sides(limits: Limits) -> tuple[int, float]:
@@ -50,7 +50,8 @@ def test_a_count_outside_the_limits_becomes_the_nearest_inside() -> None:
 def test_a_floor_of_a_stage_is_as_high_as_its_placements_allow() -> None:
     floor = Bound(mechanism=RULE, stage=VAD[0], least=9)
     limits = resolve(
-        [floor, bound(REPLICAS, 0, 3), Bound(mechanism=OUTAGE, stage=VAD[0], pool=VAD_GPU[1], most=2)], [VAD, VAD_GPU]
+        [floor, bound(REPLICAS, 0, 3), Bound(mechanism=OUTAGE, stage=VAD[0], placement=VAD_GPU[1], most=2)],
+        [VAD, VAD_GPU],
     )
     assert limits.floors[VAD[0]].count == 5
     assert [lost.bound for lost in limits.lost] == [floor]

@@ -15,7 +15,7 @@ from controller.core.record import decision_record
 from controller.core.state.carry_over import PipelineMemory, RuleMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
-from optimizer.model import StageName
+from optimizer.model import StageName, pool_of
 from profiler.samples import Absence, AbsenceReason
 
 
@@ -44,7 +44,7 @@ def test_a_floor_that_the_budget_has_no_room_for_says_so() -> None:
 def test_a_bound_that_lost_names_what_outranks_it() -> None:
     missing = Absence(reason=AbsenceReason.MISSING)
     state = a_state(demand=missing, replicas={VAD: 30, ENCODER: 1}, memory=PipelineMemory(demand=5.0))
-    lines = bounds_of(a_snapshot(state, fleet={**default_pools(), VAD[1]: a_pool("cpu", instances=40)}))
+    lines = bounds_of(a_snapshot(state, fleet={**default_pools(), pool_of(VAD[1]): a_pool("cpu", instances=40)}))
     assert "binds: never down on missing data: vad on cpu at least 30, encoder on inferentia at least 1" in lines[0]
 
 

@@ -318,9 +318,9 @@ def test_six_missing_workloads_are_one_line_with_six_names(planner: Planner) -> 
 def test_holds_with_the_same_cause_name_it_once(planner: Planner) -> None:
     decision = decision_of(a_state(replicas={VAD: 1, ENCODER: 1})).pipelines[0]
     outages = [
-        Hold(reason=HoldReason.CANNOT_START, stage=VAD[0], pool=VAD[1], detail="CrashLoopBackOff"),
-        Hold(reason=HoldReason.CANNOT_START, stage=ENCODER[0], pool=ENCODER[1], detail="CrashLoopBackOff"),
-        Hold(reason=HoldReason.CANNOT_START, stage=ENCODER[0], pool=ENCODER_GPU[1], detail="ImagePullBackOff"),
+        Hold(reason=HoldReason.CANNOT_START, stage=VAD[0], placement=VAD[1], detail="CrashLoopBackOff"),
+        Hold(reason=HoldReason.CANNOT_START, stage=ENCODER[0], placement=ENCODER[1], detail="CrashLoopBackOff"),
+        Hold(reason=HoldReason.CANNOT_START, stage=ENCODER[0], placement=ENCODER_GPU[1], detail="ImagePullBackOff"),
     ]
     message = by_type(replace(decision, holds=tuple(outages)))["PoolsAvailable"].message
     assert message == (

@@ -19,7 +19,7 @@ CHANGES = Conflict(changes=3, changed_at_s=0.0, written=5, found=2)
             details.conflict(GPU, CHANGES),
             "gpu: another controller sets the replicas too: 2 found after 5 written, 3 times so far",
         ),
-        (details.on_pool(GPU, "not found"), "gpu: not found"),
+        (details.on_placement(GPU, "not found"), "gpu: not found"),
         (details.no_capacity(GPU, Limit(kind=LimitKind.POOL, name="gpu")), "no capacity on gpu within Pool/gpu"),
         (
             details.missing_reading(GPU, Quantity.ARRIVAL_RATE, Absence(reason=AbsenceReason.STALE)),

@@ -59,7 +59,7 @@ def test_the_causes_of_a_line_are_its_changes_also_while_the_sla_is_missed(
 
 def test_a_plan_is_of_even_sessions_where_they_are_not(planner: Planner) -> None:
     decision = decision_of(growing(planner)).pipelines[0]
-    crowded = CrowdedReplica(pod="vad-0", pool=VAD[1], sessions=61.0, give_up=27)
+    crowded = CrowdedReplica(pod="vad-0", placement=VAD[1], sessions=61.0, give_up=27)
     skew = Skew(stage=VAD[0], sessions=100.0, replicas=3, utilization=1.2, crowded=(crowded,))
 
     def planned(own: PipelineDecision) -> str:
@@ -90,7 +90,9 @@ def test_one_line_without_a_change_says_why_there_is_none(planner: Planner) -> N
             "encoder: metrics are missing; no replica is removed (arrivalRate on gpu: Stale)",
         ),
         (
-            Hold(reason=HoldReason.FRAGMENTED, stage=StageName("encoder"), pool=ENCODER[1], detail="pod-0: no nodes"),
+            Hold(
+                reason=HoldReason.FRAGMENTED, stage=StageName("encoder"), placement=ENCODER[1], detail="pod-0: no nodes"
+            ),
             "encoder on inferentia: no node can schedule this pod; planned without it",
             f"encoder on inferentia: {HOLDS[HoldReason.FRAGMENTED]} (pod-0: no nodes)",
         ),
@@ -143,7 +145,7 @@ def test_a_plan_that_is_held_is_told(planner: Planner) -> None:
 def test_the_steps_of_the_plan_and_the_next_dollar_are_told(planner: Planner) -> None:
     step = Step(
         stage=StageName("encoder"),
-        changes=(PlacementStep(pool=ENCODER[1], before=1, after=2, batch=8),),
+        changes=(PlacementStep(name=ENCODER[1], before=1, after=2, batch=8),),
         latency_saved_s=0.06,
         cost_added_per_hour=0.38,
     )

@@ -9,8 +9,8 @@ from explained import decision_of, explain, section
 from controller.core.messages.measured import measured_words
 from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, FeedbackStep, PipelineMemory
 from controller.core.state.decision import PipelineDecision
-from controller.core.state.spec import Declared, PipelineSpec, PlacementKey
-from optimizer.model import ServiceLaw, StageName
+from controller.core.state.spec import Declared, PipelineSpec
+from optimizer.model import PlacementKey, ServiceLaw, StageName
 from profiler.batch_times import BatchTimes
 from profiler.neighbours import Crowding
 from profiler.samples import DeviceQuantity, Quantity
@@ -43,7 +43,7 @@ def told(
     """Return the texts of `decision` as if the profiles of `placements` had these values, and these `crowdings`."""
 
     def changed(stage: StageName, profile: PlacementProfile) -> PlacementProfile:
-        return replace(profile, **(placements or {}).get((stage, profile.pool), {}))  # type: ignore[arg-type]
+        return replace(profile, **(placements or {}).get((stage, profile.name), {}))  # type: ignore[arg-type]
 
     stages = tuple(
         replace(

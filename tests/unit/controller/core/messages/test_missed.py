@@ -30,6 +30,7 @@ from controller.core.state.decision import Hold, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, ServingReplica
 from controller.core.state.spec import DemandUnit, Mode
+from optimizer.model import pool_of
 from optimizer.plan import Limit, LimitKind
 from profiler.stages import LatencySource
 
@@ -150,7 +151,7 @@ def test_where_nothing_is_done_it_says_what_would_help(planner: Planner) -> None
     slow = replace(slow, placements=tuple(replace(own, service_factor=1.6, measured=True) for own in slow.placements))
     slower = replace(base, profile=replace(base.profile, stages=(slow, *others)))
     assert "a faster vad on cpu, whose service time is 1.6 × the declared one" in relief(slower)
-    out = Hold(reason=HoldReason.POOL_UNAVAILABLE, stage=ENCODER[0], pool=ENCODER[1])
+    out = Hold(reason=HoldReason.POOL_UNAVAILABLE, stage=ENCODER[0], placement=ENCODER[1])
     assert relief(replace(base, holds=(out,))) == "replicas that start on inferentia"
     assert relief(replace(base, spec=a_spec(mode=Mode.PAUSED))) == "mode: Auto (it is Paused)"
 
@@ -184,7 +185,7 @@ def test_a_pool_that_fails_while_the_budget_binds_are_both_named_although_replic
     planner.wants({VAD: 4, ENCODER: 3})
     planner.served, planner.limited_by = 0.5, Limit(kind=LimitKind.BUDGET)
     outage = PoolMemory(unavailable_until_s=NOW_S + 200, backoff_s=300.0, reason="pod-0: no nodes")
-    fleet = {**default_pools(), ENCODER[1]: a_pool("inferentia", memory=outage)}
+    fleet = {**default_pools(), pool_of(ENCODER[1]): a_pool("inferentia", memory=outage)}
     target = a_target(4, ready=3, pending_since_s=[NOW_S - 400])
     state = late(targets={**late().targets, ENCODER: target})
     (decision,) = decide(a_snapshot(state, fleet=fleet), Policy()).pipelines

@@ -8,7 +8,7 @@ from optimizer.plan import PlacementStep, Step
 
 
 def a_change(pool: str, before: int, after: int, batch: int = 1) -> PlacementStep:
-    return PlacementStep(pool=PoolName(pool), before=before, after=after, batch=batch)
+    return PlacementStep(name=PoolName(pool), before=before, after=after, batch=batch)
 
 
 @pytest.mark.parametrize(

@@ -112,19 +112,19 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         {"outside": {}, "fits": None, "resized_by": "VerticalPodAutoscaler/vad"},
     ]
     for mismatch in mismatches:
-        found = Mismatch(stage=StageName("vad"), pool=PoolName("cpu"), per_instance=4, **mismatch)
+        found = Mismatch(stage=StageName("vad"), placement=PoolName("cpu"), per_instance=4, **mismatch)
         yield replace(decision, mismatches=(found,))
     for scrapes in (Scrapes(unlabelled="no pod"), Scrapes(excused=("vad-0",)), Scrapes(duplicated=("vad-0",))):
         yield replace(decision, scrapes={VAD: scrapes})
     for fault in (DeviceFault(errors=1.0), DeviceFault(throttled=0.5)):
-        replica = FaultyReplica(stage=VAD[0], pool=VAD[1], pod="vad-0", node="n-1", fault=fault)
+        replica = FaultyReplica(stage=VAD[0], placement=VAD[1], pod="vad-0", node="n-1", fault=fault)
         yield replace(decision, faulty=(replica,))
     vad, *others = decision.profile.stages
     unread = replace(vad, devices={DeviceQuantity.ERRORS: ABSENT})
     yield replace(decision, profile=replace(decision.profile, stages=(unread, *others)))
     extreme = replace(vad, latency_factor=LATENCY_FACTORS[1])
     yield replace(decision, profile=replace(decision.profile, stages=(extreme, *others)))
-    crowded = CrowdedReplica(pod="vad-0", pool=VAD[1], sessions=61.0, give_up=27)
+    crowded = CrowdedReplica(pod="vad-0", placement=VAD[1], sessions=61.0, give_up=27)
     skew = Skew(stage=VAD[0], sessions=100.0, replicas=3, utilization=1.2, crowded=(crowded,))
     yield replace(decision, skews=(skew,))
     yield replace(decision, sessions_unread=(VAD[0],))

@@ -26,9 +26,9 @@ from controller.core.state.carry_over import PipelineMemory, PriceMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, PoolState, Snapshot
 from controller.core.state.spec import BudgetSpec, LabelSelector
-from optimizer.model import Basis, PoolName, StageName
+from optimizer.model import Basis, PlacementKey, PoolName, StageName
 
-KEY = (StageName("asr"), PoolName("gpu"))
+KEY: PlacementKey = (StageName("asr"), PoolName("gpu"))
 EVERYWHERE = LabelSelector(labels={}, requirements=())
 SPEC = a_spec(a_stage("asr", a_placement("gpu", bounds=(0, 40))), budget=8.0, scaling=a_scaling(down=2))
 

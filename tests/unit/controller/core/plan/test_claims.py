@@ -18,9 +18,9 @@ from controller.core.state.snapshot import (
     TargetState,
 )
 from controller.core.state.spec import BudgetSpec, LabelSelector, Mode, PipelineSpec, Target
-from optimizer.model import PipelineKey, PoolName, Sla, StageName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Sla, StageName, pool_of
 
-KEY = (StageName("asr"), PoolName("gpu"))
+KEY: PlacementKey = (StageName("asr"), PoolName("gpu"))
 PHANTOMS = {
     "desired, and none exists": a_target(1000, existing=0, ready=0),
     "pending": a_target(45, ready=0, pending_since_s=[NOW_S - 5] * 45),
@@ -87,7 +87,9 @@ def test_it_stops_growth_and_the_pool_says_so(large: bool, monkeypatch: pytest.M
     assert replicas(decision) == 15
     (pool,) = decision.pools
     (growth,) = (
-        each for each in pool_conditions(fleet[KEY[1]], pool.memory, NOW_S, pool.claimed) if each.type == "GrowthOpen"
+        each
+        for each in pool_conditions(fleet[pool_of(KEY[1])], pool.memory, NOW_S, pool.claimed)
+        if each.type == "GrowthOpen"
     )
     assert (growth.status, growth.reason) == ("False", "Claimed")
     assert "25 replicas" in growth.message
@@ -127,7 +129,7 @@ def test_an_orphan_counts_for_the_fleet_its_group_and_its_pool() -> None:
         namespace="speech",
         target=Target(api_version="apps/v1", kind="Deployment", name="asr-old"),
         pipeline=PipelineKey("speech/old"),
-        pool=KEY[1],
+        pool=pool_of(KEY[1]),
         per_instance=1,
         replicas=8,
         placed=8,

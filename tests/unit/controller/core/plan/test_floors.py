@@ -22,10 +22,10 @@ from controller.core.state.carry_over import PipelineMemory, RuleMemory
 from controller.core.state.decision import ChangeReason, HoldReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind
 
-ASR = (StageName("asr"), PoolName("gpu"))
+ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
 
 
 def fired(floor: int, stage: str = "vad") -> PipelineMemory:

@@ -17,9 +17,9 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, PipelineState, Planned, PoolState, Snapshot
 from controller.core.state.spec import BudgetSpec, LabelSelector, StageSpec
 from controller.kube.durable import PlannedTexts, memory_document, memory_from, planned_from, resumed
-from optimizer.model import Basis, PipelineKey, PoolName, StageName
+from optimizer.model import Basis, PipelineKey, PlacementKey, PoolName, StageName
 
-ASR = (StageName("asr"), PoolName("gpu"))
+ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
 FLEET = pools(a_pool("gpu", instances=40))
 
 

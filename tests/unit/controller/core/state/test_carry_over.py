@@ -13,7 +13,7 @@ from controller.core.state.carry_over import (
     FeedbackStep,
     PipelineMemory,
 )
-from optimizer.model import InvalidProblem, PoolName, StageName
+from optimizer.model import InvalidProblem, PlacementKey, PoolName, StageName
 from profiler.stages import Learned, ReceiveLimit
 
 VAD = StageName("vad")
@@ -89,7 +89,7 @@ def test_a_stage_cannot_have_moved_at_no_time() -> None:
         PipelineMemory(stages_moved_at_s={VAD: 1e18})
 
 
-KEY = (StageName("asr"), PoolName("gpu"))
+KEY: PlacementKey = (StageName("asr"), PoolName("gpu"))
 
 
 def test_learned_numbers_of_a_cycle_are_kept() -> None:

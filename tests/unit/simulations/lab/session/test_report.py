@@ -21,10 +21,10 @@ from live_runs import (
     report_of,
 )
 
-from optimizer.model import PipelineKey, Sla
+from optimizer.model import PipelineKey, PlacementId, Sla
 from simulations.lab.session.report import lab_windows
 from simulations.results.scoring import Interval, Items, Outcome
-from simulations.results.spending import Observation
+from simulations.results.spending import Observation, Replicas
 
 
 def both(first: Items, second: Items) -> Items:
@@ -144,7 +144,7 @@ def test_several_pipelines_are_added_up_and_their_stages_told_apart() -> None:
     notes = PipelineKey("speech/notes")
 
     def seen(t_s: float) -> Observation:
-        placements = {
+        placements: dict[PlacementId, Replicas] = {
             (key, stage, pool): replicas(1) for key in (CAPTIONS, notes) for _, stage, pool in (ASR_CPU, ASR_GPU)
         }
         return an_observation(t_s, placements, spend=4.0)

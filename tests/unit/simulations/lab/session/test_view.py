@@ -13,11 +13,11 @@ from rich.console import Console
 
 from controller import telemetry
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from optimizer.model import PoolName, StageName
+from optimizer.model import PlacementId, PoolName, StageName
 from simulations.lab.host.processes import free_ports
 from simulations.lab.session.report import lab_windows
 from simulations.lab.session.view import LineView, LiveView, Moment, OperatorMetrics, draw, window_line
-from simulations.results.spending import PlacementKey, Replicas
+from simulations.results.spending import Replicas
 
 SPEECH = a_spec(
     a_stage("vad", a_placement("cpu")),
@@ -28,7 +28,7 @@ SPEECH = a_spec(
 WORDS = "encoder 2→3 on inferentia (demand): demand 80 → 120 streams; p95 310 ms of 400 ms; $7.53/h of $12.00/h"
 
 
-def at(stage: str, pool: str) -> PlacementKey:
+def at(stage: str, pool: str) -> PlacementId:
     return (CAPTIONS, StageName(stage), PoolName(pool))
 
 
