@@ -52,6 +52,12 @@ def variant_of(placement: PlacementName) -> str | None:
     return placement.partition(":")[2] or None
 
 
+def placement_fields(placement: PlacementName) -> dict[str, str]:
+    """Return how outputs and statuses name a placement: its `pool`, and its `variant` where it has one."""
+    variant = variant_of(placement)
+    return {"pool": pool_of(placement), **({} if variant is None else {"variant": variant})}
+
+
 LATENCY_FACTORS = (0.5, 2.0)
 """Bounds of the factor by which a measured latency may correct the model. Where more replicas do not lower a latency, a
 factor without bounds would grow with every replica that it adds. A correction at a bound is reported; what users feel

@@ -157,7 +157,7 @@ def check_pipeline(
 
 def placement_subject(spec: PipelineSpec, stage: StageName, placement: PlacementSpec) -> str:
     """Return how checks name a placement."""
-    return f"{spec.key} {stage} on {placement.pool}"
+    return f"{spec.key} {stage} on {placement.name}"
 
 
 def _found(target: Target, listed: Sequence[Json] | Unread, workspace: Workspace) -> FoundTarget:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from controller.commands.plan_output import replica_words, rounded
+from controller.commands.plan_output import placements_json, replica_words, rounded
 from controller.commands.plan_request import PlanRequest
 from controller.commands.terminal import Page
 from controller.core.messages.phrases import demand_words, duration, money
@@ -45,7 +45,7 @@ def document(curve: Frontier, request: PlanRequest, key: PipelineKey, *, solve_s
                 "stages": [
                     {
                         "name": stage,
-                        "placements": [{"pool": p.pool, "replicas": p.replicas, "batch": p.batch} for p in placements],
+                        "placements": placements_json(placements),
                     }
                     for stage, placements in corner.placements
                 ],

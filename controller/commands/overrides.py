@@ -225,9 +225,9 @@ def _hindrances(
         yield "spec.mode is Recommend: the pin is planned, not applied"
     elif mode is Mode.PAUSED or paused:
         yield "the pipeline is paused: the pin is applied when it is resumed"
-    placements = next(one.placements or [] for one in pipeline.spec.stages if one.name == stage)
+    (own,) = (one for one in pipeline.spec.stages if one.name == stage)
     empty = {entry.partition("=")[0] for entry in entries(pins) if re.match(r"[^=]+=0+(@|$)", entry)}
-    if all(f"{stage}/{placement.pool}" in empty for placement in placements):
+    if all(f"{stage}/{workload.name}" in empty for _, workload in own.workloads()):
         yield f"warning: all placements of stage {stage} are pinned to 0: nothing is served"
 
 

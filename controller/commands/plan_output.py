@@ -28,7 +28,7 @@ from controller.core.state.cloud import PriceQuote
 from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from optimizer.model import Basis, Composition, PlacementId, PlacementKey
+from optimizer.model import Basis, Composition, PlacementId, PlacementKey, placement_fields
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 from optimizer.reports.sensitivity import StageSensitivity
 
@@ -101,7 +101,7 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
             "latency_s": rounded(stage.latency_s),
             "latency_error": rounded(stage.latency_error),
             "mean_s": rounded(stage.mean_s),
-            "placements": [{"pool": p.pool, "replicas": p.replicas, "batch": p.batch} for p in stage.placements],
+            "placements": placements_json(stage.placements),
         }
         for stage in stages
     ]
@@ -143,7 +143,7 @@ def replica_words(stages: Iterable[tuple[str, Iterable[PlacementPlan]]]) -> str:
     `stages` are pairs of a stage's name and its placements. A stage without replicas has `none`.
     """
     return ", ".join(
-        f"{name} {' + '.join(f'{p.replicas} {p.pool}' for p in placements if p.replicas) or 'none'}"
+        f"{name} {' + '.join(f'{p.replicas} {p.name}' for p in placements if p.replicas) or 'none'}"
         for name, placements in stages
     )
 
@@ -190,13 +190,18 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
+def placements_json(placements: Iterable[PlacementPlan]) -> list[dict[str, Any]]:
+    """Return planned placements as JSON."""
+    return [{**placement_fields(each.name), "replicas": each.replicas, "batch": each.batch} for each in placements]
+
+
 def _packing(packing: Packing) -> dict[str, Any]:
     return {
         "cost_per_hour": rounded(packing.cost_per_hour),
         "billed_per_hour": rounded(packing.billed_per_hour),
         "replicas": [
-            {"pipeline": key, "stage": stage, "pool": pool, "replicas": count}
-            for (key, stage, pool), count in sorted(packing.replicas.items())
+            {"pipeline": key, "stage": stage, **placement_fields(placement), "replicas": count}
+            for (key, stage, placement), count in sorted(packing.replicas.items())
         ],
     }
 
@@ -248,7 +253,7 @@ def _floors_above(spec: PipelineSpec, demand: float) -> list[DemandFloor]:
 def _replicas(stage: StagePlan) -> str:
     running = [p for p in stage.placements if p.replicas]
     return (
-        ", ".join(f"{p.pool} × {p.replicas}" + (f" (batch {p.batch})" if p.batch > 1 else "") for p in running)
+        ", ".join(f"{p.name} × {p.replicas}" + (f" (batch {p.batch})" if p.batch > 1 else "") for p in running)
         or "none"
     )
 

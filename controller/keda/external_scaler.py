@@ -33,6 +33,7 @@ from controller.keda.messages import (
 from controller.kube.durable import written_at_s
 from controller.kube.gateway import Json
 from controller.kube.store import KeptResource, ResourceStore
+from optimizer.model import named_placement, placement_name
 
 SERVICE = "externalscaler.ExternalScaler"
 METRIC_NAME = "sluice-replicas"
@@ -236,13 +237,18 @@ def _recommended(names: _Names, pipeline: Json, oldest_s: float) -> int:
     if "sharedFrom" in stage:
         message = f"metadata.stage: {names.stage!r}: is shared from another pipeline; follow that one"
         raise NoAnswer(grpc.StatusCode.FAILED_PRECONDITION, message)
-    placements = stage["placements"]
-    if names.pool is None and len(placements) > 1:
-        message = f"metadata.pool: None: must be one of {', '.join(each['pool'] for each in placements)}"
+    known = [
+        placement_name(each["pool"], variant)
+        for each in stage["placements"]
+        for variant in ([own["name"] for own in each["variants"]] if each.get("variants") else [None])
+    ]
+    if names.pool is None and len(known) > 1:
+        message = f"metadata.pool: None: must be one of {', '.join(known)}"
         raise NoAnswer(grpc.StatusCode.INVALID_ARGUMENT, message)
-    pool = names.pool or placements[0]["pool"]
-    if _named(placements, "pool", pool) is None:
-        raise NoAnswer(grpc.StatusCode.NOT_FOUND, _unknown("pool", pool, placements, "pool"))
+    placement = named_placement(names.pool) if names.pool else known[0]
+    if placement not in known:
+        message = f"metadata.pool: {placement!r}: must be one of {', '.join(known)}"
+        raise NoAnswer(grpc.StatusCode.NOT_FOUND, message)
     mode = spec.get("mode", Mode.AUTO.value)
     if mode != Mode.RECOMMEND.value:
         message = f"spec.mode of {names.pipeline}: {mode!r}: must be Recommend, so that Sluice does not scale it too"
@@ -250,9 +256,13 @@ def _recommended(names: _Names, pipeline: Json, oldest_s: float) -> int:
     if problem := _problem(status, pipeline["metadata"]["generation"], oldest_s):
         raise NoAnswer(grpc.StatusCode.UNAVAILABLE, f"{names.pipeline}: {problem}")
     decided = _named(status.get("stages", ()), "name", names.stage) or {}
-    count: int | None = (_named(decided.get("placements", ()), "pool", pool) or {}).get("recommended")
+    counts: dict[str, int | None] = {
+        placement_name(each["pool"], each.get("variant") or None): each.get("recommended")
+        for each in decided.get("placements", ())
+    }
+    count = counts.get(placement)
     if count is None:
-        message = f"{names.pipeline}: no replicas are recommended for {names.stage} on {pool}; see its conditions"
+        message = f"{names.pipeline}: no replicas are recommended for {names.stage} on {placement}; see its conditions"
         raise NoAnswer(grpc.StatusCode.UNAVAILABLE, message)
     return count
 

@@ -21,15 +21,15 @@ _MATCHER = re.compile(r"""([a-z_]+) ?= ?(["'])([^"'\\]*)\2""")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """What an autoscaler follows: a stage of a pipeline in its namespace, on `pool`; None where it names no pool."""
+    """What an autoscaler follows: a stage of a pipeline in its namespace, on `placement`; None where it names none."""
 
     pipeline: str
     stage: str
-    pool: str | None
+    placement: str | None
 
     def is_of(self, spec: PipelineSpec, key: PlacementKey) -> bool:
         """Return whether this is the recommendation for the placement `key`."""
-        return (self.pipeline, self.stage) == (spec.name, key[0]) and self.pool in {None, key[1]}
+        return (self.pipeline, self.stage) == (spec.name, key[0]) and self.placement in {None, key[1]}
 
 
 def followed(autoscaler: Json) -> Followed | None:
@@ -78,7 +78,9 @@ def _of_query(query: str) -> Followed | None:
 
 def _followed(names: Json) -> Followed | None:
     pipeline, stage = names.get("pipeline"), names.get("stage")
-    return Followed(pipeline=str(pipeline), stage=str(stage), pool=names.get("pool")) if pipeline and stage else None
+    if not pipeline or not stage:
+        return None
+    return Followed(pipeline=str(pipeline), stage=str(stage), placement=names.get("pool"))
 
 
 def _is_one(value: object) -> bool:

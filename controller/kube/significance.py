@@ -64,7 +64,7 @@ def _decided(status: Json) -> object:
         [
             (
                 stage["name"],
-                [[p["pool"], *(p.get(field) for field in _REPLICAS)] for p in stage.get("placements", [])],
+                [[p.get(field) for field in ("pool", "variant", *_REPLICAS)] for p in stage.get("placements", [])],
             )
             for stage in status.get("stages", [])
         ],

@@ -29,7 +29,7 @@ from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from controller.resources.pipeline_status import MAX_CROWDED
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
-from optimizer.model import PlacementKey, PoolName, ServiceLaw, pool_of, variant_of, whole_instances
+from optimizer.model import PlacementKey, PoolName, ServiceLaw, placement_fields, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
@@ -438,8 +438,7 @@ def _placement(
     prior_s = profile.prior.occupied_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
     law = profile.service if declared.service or profile.batch_times is not None else None
     return {
-        "pool": pool_of(profile.name),
-        "variant": variant_of(profile.name),
+        **placement_fields(profile.name),
         "current": None if found is None else found.desired,
         "ready": None if found is None else found.ready,
         "terminating": None if found is None else found.terminating,

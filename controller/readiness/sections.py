@@ -139,7 +139,7 @@ def _capacity(subject: Subject) -> Section:
             stage.name,
             number(stage.rate_rps),
             "-" if stage.utilization is None else f"{stage.utilization:.0%}",
-            ", ".join(f"{one.pool} × {one.replicas}" for one in stage.placements if one.replicas) or "none",
+            ", ".join(f"{one.name} × {one.replicas}" for one in stage.placements if one.replicas) or "none",
         )
         for stage in plan.stages
     ]
@@ -232,12 +232,19 @@ def _quality(subject: Subject) -> Section:
         if spec.max_wer is None
         else note(f"word error rate at most {spec.max_wer:g} (sla.maxWer)")
     ]
-    for (stage, pool), placement in spec.placements().items():
+    points += [
+        note(f"word error rate of {name} audio at most {limit:g} (sla.maxWerBySlice)")
+        for name, limit in spec.max_wer_by_slice.items()
+    ]
+    for (stage, name), placement in spec.placements().items():
         wer = placement.prior.wer
-        if wer is None:
+        if wer is None and not placement.wer_by_slice:
             continue
-        excluded = spec.max_wer is not None and wer > spec.max_wer
-        points.append(note(f"{stage} on {pool}: {wer:g} as declared" + (": never used" if excluded else "")))
+        slices = [f"{own} audio {rate:g}" for own, rate in placement.wer_by_slice.items()]
+        stated = slices if wer is None else [f"{wer:g}", *slices]
+        excess = spec.excess_wer(placement)
+        unused = "" if excess is None else f": never used, above {excess.field}"
+        points.append(note(f"{stage} on {name}: {', '.join(stated)} as declared{unused}"))
     if all(placement.prior.wer is None for placement in spec.placements().values()):
         points.append(unknown("word error rate: no placement states one (placements[].wer)"))
     points.append(unknown("quality under real load: Sluice has no metric for it"))

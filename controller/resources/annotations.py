@@ -123,8 +123,8 @@ def _problems(resource: SpeechPipeline, name: str, pool: str, replicas: int) -> 
     if stage.shared_from is not None:
         yield f"stage {name} is shared from pipeline {stage.shared_from.pipeline}; pin it there"
         return
-    placements = {placement.pool: placement for placement in stage.placements or ()}
-    placement = placements.get(pool)
+    placements = {own.name: own.placement for _, own in stage.workloads()}
+    placement = placements.get(named_placement(pool))
     if placement is None:
         yield f"pool {pool}: must be one of those of stage {name}: {', '.join(placements)}"
         return

@@ -114,18 +114,25 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMap:
-    """Annotates a list whose items have a unique field `key` (`x-kubernetes-list-type: map`)."""
+    """Annotates a list whose items have a unique field `key` (`x-kubernetes-list-type: map`).
+
+    With `also`, the two fields are unique together; `also` then has a default.
+    """
 
     key: str
+    also: str | None = None
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the list's schema with its Kubernetes list type."""
-        extension = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.key]}
+        keys = [self.key] if self.also is None else [self.key, self.also]
+        extension = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
         return {**handler(core), **extension}
 
     def identify(self, item: Any) -> tuple[object, FieldPath]:
-        """Return the value of `item` in the field `key`, and the path of that field inside `item`."""
-        return getattr(item, item.field_names()[self.key]), (self.key,)
+        """Return the value of `item` in the key fields, and the path of the field `key` inside `item`."""
+        names = item.field_names()
+        own = getattr(item, names[self.key])
+        return own if self.also is None else (own, getattr(item, names[self.also])), (self.key,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from controller.resources.fields import DecimalString, Duration, PositiveDuratio
 from controller.resources.metadata import Metadata
 from controller.resources.pipeline_rules import MAX_STAGES, PIPELINE_CONSTRAINTS
 from controller.resources.pipeline_status import PipelineStatus
-from controller.resources.placement import Replicas
+from controller.resources.placement import Replicas, SliceRates
 from controller.resources.schedule import MAX_FLOORS, ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage
 
@@ -63,7 +63,10 @@ class Sla(Part):
     """PromQL for the measured end-to-end latency at the percentile, in seconds. By default it is computed from the
     latencies of the stages."""
     max_wer: Ratio | None = None
-    """Maximum word error rate: placements with a higher wer are not used."""
+    """Maximum word error rate: placements and variants with a higher wer are not used."""
+    max_wer_by_slice: SliceRates | None = None
+    """Maximum word error rate for slices of the audio, such as {noisy: "0.15"}: placements and variants whose
+    werBySlice states a higher one are not used."""
 
 
 class Budget(Part):

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from controller.resources.base import Breach, Constraint, UnusableError
+from controller.resources.manifests import FieldPath, format_path
+from controller.resources.placement import MAX_WORKLOADS, Workload
 from controller.resources.stage import Stage
 
 if TYPE_CHECKING:
@@ -57,31 +59,59 @@ def _ratios_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
 
 def _shared_targets(spec: "PipelineSpec") -> Iterator[Breach]:
     owners: dict[tuple[str, str, str], str] = {}
+    for path, workload in _workloads(spec):
+        here = format_path(("spec", *path))
+        try:
+            target = workload.target
+            owner = owners.setdefault((target.api_version, target.kind, target.name), here)
+        except UnusableError:
+            continue
+        if owner != here:
+            yield Breach(
+                path=(*path, "target"),
+                rule=f"must be the target of one placement only; {owner} has the same target",
+            )
+
+
+def _workloads(spec: "PipelineSpec") -> Iterator[tuple[FieldPath, Workload]]:
+    """Yield the workload of each placement, or of each of its variants, after its path; those that can be read."""
     for i, stage in enumerate(spec.stages):
-        for j, placement in enumerate(stage.placements or []):
-            here = f"spec.stages[{i}].placements[{j}]"
+        for j, placement in enumerate(stage.placements or ()):
             try:
-                target = placement.target
-                owner = owners.setdefault((target.api_version, target.kind, target.name), here)
+                workloads = placement.workloads() if placement.target or placement.variants else []
             except UnusableError:
                 continue
-            if owner != here:
-                yield Breach(
-                    path=("stages", i, "placements", j, "target"),
-                    rule=f"must be the target of one placement only; {owner} has the same target",
-                )
+            for workload in workloads:
+                yield ("stages", i, "placements", j, *workload.path), workload
 
 
 def _wer_above_limit(spec: "PipelineSpec") -> Iterator[Breach]:
-    limit = spec.sla.max_wer
-    if limit is None:
-        return
+    limits: list[tuple[str | None, str]] = [*(spec.sla.max_wer_by_slice or {}).items()]
+    if spec.sla.max_wer is not None:
+        limits.insert(0, (None, spec.sla.max_wer))
+    for slice_, limit in limits:
+        name = "sla.maxWer" if slice_ is None else f"sla.maxWerBySlice.{slice_}"
+        for index, stage in enumerate(spec.stages):
+            wers = [_wer(own, slice_) for placement in stage.placements or () for own in placement.workloads()]
+            if wers and all(wer is not None and float(wer) > float(limit) for wer in wers):
+                yield Breach(
+                    path=("stages", index, "placements"),
+                    rule=f"at least one placement must have a wer within {name} ({limit}), or no wer",
+                )
+
+
+def _wer(workload: Workload, slice_: str | None) -> str | None:
+    stated = workload.placement
+    return stated.wer if slice_ is None else (stated.wer_by_slice or {}).get(slice_)
+
+
+def _too_many_workloads(spec: "PipelineSpec") -> Iterator[Breach]:
     for index, stage in enumerate(spec.stages):
-        wers = [placement.wer for placement in stage.placements or []]
-        if wers and all(wer is not None and float(wer) > float(limit) for wer in wers):
+        count = sum(len(placement.variants or (None,)) for placement in stage.placements or ())
+        if count > MAX_WORKLOADS:
             yield Breach(
                 path=("stages", index, "placements"),
-                rule=f"at least one placement must have a wer within sla.maxWer ({limit}), or no wer",
+                rule=f"must have at most {MAX_WORKLOADS} workloads, each variant counted; it has {count}",
             )
 
 
@@ -119,16 +149,25 @@ PIPELINE_CONSTRAINTS = (
     Constraint(find=_ratios_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins another"),
     Constraint(
         find=_shared_targets,
-        cel="self.stages.all(s, !has(s.placements) || s.placements.all(p, self.stages.map(t, !has(t.placements) ? 0 :"
-        " t.placements.filter(q, q.target.name == p.target.name && q.target.kind == p.target.kind"
+        cel="self.stages.all(s, !has(s.placements) || s.placements.all(p, !has(p.target)"
+        " || self.stages.map(t, !has(t.placements) ? 0 :"
+        " t.placements.filter(q, has(q.target) && q.target.name == p.target.name && q.target.kind == p.target.kind"
         " && q.target.apiVersion == p.target.apiVersion).size()).sum() == 1))",
         rule="a target must belong to one placement only",
         field="stages",
     ),
     Constraint(
+        find=_too_many_workloads,
+        cel="self.stages.all(s, !has(s.placements) || s.placements.map(p, has(p.variants) ? size(p.variants) : 1).sum()"
+        f" <= {MAX_WORKLOADS})",
+        rule=f"a stage has at most {MAX_WORKLOADS} workloads, each variant counted",
+        field="stages",
+    ),
+    Constraint(
         find=_wer_above_limit,
         cel="!has(self.sla.maxWer) || self.stages.all(s,"
-        " !has(s.placements) || s.placements.exists(p, !has(p.wer) || double(p.wer) <= double(self.sla.maxWer)))",
+        " !has(s.placements) || s.placements.exists(p, has(p.variants) || !has(p.wer)"
+        " || double(p.wer) <= double(self.sla.maxWer)))",
         rule="each stage needs a placement with a wer within sla.maxWer, or without wer",
         field="stages",
     ),

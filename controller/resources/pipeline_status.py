@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from controller.resources.base import ListMap, Part
 from controller.resources.fields import Label, Number, Text
 from controller.resources.metadata import Condition, OperatorName, Timestamp
+from controller.resources.placement import MAX_WORKLOADS
 from controller.resources.schedule import MAX_SCHEDULE
 
 
@@ -91,10 +92,12 @@ class ServiceTimeStatus(Part):
 
 
 class PlacementStatus(Part):
-    """A stage on one pool."""
+    """A stage on one pool, with one variant of its model."""
 
     pool: Label
     """The ComputePool."""
+    variant: Annotated[str, Field(max_length=63)] = ""
+    """The variant of the model; empty where the placement has no variants."""
     current: int | None = None
     """Replicas in the scale of the workload."""
     ready: int | None = None
@@ -175,8 +178,10 @@ class StageStatus(Part):
     that can move sessions without a cut moves them to the replicas with the fewest."""
     absent: Annotated[list[Text], Field(max_length=24)] = Field(default_factory=list)
     """Quantities that could not be measured, each with the reason."""
-    placements: Annotated[list[PlacementStatus], ListMap(key="pool"), Field(max_length=8)] = Field(default_factory=list)
-    """The stage on each of its pools."""
+    placements: Annotated[
+        list[PlacementStatus], ListMap(key="pool", also="variant"), Field(max_length=MAX_WORKLOADS)
+    ] = Field(default_factory=list)
+    """The stage on each of its pools, with each variant."""
 
 
 class DecisionStatus(Part):

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from controller.resources.base import Constraint, ListSet, Part, constraint
+from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import (
     ApiVersion,
     DecimalString,
@@ -20,10 +21,15 @@ from controller.resources.fields import (
     duration_s,
     quantity_bytes,
 )
+from controller.resources.manifests import FieldPath
 from optimizer.kv_cache import KvCacheShape
+from optimizer.model import PlacementName, placement_name
 
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
+MAX_VARIANTS = 8
+MAX_WORKLOADS = 16
+"""The most workloads of a stage: its placements, with each variant counted."""
 _SIZE = "[1-9][0-9]{0,3}"
 
 
@@ -231,15 +237,67 @@ class Memory(Part):
     """The shape of the model's KV cache, from which the sessions are computed."""
 
 
+SliceRates = Annotated[dict[Label, Ratio], Field(min_length=1, max_length=16)]
+"""Word error rates by slice of the audio, such as noisy or accented."""
+
+
+class Variant(Part):
+    """A variant of the stage's model, such as another precision or size, as a workload of its own. What it does not
+    state is as the placement states it."""
+
+    name: Label
+    """Name of the variant, such as int8."""
+    target: Target
+    """The workload to scale, which runs this variant."""
+    replicas: ReplicaBounds | None = None
+    """Minimum and maximum number of replicas of this variant. By default from 0 to the maximum of the placement."""
+    per_instance: Count | None = None
+    """Replicas of this variant that fit on one instance."""
+    concurrency: Count | None = None
+    """Batches that one replica serves at the same time."""
+    service_time: ServiceTime | None = None
+    """Mean time to serve one batch."""
+    batching: Batching | None = None
+    """How the server forms batches."""
+    memory: Memory | None = None
+    """The limit on the sessions of one replica."""
+    wer: Ratio | None = None
+    """Word error rate of this variant."""
+    wer_by_slice: SliceRates | None = None
+    """Word error rate of this variant for slices of the audio, such as {noisy: "0.14"}."""
+    startup: Duration | None = None
+    """Time from when a replica has a node until it is ready."""
+
+
+_INHERITED = ("per_instance", "concurrency", "service_time", "batching", "memory", "wer", "wer_by_slice", "startup")
+
+
 class Placement(Part):
-    """One way to run a stage: as one workload on one pool."""
+    """One way to run a stage: on one pool, as one workload, or as one workload per variant of the model."""
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda placement: (placement.target is None) != (placement.variants is None),
+            cel="has(self.target) != has(self.variants)",
+            rule="needs exactly one of target and variants",
+        ),
+        constraint(
+            holds=lambda placement: placement.variants is None or placement.replicas.min == 0,
+            cel="!has(self.variants) || self.replicas.min == 0",
+            rule="must be 0 with variants: state it in the variant",
+            field="replicas.min",
+        ),
+    )
 
     pool: Label
     """Name of the ComputePool."""
-    target: Target
-    """The workload to scale."""
+    target: Target | None = None
+    """The workload to scale. Required without variants."""
+    variants: Annotated[list[Variant] | None, ListMap(key="name"), Field(min_length=1, max_length=MAX_VARIANTS)] = None
+    """Variants of the model, of which the planner chooses the cheapest that keeps the SLA and maxWer; instead of
+    target."""
     replicas: ReplicaBounds
-    """Minimum and maximum number of replicas."""
+    """Minimum and maximum number of replicas; with variants those of each variant that states none of its own."""
     per_instance: Count = 1
     """Replicas that fit on one instance of the pool. A replica costs the instance's price / perInstance."""
     concurrency: Count = 1
@@ -251,6 +309,43 @@ class Placement(Part):
     memory: Memory | None = None
     """The limit on the sessions of one replica. By default no limit is known."""
     wer: Ratio | None = None
-    """Word error rate of this model variant."""
+    """Word error rate of the model."""
+    wer_by_slice: SliceRates | None = None
+    """Word error rate of the model for slices of the audio, such as {noisy: "0.14"}."""
     startup: Duration | None = None
     """Time from when a replica has a node until it is ready. By default it is measured, and 60s before that."""
+
+    def workloads(self) -> "list[Workload]":
+        """Return the workload of the placement, or those of its variants."""
+        if self.variants is None:
+            return [Workload(placement=self, path=())]
+        return [
+            Workload(placement=self._of(variant), path=("variants", index), variant=variant.name)
+            for index, variant in enumerate(self.variants)
+        ]
+
+    def _of(self, variant: Variant) -> "Placement":
+        stated = {name: getattr(variant, name) for name in _INHERITED if getattr(variant, name) is not None}
+        bounds = variant.replicas or self.replicas
+        return self.model_copy(update={**stated, "target": variant.target, "replicas": bounds, "variants": None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A workload of a placement: the placement as it is for it, and its `path` in the placement as written."""
+
+    placement: Placement
+    path: FieldPath
+    variant: str | None = None
+
+    @property
+    def target(self) -> Target:
+        """Return the workload to scale."""
+        target = self.placement.target
+        assert target is not None, "validation requires a target without variants"
+        return target
+
+    @property
+    def name(self) -> PlacementName:
+        """Return the name of the placement within its stage."""
+        return placement_name(self.placement.pool, self.variant)

@@ -19,7 +19,7 @@ from controller.resources.fields import (
     SeriesValue,
     duration_s,
 )
-from controller.resources.placement import Placement
+from controller.resources.placement import Placement, Workload
 from profiler.samples import Answer, Quantity
 
 CONTINUOUS_PRESETS = ("vllm",)
@@ -235,14 +235,14 @@ class Stage(Part):
         _of_the_servers("rules", "rules", "!has(self.rules) || size(self.rules) == 0"),
         constraint(
             holds=lambda stage: (
-                stage.placements is None or any(placement.replicas.max >= 1 for placement in stage.placements)
+                stage.placements is None or any(own.placement.replicas.max >= 1 for _, own in stage.workloads())
             ),
-            cel="!has(self.placements) || self.placements.exists(p, p.replicas.max >= 1)",
+            cel="!has(self.placements) || self.placements.exists(p, has(p.variants) || p.replicas.max >= 1)",
             rule="at least one placement must allow a replica (replicas.max of 1 or more)",
             field="placements",
         ),
         constraint(
-            holds=lambda stage: len({stage.continuous(placement) for placement in stage.placements or ()}) <= 1,
+            holds=lambda stage: len({stage.continuous(own.placement) for _, own in stage.workloads()}) <= 1,
             cel=f"!has(self.placements) || self.placements.all(p, {_CONTINUOUS})"
             f" || !self.placements.exists(p, {_CONTINUOUS})",
             rule="all placements must have the same batching.kind (by default Continuous with metrics.preset vllm,"
@@ -251,9 +251,9 @@ class Stage(Part):
         ),
         constraint(
             holds=lambda stage: all(
-                stage.continuous(placement)
-                for placement in stage.placements or ()
-                if placement.service_time is not None and duration_s(placement.service_time.prefill) > 0
+                stage.continuous(own.placement)
+                for _, own in stage.workloads()
+                if own.placement.service_time is not None and duration_s(own.placement.service_time.prefill) > 0
             ),
             cel="!has(self.placements) || self.placements.all(p, !has(p.serviceTime)"
             f" || duration(p.serviceTime.prefill) == duration('0s') || {_CONTINUOUS})",
@@ -290,6 +290,10 @@ class Stage(Part):
         """Return whether the servers of a placement of this stage batch continuously."""
         kind = None if placement.batching is None else placement.batching.kind
         return self.metrics.preset in CONTINUOUS_PRESETS if kind is None else kind == "Continuous"
+
+    def workloads(self) -> list[tuple[int, Workload]]:
+        """Return the workloads of the placements, each after the index of its placement."""
+        return [(index, own) for index, placement in enumerate(self.placements or ()) for own in placement.workloads()]
 
     def declares(self, name: str) -> bool:
         """Return whether the field `name` has another value than its default."""

@@ -3,6 +3,7 @@
 Names that thousands of pipelines share are interned to save memory.
 """
 
+from collections.abc import Mapping
 from sys import intern
 
 from controller.aws.price_table import bundled_quote
@@ -45,7 +46,7 @@ from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
-from controller.resources.placement import Memory, Placement, ServiceTime
+from controller.resources.placement import Memory, ServiceTime, Workload
 from controller.resources.pool import ComputePool, Price, vcpus_per_instance
 from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
 from controller.resources.stage import MetricLabels, Stage, ThresholdRule
@@ -81,6 +82,7 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         queries=PipelineQueries(demand=spec.demand.query, latency=spec.sla.query),
         sla=model.Sla(latency_s=duration_s(spec.sla.latency), percentile=float(spec.sla.percentile)),
         max_wer=_number(spec.sla.max_wer),
+        max_wer_by_slice=_rates(spec.sla.max_wer_by_slice),
         budget_per_hour=float(spec.budget.per_hour),
         scaling=Scaling(
             tolerance=float(spec.scaling.tolerance),
@@ -254,9 +256,7 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         metrics_labels=_series_labels(stage.metrics.labels),
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
-        placements=tuple(
-            _placement(placement, continuous=stage.continuous(placement)) for placement in stage.placements or ()
-        ),
+        placements=tuple(_placement(own, continuous=stage.continuous(own.placement)) for _, own in stage.workloads()),
         shared_from=None
         if shared is None
         else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
@@ -276,7 +276,7 @@ def _series_labels(labels: MetricLabels | None) -> SeriesLabels | None:
 def _routing(stage: Stage) -> Routing:
     if stage.routing is not None:
         return Routing(stage.routing)
-    has_memory = any(placement.memory is not None for placement in stage.placements or ())
+    has_memory = any(own.placement.memory is not None for _, own in stage.workloads())
     return Routing.STICKY if has_memory else Routing.LEAST_LOADED
 
 
@@ -293,7 +293,8 @@ def _rule(rule: ThresholdRule) -> Rule:
     )
 
 
-def _placement(placement: Placement, *, continuous: bool) -> PlacementSpec:
+def _placement(workload: Workload, *, continuous: bool) -> PlacementSpec:
+    placement = workload.placement
     time, batching = placement.service_time, placement.batching
     prior = model.Placement(
         pool=PoolName(intern(placement.pool)),
@@ -308,8 +309,9 @@ def _placement(placement: Placement, *, continuous: bool) -> PlacementSpec:
         batch_wait_s=0.0 if batching is None or continuous else duration_s(batching.wait),
         session_slots=None if placement.memory is None else _session_slots(placement.memory),
         wer=_number(placement.wer),
+        variant=None if workload.variant is None else intern(workload.variant),
     )
-    target = placement.target
+    target = workload.target
     return PlacementSpec(
         target=Target(api_version=intern(target.api_version), kind=intern(target.kind), name=target.name),
         prior=prior,
@@ -322,6 +324,7 @@ def _placement(placement: Placement, *, continuous: bool) -> PlacementSpec:
         ),
         source=None if time is None else time.source,
         confidence=None if time is None else time.confidence,
+        wer_by_slice=_rates(placement.wer_by_slice),
     )
 
 
@@ -349,6 +352,10 @@ def _step_policy(scale: ScaleUp | ScaleDown) -> StepPolicy:
         max_share=scale.max_step.percent / 100,
         max_replicas=scale.max_step.replicas,
     )
+
+
+def _rates(by_slice: Mapping[str, str] | None) -> dict[str, float]:
+    return {intern(name): float(rate) for name, rate in (by_slice or {}).items()}
 
 
 def _number(text: str | None) -> float | None:

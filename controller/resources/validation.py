@@ -201,17 +201,16 @@ def _find_overlapping(pools: list[_Entry]) -> None:
 def _find_shared_targets(pipelines: list[_Entry]) -> None:
     owners: dict[tuple[str, str, str, str], _Entry] = {}
     for entry in filter(_acts, pipelines):
-        for i, j, placement in _placements(entry):
+        for path, workload in _workloads(entry):
             try:
-                target = placement.target
+                target = workload.target
                 identity = (entry.namespace, target.api_version, target.kind, target.name)
                 owner = owners.setdefault(identity, entry)
             except UnusableError:
                 continue
             if (owner.namespace, owner.name) != (entry.namespace, entry.name):
-                path = ("spec", "stages", i, "placements", j, "target")
                 rule = f"must be the target of one pipeline in mode Auto only; {owner.place} has the same target"
-                entry.breaches.append(Breach(path=path, rule=rule))
+                entry.breaches.append(Breach(path=(*path, "target"), rule=rule))
 
 
 def _find_unshared(pipelines: list[_Entry]) -> None:
@@ -327,6 +326,17 @@ def _placements(entry: _Entry) -> Iterator[tuple[int, int, Any]]:
         for j, placement in placements:
             if not isinstance(placement, Unusable):
                 yield i, j, placement
+
+
+def _workloads(entry: _Entry) -> Iterator[tuple[FieldPath, Any]]:
+    """Yield the workload of each usable placement, or of each of its variants, after its path."""
+    for i, j, placement in _placements(entry):
+        try:
+            workloads = placement.workloads() if placement.target or placement.variants else []
+        except UnusableError:
+            continue
+        for workload in workloads:
+            yield ("spec", "stages", i, "placements", j, *workload.path), workload
 
 
 def finding_of(document: Document, breach: Breach) -> Finding:

@@ -198,8 +198,8 @@ def _pipeline(written: Mapping[str, Any], spec: PipelineSpec) -> dict[str, Any]:
         {
             **stage,
             "placements": [
-                _placement(placement, known)
-                for placement, known in zip(stage["placements"], own.placements, strict=True)
+                _placement(placement, [known for known in own.placements if known.pool == placement["pool"]])
+                for placement in stage["placements"]
             ],
         }
         if stage.get("placements")
@@ -221,7 +221,14 @@ def _us(seconds: float) -> str:
     return f"{round(seconds * 1e6)}us"
 
 
-def _placement(written: Mapping[str, Any], known: PlacementSpec) -> dict[str, Any]:
+def _placement(written: Mapping[str, Any], known: Sequence[PlacementSpec]) -> dict[str, Any]:
+    variants = written.get("variants")
+    if not variants:
+        return _workload(written, known[0])
+    return {**written, "variants": [_workload(each, own) for each, own in zip(variants, known, strict=True)]}
+
+
+def _workload(written: Mapping[str, Any], known: PlacementSpec) -> dict[str, Any]:
     law = known.prior.service
     found = {**written, "startup": _us(known.startup_s)}
     if not (written.get("serviceTime") or {}).get("cv"):

@@ -185,7 +185,7 @@ class _World:
         """Yield the supply of every placement: its possible replicas."""
         for pipeline, stage, placement in self.placements:
             prior = placement.prior
-            usable = prior.wer is None or pipeline.max_wer is None or prior.wer <= pipeline.max_wer
+            usable = pipeline.excess_wer(placement) is None
             lost = self._inside(self._spans("poolLost", placement.pool))
             held = self._inside(self._spans("poolUnavailable", placement.pool))
             declared = [(epoch.at_s, _placement(epoch, pipeline, stage, placement).prior) for epoch in self.epochs]

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.core.state.schedule import field_of
-from controller.core.state.spec import PipelineSpec, Target
+from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec, Target
 from controller.resources.base import Breach
 from controller.resources.manifests import FieldPath, format_path
 from controller.resources.pipeline import SpeechPipeline
@@ -121,28 +121,38 @@ def queries(pipeline: PipelineSpec) -> Iterator[tuple[FieldPath, str]]:
     yield from ((path, query) for path, query in found if query is not None)
 
 
+def _path(number: int, stage: StageSpec, placement: PlacementSpec) -> FieldPath:
+    """Return where the workload of `placement` is written in the resource: at the placement, or at its variant."""
+    pools = list(dict.fromkeys(own.pool for own in stage.placements))
+    at = ("spec", "stages", number, "placements", pools.index(placement.pool))
+    if placement.prior.variant is None:
+        return at
+    variants = [own.prior.variant for own in stage.placements if own.pool == placement.pool]
+    return (*at, "variants", variants.index(placement.prior.variant))
+
+
 def _shared_targets(pipelines: Mapping[str, PipelineSpec]) -> Iterator[Refusal]:
     owners: dict[tuple[str, Target], str] = {}
     for name, pipeline in pipelines.items():
         for number, stage in enumerate(pipeline.stages):
-            for index, placement in enumerate(stage.placements):
+            for placement in stage.placements:
                 owner = owners.setdefault((pipeline.namespace, placement.target), name)
                 if owner != name:
-                    path = ("spec", "stages", number, "placements", index, "target")
+                    path = (*_path(number, stage, placement), "target")
                     rule = f"must not be a target of {owner} too: shared workloads are not simulated"
                     yield Refusal(resource=name, path=path, value=str(placement.target), rule=rule)
 
 
 def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> Iterator[Refusal]:
     for number, stage in enumerate(pipeline.stages):
-        for index, placement in enumerate(stage.placements):
-            at, target = ("spec", "stages", number, "placements", index), placement.target
+        for placement in stage.placements:
+            at, target = _path(number, stage, placement), placement.target
             if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
                 rule = "must be a Deployment of apps/v1: other targets are not simulated"
                 yield Refusal(resource=name, path=(*at, "target"), value=f"{target.api_version} {target}", rule=rule)
             if placement.pool not in pools:
                 rule = "must be in the manifests: its nodes are simulated"
-                yield Refusal(resource=name, path=(*at, "pool"), value=placement.pool, rule=rule)
+                yield Refusal(resource=name, path=(*at[:5], "pool"), value=placement.pool, rule=rule)
 
 
 def _floors(name: str, pipeline: PipelineSpec, fault: int | None) -> Iterator[Refusal]:

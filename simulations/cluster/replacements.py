@@ -14,6 +14,7 @@ from optimizer.model import PipelineKey
 from simulations.cluster.expressions import EXPRESSIONS
 from simulations.cluster.ingress_queries import UnansweredQuery, demand_query, latency_query, parse_query
 from simulations.scenario.scenario import Scenario, resource_name, with_documents
+from simulations.scenario.variants import with_each
 
 DEPLOYMENT = ("apps/v1", "Deployment")
 
@@ -64,8 +65,12 @@ def _stage(written: Mapping[str, Any], keys: Collection[PipelineKey]) -> dict[st
     if rules := written.get("rules"):
         changed["rules"] = [rule for rule in rules if not rule.get("query") or answered(rule["query"], keys)]
     if placements := written.get("placements"):
-        changed["placements"] = [{**each, "target": deployment_of(each["target"])} for each in placements]
+        changed["placements"] = [with_each(each, _on_deployment) for each in placements]
     return changed
+
+
+def _on_deployment(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**workload, "target": deployment_of(workload["target"])} if workload.get("target") else workload
 
 
 def deployment_of(target: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 from controller.commands.help_page import examples
 from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
+from optimizer.model import named_placement, pool_of
 from simulations.commands.lab import (
     cycle_interval_s,
     executed,
@@ -164,7 +165,8 @@ def fallback_lines(faults: Sequence[Fault], decisions: Sequence[DecisionEntry]) 
 def _fallback_line(pool: str, span: Interval, decisions: Sequence[DecisionEntry]) -> str:
     def moves(decision: DecisionEntry, *, more: bool) -> list[str]:
         """Return the pools on which a decision adds, or removes, replicas."""
-        return [change.pool for change in decision.changes if (change.after > change.before) is more]
+        moved = [change.placement for change in decision.changes if (change.after > change.before) is more]
+        return [pool_of(named_placement(placement)) for placement in moved]
 
     during = [decision for decision in decisions if decision.t_s >= span.from_s]
     gone = next((one for one in during if _says(one, ChangeReason.POOL) and set(moves(one, more=True)) - {pool}), None)

@@ -390,7 +390,7 @@ class _DecisionLog:
                         pipeline=pipeline.key,
                         changes=tuple(
                             PlacementChange(
-                                stage=change.stage, pool=change.placement, before=change.before, after=change.after
+                                stage=change.stage, placement=change.placement, before=change.before, after=change.after
                             )
                             for change in pipeline.changes
                         ),

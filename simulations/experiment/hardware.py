@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from controller.core.state.spec import PlacementSpec
+from controller.core.state.spec import PlacementSpec, StageSpec
 from controller.resources.translate import pipeline_spec, pool_spec
+from optimizer.model import PoolName
 from simulations.scenario.scenario import Scenario, resource_name, with_documents
 
 
@@ -17,10 +18,17 @@ def cheapest_first(scenario: Scenario) -> Scenario:
     changed = {}
     for pipeline in scenario.pipelines:
         stages, name = pipeline_spec(pipeline).stages, resource_name(pipeline)
-        costs = [[_per_item(placement, prices[placement.pool]) for placement in s.placements] for s in stages]
+        costs = [
+            [min(_per_item(own, prices[pool]) for own in s.placements if own.pool == pool) for pool in _pools(s)]
+            for s in stages
+        ]
         orders = [sorted(range(len(own)), key=own.__getitem__) for own in costs]
         changed[name] = _ordered(scenario.documents[name], orders)
     return with_documents(scenario, changed)
+
+
+def _pools(stage: StageSpec) -> list[PoolName]:
+    return list(dict.fromkeys(placement.pool for placement in stage.placements))
 
 
 def _per_item(placement: PlacementSpec, price_per_hour: float) -> float:

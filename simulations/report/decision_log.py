@@ -57,6 +57,6 @@ def _row(entry: DecisionEntry, *, several: bool) -> Row:
 
 def _words(entry: DecisionEntry) -> str:
     """Return the decision once: its reason, after those changes of replicas that the reason does not name itself."""
-    changes = [f"{c.stage} {c.before}→{c.after} on {c.pool}" for c in entry.changes]
+    changes = [f"{c.stage} {c.before}→{c.after} on {c.placement}" for c in entry.changes]
     unnamed = ", ".join(change for change in changes if change not in entry.reason)
     return f"{unnamed}: {entry.reason}" if unnamed else entry.reason

@@ -84,7 +84,7 @@ class PlacementChange:
     """The replicas of one placement, before and after."""
 
     stage: str
-    pool: str
+    placement: str
     before: int
     after: int
 

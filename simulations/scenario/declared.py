@@ -17,6 +17,7 @@ from controller.core.state.spec import (
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
 from simulations.scenario.scenario import ScenarioFile, of_stage
+from simulations.scenario.variants import with_each
 
 _KIND = SpeechPipeline.__name__
 
@@ -79,15 +80,17 @@ def _document(stage: Mapping[str, Any], pipeline: str, file: ScenarioFile) -> Ma
     if file.hide_profiles:
         hidden = {"serviceTime", "startup", "memory"}
         placements = [
-            {name: value for name, value in placement.items() if name not in hidden}
+            with_each(placement, lambda own: {name: value for name, value in own.items() if name not in hidden})
             for placement in stage["placements"]
         ]
-        routing = {"routing": "Sticky"} if any(placement.get("memory") for placement in stage["placements"]) else {}
+        memory = [own.get("memory") for each in stage["placements"] for own in (each, *(each.get("variants") or ()))]
+        routing = {"routing": "Sticky"} if any(memory) else {}
         return {**routing, **stage, "placements": placements}
     factor = _error(pipeline, stage["name"], file)
     if factor == 1:
         return stage
-    return {**stage, "placements": [_placement(placement, factor) for placement in stage["placements"]]}
+    placements = [with_each(each, lambda own: _placement(own, factor)) for each in stage["placements"]]
+    return {**stage, "placements": placements}
 
 
 def _placement(placement: Mapping[str, Any], factor: float) -> Mapping[str, Any]:

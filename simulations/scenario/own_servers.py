@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from simulations.scenario.variants import with_each
+
 _OF_THE_USER = ("name", "after", "passRatio")
 _OF_THE_OWNER = ("after", "passRatio", "rules")
 
@@ -36,10 +38,12 @@ def _own(stage: Mapping[str, Any], name: str, documents: Mapping[str, Mapping[st
     kind_and_namespace, _, pipeline = name.rpartition("/")
     owner = documents[f"{kind_and_namespace}/{named['pipeline']}"]
     declared = next(each for each in owner["spec"]["stages"] if each["name"] == named["stage"])
-    placements = [
-        {**each, "target": {**each["target"], "name": f"{each['target']['name']}-{pipeline}"}}
-        for each in declared["placements"]
-    ]
+
+    def renamed(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+        target = workload.get("target")
+        return workload if not target else {**workload, "target": {**target, "name": f"{target['name']}-{pipeline}"}}
+
+    placements = [with_each(each, renamed) for each in declared["placements"]]
     return {
         **{field: stage[field] for field in _OF_THE_USER if field in stage},
         **{field: value for field, value in declared.items() if field not in (*_OF_THE_OWNER, "name")},

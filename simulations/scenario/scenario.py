@@ -723,10 +723,10 @@ def _not_simulated(pipeline: SpeechPipeline, *, shared: bool = False) -> Iterato
         if stage.shared_from is not None and not shared:
             rule = "not possible in a scenario: a stage that several pipelines share is planned for, but not simulated"
             yield Breach(path=(*at, "sharedFrom"), rule=rule)
-        for j, placement in enumerate(stage.placements or []):
-            if placement.service_time is None:
+        for j, own in stage.workloads():
+            if own.placement.service_time is None:
                 rule = "required in a scenario: it is the true service time of the replicas"
-                yield Breach(path=(*at, "placements", j, "serviceTime"), rule=rule)
+                yield Breach(path=(*at, "placements", j, *own.path, "serviceTime"), rule=rule)
 
 
 Resource = TypeVar("Resource", SpeechPipeline, ComputePool, ComputeBudget)

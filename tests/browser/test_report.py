@@ -328,7 +328,7 @@ def test_hostile_names_are_shown_as_text(browser: str, tmp_path: Path) -> None:
     entry = DecisionEntry(
         t_s=1.0,
         pipeline=hostile,
-        changes=(PlacementChange(stage=hostile, pool=hostile, before=1, after=2),),
+        changes=(PlacementChange(stage=hostile, placement=hostile, before=1, after=2),),
         reason=hostile,
     )
     experiment = replace(

@@ -243,7 +243,7 @@ BAD: tuple[Bad, ...] = (
     _bad("no stage name", {f"{_V}.name": REMOVED}, f"{_V}.name", "required"),
     _bad("no placements", {f"{_V}.placements": REMOVED}, f"{_V}.placements", "required"),
     _bad("no pool", {f"{_E}.pool": REMOVED}, f"{_E}.pool", "required"),
-    _bad("no target", {f"{_E}.target": REMOVED}, f"{_E}.target", "required"),
+    _bad("no target", {f"{_E}.target": REMOVED}, _E, "needs exactly one of target and variants"),
     _bad("no target kind", {f"{_E}.target.kind": REMOVED}, f"{_E}.target.kind", "required"),
     _bad("no replicas", {f"{_E}.replicas": REMOVED}, f"{_E}.replicas", "required"),
     _bad("no replicas.max", {f"{_E}.replicas": {"min": 1}}, f"{_E}.replicas.max", "required"),

@@ -221,7 +221,9 @@ def a_whole_experiment(*, windows: int = 288, seeds: int = 3, decisions: int = 1
 
 def _decision(index: int) -> DecisionEntry:
     changes = (
-        () if index % 3 == 2 else (PlacementChange(stage="encoder", pool="gpu", before=index % 7, after=index % 7 + 1),)
+        ()
+        if index % 3 == 2
+        else (PlacementChange(stage="encoder", placement="gpu", before=index % 7, after=index % 7 + 1),)
     )
     return DecisionEntry(
         t_s=120.0 + 15 * index,

@@ -70,7 +70,7 @@ def a_decision(*, now_s: float, reason: str = "more demand") -> LoggedDecision:
     return LoggedDecision(
         now_s=now_s,
         pipeline=CAPTIONS,
-        changes=(PlacementChange(stage="asr", pool="cpu", before=1, after=2),),
+        changes=(PlacementChange(stage="asr", placement="cpu", before=1, after=2),),
         reason=reason,
     )
 

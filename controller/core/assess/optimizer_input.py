@@ -57,7 +57,10 @@ def optimizer_pipeline(
     profiles = {} if profile is None else {stage.name: stage for stage in profile.stages}
     return Pipeline(
         key=spec.key,
-        stages=tuple(_stage(stage, profiles.get(stage.name), current, known_only=known_only) for stage in spec.stages),
+        stages=tuple(
+            _stage(stage, profiles.get(stage.name), current, known_only=known_only, usable=_usable(spec))
+            for stage in spec.stages
+        ),
         demand=optimizer_demand(spec, demand),
         sla=Sla(
             latency_s=left_to_stages_s(spec.sla.latency_s, overhead_s) * (1 - latency_headroom),
@@ -138,7 +141,12 @@ def billed_pool(state: PoolState, instances: int, held: Iterable[tuple[int, int]
 
 
 def _stage(
-    spec: StageSpec, profile: StageProfile | None, current: Mapping[PlacementKey, int], *, known_only: bool
+    spec: StageSpec,
+    profile: StageProfile | None,
+    current: Mapping[PlacementKey, int],
+    *,
+    known_only: bool,
+    usable: Callable[[PlacementSpec], bool],
 ) -> Stage:
     unknown = never_measured(spec, profile, lambda placement: placement.prior.max_replicas) if known_only else ()
     measured = {} if profile is None else {placement.name: placement for placement in profile.placements}
@@ -152,6 +160,7 @@ def _stage(
                 measured.get(placement.name),
                 current.get((spec.name, placement.name), 0),
                 may_grow=placement.name not in unknown,
+                usable=usable(placement),
             )
             for placement in spec.placements
         ),
@@ -161,6 +170,10 @@ def _stage(
         latency_factor=1.0 if profile is None else to_grain(profile.latency_factor),
         first_answer=spec.metrics_answer is Answer.FIRST,
     )
+
+
+def _usable(spec: PipelineSpec) -> Callable[[PlacementSpec], bool]:
+    return lambda placement: spec.excess_wer(placement) is None
 
 
 def has_law(placement: PlacementSpec, profile: StageProfile | None) -> bool:
@@ -216,10 +229,16 @@ def _law(spec: PlacementSpec, measured: PlacementProfile | None, growth: float) 
 
 
 def _placement(
-    spec: PlacementSpec, service: ServiceLaw, measured: PlacementProfile | None, current: int, *, may_grow: bool
+    spec: PlacementSpec,
+    service: ServiceLaw,
+    measured: PlacementProfile | None,
+    current: int,
+    *,
+    may_grow: bool,
+    usable: bool,
 ) -> Placement:
     prior = spec.prior
-    most = prior.max_replicas if may_grow else min(prior.max_replicas, current)
+    most = 0 if not usable else prior.max_replicas if may_grow else min(prior.max_replicas, current)
     saturation_rps = prior.saturation_rps
     if measured is not None:
         saturation_rps = None if measured.saturation_rps is None else to_grain(measured.saturation_rps)

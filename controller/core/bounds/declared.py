@@ -17,13 +17,13 @@ QUALITY = Mechanism(
     name="maxWer",
     level=Level.DECLARED,
     evidence=Evidence.PERSON,
-    does="a placement whose word error rate is above `sla.maxWer` has no replica",
+    does="a placement whose word error rate is above `sla.maxWer` or `sla.maxWerBySlice` has no replica",
 )
 
 
 def bounds(assessment: Assessment) -> Iterator[Bound]:
     """Yield the bounds of the pipeline's own stages."""
-    idle, most_wer = idle_stages(assessment), assessment.spec.max_wer
+    idle = idle_stages(assessment)
     for stage in assessment.spec.stages:
         if stage.shared_from is not None:
             continue
@@ -37,5 +37,5 @@ def bounds(assessment: Assessment) -> Iterator[Bound]:
                 most=prior.max_replicas,
                 change=ChangeReason.BOUNDS,
             )
-            if most_wer is not None and prior.wer is not None and prior.wer > most_wer:
+            if assessment.spec.excess_wer(placement) is not None:
                 yield QUALITY.on((stage.name, placement.name), most=0, change=ChangeReason.QUALITY)

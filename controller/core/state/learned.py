@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
 from controller.core.state.spec import PipelineSpec, PlacementSpec
-from optimizer.model import PipelineKey, PlacementKey, ServiceLaw, StageName, placement_name, require
+from optimizer.model import PipelineKey, PlacementKey, ServiceLaw, StageName, placement_fields, placement_name, require
 from profiler.law import fitted_law, with_prefill
 from profiler.stages import Learned
 
@@ -84,8 +84,7 @@ def stages_document(spec: PipelineSpec, learned: Mapping[PlacementKey, LearnedPl
             "name": stage.name,
             "placements": [
                 {
-                    "pool": placement.pool,
-                    **({} if placement.prior.variant is None else {"variant": placement.prior.variant}),
+                    **placement_fields(placement.name),
                     "learned": encode(learned.get((stage.name, placement.name))),
                 }
                 for placement in stage.placements

@@ -140,6 +140,7 @@ class PlacementSpec:
     Where `declared` is false, `prior` and `startup_s` have the placeholders of this module, and no session slots.
     `source` and `confidence` say where the service law comes from and how reliable it is. `stated_per_instance` is the
     declared number of replicas per instance where the cluster shows another one, which is then in `prior`.
+    `wer_by_slice` has the word error rates for slices of the audio, `prior` that of all.
     """
 
     target: Target
@@ -149,6 +150,7 @@ class PlacementSpec:
     source: str | None = None
     confidence: str | None = None
     stated_per_instance: int | None = None
+    wer_by_slice: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def name(self) -> PlacementName:
@@ -159,6 +161,20 @@ class PlacementSpec:
     def pool(self) -> PoolName:
         """Return the pool of the placement."""
         return self.prior.pool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExcessWer:
+    """A stated word error rate above its limit; of a slice of the audio, or None: of all."""
+
+    wer: float
+    limit: float
+    of_slice: str | None = None
+
+    @property
+    def field(self) -> str:
+        """Return the field of the limit."""
+        return "maxWer" if self.of_slice is None else f"maxWerBySlice.{self.of_slice}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +318,18 @@ class PipelineSpec:
     sheds: bool = True
     declared_basis: Basis | None = None
     overrides: Overrides = NO_OVERRIDES
+    max_wer_by_slice: Mapping[str, float] = field(default_factory=dict)
+
+    def excess_wer(self, placement: PlacementSpec) -> ExcessWer | None:
+        """Return by what a placement breaks `sla.maxWer` or `sla.maxWerBySlice`; None where it states nothing worse."""
+        wer = placement.prior.wer
+        if wer is not None and self.max_wer is not None and wer > self.max_wer:
+            return ExcessWer(wer=wer, limit=self.max_wer)
+        for name, limit in self.max_wer_by_slice.items():
+            own = placement.wer_by_slice.get(name)
+            if own is not None and own > limit:
+                return ExcessWer(wer=own, limit=limit, of_slice=name)
+        return None
 
     @property
     def basis(self) -> Basis:

@@ -69,7 +69,7 @@ def _decision(now_s: float, key: str, decision: Mapping[str, Any]) -> LoggedDeci
         now_s=now_s,
         pipeline=key,
         changes=tuple(
-            PlacementChange(stage=c["stage"], pool=c["pool"], before=c["before"], after=c["after"])
+            PlacementChange(stage=c["stage"], placement=c["placement"], before=c["before"], after=c["after"])
             for c in decision["changes"]
         ),
         reason=decision["message"],

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, named_placement, placement_fields
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import spending
 from simulations.results.results import DecisionEntry, user_document
@@ -127,7 +127,12 @@ class LabResult:
                     "t_s": decision.t_s,
                     "pipeline": decision.pipeline,
                     "changes": [
-                        {"stage": c.stage, "pool": c.pool, "replicas": [c.before, c.after]} for c in decision.changes
+                        {
+                            "stage": c.stage,
+                            **placement_fields(named_placement(c.placement)),
+                            "replicas": [c.before, c.after],
+                        }
+                        for c in decision.changes
                     ],
                     "reason": decision.reason,
                 }

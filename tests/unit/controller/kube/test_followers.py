@@ -8,7 +8,7 @@ from controller.telemetry import FAMILIES
 
 SPEC = a_spec()
 NAMES = {"pipeline": "captions", "stage": "encoder", "pool": "gpu"}
-GPU = Followed(pipeline="captions", stage="encoder", pool="gpu")
+GPU = Followed(pipeline="captions", stage="encoder", placement="gpu")
 SELECTOR = 'namespace="speech",pipeline="captions",stage="encoder",pool="gpu"'
 
 
@@ -78,7 +78,7 @@ def test_a_follower_is_one_of_its_pipeline_stage_and_pool() -> None:
     assert GPU.is_of(SPEC, ENCODER_GPU)
     assert not GPU.is_of(SPEC, ENCODER)
     assert not GPU.is_of(a_spec(name="notes"), ENCODER_GPU)
-    assert Followed(pipeline="captions", stage="vad", pool=None).is_of(SPEC, VAD)
+    assert Followed(pipeline="captions", stage="vad", placement=None).is_of(SPEC, VAD)
 
 
 @pytest.mark.parametrize(

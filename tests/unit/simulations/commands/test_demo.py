@@ -53,7 +53,7 @@ def a_decision(t_s: float, reason: str, **changes: list[int]) -> DecisionEntry:
         t_s=t_s,
         pipeline="speech/captions",
         changes=tuple(
-            PlacementChange(stage="encoder", pool=pool, before=before, after=after)
+            PlacementChange(stage="encoder", placement=pool, before=before, after=after)
             for pool, (before, after) in changes.items()
             for pool, (before, after) in changes.items()
         ),

@@ -222,7 +222,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     entry = DecisionEntry(
         t_s=1.0,
         pipeline=hostile,
-        changes=(PlacementChange(stage=hostile, pool=hostile, before=1, after=2),),
+        changes=(PlacementChange(stage=hostile, placement=hostile, before=1, after=2),),
         reason=hostile,
     )
     result = replace(a_result(hostile, tuning=Tuning.TRAINED), decisions=(entry,))

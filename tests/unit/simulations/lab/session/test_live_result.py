@@ -45,7 +45,7 @@ def test_it_has_the_numbers_of_the_lab_report() -> None:
     assert [window.offered_rps for window in report.windows] == list(result.series.pipelines[0].offered_rps)
     assert (result.p50_s, result.p95_s, result.within_sla_share) == (0.1, 0.1, 1.0)
     (decision,) = result.decisions
-    assert decision.changes == (PlacementChange(stage="asr", pool="cpu", before=1, after=2),)
+    assert decision.changes == (PlacementChange(stage="asr", placement="cpu", before=1, after=2),)
     assert decision.reason == "more demand"
     assert found.bounds == ()
     assert found.runs()[0].cost_over_bound is None
