@@ -13,6 +13,7 @@ from controller.core.assess.prices import next_price
 from controller.core.assess.skews import sessions_unread
 from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
+from controller.core.plan import variants
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
@@ -132,6 +133,9 @@ def pipeline_decision(
         skews=assessment.bounds.skews,
         sessions_unread=tuple(sessions_unread(assessment)),
         drains=tuple(_drains(assessment, rollout)),
+        switches=tuple(
+            variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
+        ),
     )
 
 

@@ -75,7 +75,7 @@ def _answer(decision: Decision) -> dict[str, Json]:
                 **{
                     name: encode(getattr(pipeline, name))
                     for name in (
-                        *("holds", "changes", "rules"),
+                        *("holds", "changes", "switches", "rules"),
                         *("spend_per_hour", "admissible", "profile", "plan", "desired", "unconstrained"),
                     )
                 },

@@ -267,6 +267,10 @@ def _table(
     units = -(-replicas * np.array(bounds.units_per_instance, dtype=np.int64) // per_instance)
     if stage.borrowed:
         units = np.zeros_like(units)
+    # Variants of a model share a pool: what counts is what they take of it together.
+    columns, positions = np.unique(np.array(bounds.columns), return_inverse=True)
+    of_pools = np.zeros((len(units), len(columns)), dtype=np.int64)
+    np.add.at(of_pools, (slice(None), positions), units)
 
     count = np.maximum(replicas.sum(axis=1), 1)
     rank = replicas @ np.arange(len(placements)) / count
@@ -277,7 +281,7 @@ def _table(
             cost[order],
             mean[order],
             quantile[order],
-            np.ascontiguousarray(units[order]),
+            np.ascontiguousarray(of_pools[order]),
             blocks[order],
             len(placements),
             1 + int(blocks.max(initial=0)),
@@ -286,7 +290,7 @@ def _table(
     ]
     keep = keep[np.lexsort((quantile[keep], count[keep], rank[keep], cents[keep]))]
     use = np.zeros((len(keep), bounds.pools), dtype=np.int64)
-    use[:, list(bounds.columns)] = units[keep]
+    use[:, columns] = of_pools[keep]
     return StageOptions(
         stage=stage,
         replicas=replicas[keep],

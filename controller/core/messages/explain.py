@@ -36,13 +36,14 @@ from controller.core.messages.sentences import (
     shared_words,
     silent_rule,
     spend_of_budget,
+    switch_words,
 )
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.spec import Mode
 from profiler.samples import Absence
 
-_CHANGE = re.compile(r"\d→\d+ on ")
-"""A change of replicas, in the words of `change_words`."""
+_CHANGE = re.compile(r"\d→\d+ on | goes from ")
+"""A change of replicas or a switch of variants, in the words of `change_words` and `switch_words`."""
 
 
 def reason_sentence(decision: PipelineDecision) -> str:
@@ -52,7 +53,7 @@ def reason_sentence(decision: PipelineDecision) -> str:
     """
     late = missed(decision)
     numbers = [demand_change(decision), *([] if late else [latency_of_sla(decision)]), spend_of_budget(decision)]
-    changes, holds = "; ".join(change_words(decision)), "; ".join(brief_holds(decision))
+    changes, holds = "; ".join([*change_words(decision), *switch_words(decision)]), "; ".join(brief_holds(decision))
     answer = changes or ("no change" + (f": {holds}" if holds else ""))
     if late:
         how_bad, *more = missed_briefly(decision)
@@ -90,6 +91,7 @@ def without_bound(decision: PipelineDecision, other: Decision, mechanism: str) -
 
 def _what(decision: PipelineDecision) -> Iterator[str]:
     yield from change_words(decision)
+    yield from switch_words(decision)
     if not decision.changes:
         yield f"no change: {replicas_words(decision)}"
     for (stage, pool), wanted in decision.unconstrained.items():

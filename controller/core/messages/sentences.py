@@ -27,6 +27,7 @@ from controller.core.state.decision import (
     PipelineDecision,
     ReplicaChange,
     RuleState,
+    VariantSwitch,
 )
 from controller.core.state.schedule import declared_as
 from optimizer.model import LATENCY_FACTORS, Basis, PlacementKey, StageName
@@ -112,6 +113,27 @@ def change_words(decision: PipelineDecision) -> Iterator[str]:
     for reason, changes in by_reason.items():
         moves = ", ".join(f"{change.stage} {change.before}→{change.after} on {change.placement}" for change in changes)
         yield f"{moves} ({CHANGES[reason]})"
+
+
+def switch_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield the switches between variants as texts: from and to which, what it saves, and what quality it costs."""
+    for switch in decision.switches:
+        before, after = (" and ".join(names) for names in (switch.before, switch.after))
+        quality = _quality(switch)
+        if switch.saving_per_hour is not None:
+            saves = f"saves {money(switch.saving_per_hour)} at this load"
+        elif switch.known:
+            saves = f"this load cannot be served on {before} within the limits"
+        else:
+            saves = "what it saves is not known"
+        yield f"{switch.stage} goes from {before} to {after} ({saves}, {quality})"
+
+
+def _quality(switch: VariantSwitch) -> str:
+    """Return the word error rates before and after a switch, as text."""
+    before, after = ("not stated" if wer is None else share_words(wer) for wer in (switch.wer_before, switch.wer_after))
+    limit = "no maxWer" if switch.limit is None else f"maxWer {share_words(switch.limit)}"
+    return f"word error rate {before}→{after}, {limit}"
 
 
 def missed(decision: PipelineDecision) -> bool:

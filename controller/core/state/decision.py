@@ -307,6 +307,25 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VariantSwitch:
+    """A stage goes from the placements `before` to those `after`, which run other variants of its model.
+
+    `wer_before` and `wer_after` are the worst word error rates that the placements state, None where one states none;
+    `limit` is `sla.maxWer`. At the same load the new variants cost `saving_per_hour` USD less; None where those of
+    before cannot serve it within the limits, or (not `known`) where that was not planned.
+    """
+
+    stage: StageName
+    before: tuple[PlacementName, ...]
+    after: tuple[PlacementName, ...]
+    wer_before: float | None
+    wer_after: float | None
+    limit: float | None
+    saving_per_hour: float | None
+    known: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
 
@@ -324,7 +343,8 @@ class PipelineDecision:
     bounds in force, `lost` those that are not kept in full, and `goal` where the pipeline goes inside them. `unmet`
     has the limits that leave no room for the floors of stages, by the placement where they have none. `skews` has the
     stages whose sessions are on too few replicas, `sessions_unread` those with sticky streams on several replicas that
-    report no sessions. `drains` has the crowded replicas whose sessions may be cut.
+    report no sessions. `drains` has the crowded replicas whose sessions may be cut. `switches` has the stages that go to
+    other variants of their model in this cycle.
     """
 
     spec: PipelineSpec
@@ -358,6 +378,7 @@ class PipelineDecision:
     skews: tuple[Skew, ...] = ()
     sessions_unread: tuple[StageName, ...] = ()
     drains: tuple[Drain, ...] = ()
+    switches: tuple[VariantSwitch, ...] = ()
 
     @property
     def refused(self) -> float | None:

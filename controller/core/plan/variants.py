@@ -1,0 +1,72 @@
+"""Switches between variants of a model: what they save, and what quality they cost."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from controller.core.assess.assessment import Assessment
+from controller.core.state.decision import VariantSwitch
+from controller.core.state.spec import StageSpec
+from optimizer.allocate import allocate
+from optimizer.model import PlacementKey, PlacementName, Problem, variant_of
+
+
+def switches(
+    assessment: Assessment,
+    planned: Mapping[PlacementKey, int],
+    changing: Mapping[PlacementKey, int],
+    problem: Problem | None,
+) -> Iterator[VariantSwitch]:
+    """Yield the stages that go to other variants of their model than they run now, and of which replicas change.
+
+    `planned` are the replicas of the plan that solves `problem` (None: a large fleet is planned in turns, and what a
+    switch saves is not known), `changing` those after this cycle.
+    """
+    for stage in assessment.spec.stages:
+        names = [placement.name for placement in stage.placements]
+        if stage.shared_from is not None or all(variant_of(name) is None for name in names):
+            continue
+        now = [name for name in names if assessment.current[stage.name, name] > 0]
+        then = [name for name in names if planned[stage.name, name] > 0]
+        moves = any(changing[stage.name, name] != assessment.current[stage.name, name] for name in names)
+        if now and then and moves and set(map(variant_of, now)) != set(map(variant_of, then)):
+            yield VariantSwitch(
+                stage=stage.name,
+                before=tuple(now),
+                after=tuple(then),
+                wer_before=_wer(stage, now),
+                wer_after=_wer(stage, then),
+                limit=assessment.spec.max_wer,
+                saving_per_hour=None if problem is None else _saving_per_hour(assessment, stage, now, problem),
+                known=problem is not None,
+            )
+
+
+def _wer(stage: StageSpec, names: list[PlacementName]) -> float | None:
+    """Return the worst of the stated word error rates of the placements `names`; None where one states none."""
+    wers = [placement.prior.wer for placement in stage.placements if placement.name in names]
+    stated = [wer for wer in wers if wer is not None]
+    return max(stated) if len(stated) == len(wers) else None
+
+
+def _saving_per_hour(
+    assessment: Assessment, stage: StageSpec, kept: list[PlacementName], problem: Problem
+) -> float | None:
+    """Return what the plan of `problem` saves against one with the variants of now at the same load, in USD per hour.
+
+    The other pipelines are planned anew too. None where the present variants cannot serve it within the limits.
+    """
+    variants = set(map(variant_of, kept))
+
+    def of_now(name: str, placement: PlacementName, bounds: tuple[int, int]) -> tuple[int, int]:
+        return bounds if name != stage.name or variant_of(placement) in variants else (0, 0)
+
+    pipelines = tuple(
+        own
+        if own.key != assessment.key
+        else own.bounded(lambda s, p: of_now(s.name, p.name, (p.min_replicas, p.max_replicas)))
+        for own in problem.pipelines
+    )
+    with_them = allocate(replace(problem, pipelines=pipelines, effort=None)).of(assessment.key)
+    if not with_them.feasible:
+        return None
+    return with_them.cost_per_hour - allocate(replace(problem, effort=None)).of(assessment.key).cost_per_hour

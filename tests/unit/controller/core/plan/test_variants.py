@@ -1,0 +1,90 @@
+"""A switch between variants of a model says what it saves and what quality it costs; maxWer forbids it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from builders import VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, default_stages
+
+from controller.core.cycle import decide
+from controller.core.messages.explain import explain_pipeline, reason_sentence
+from controller.core.state.decision import ChangeReason, PipelineDecision, VariantSwitch
+from controller.core.state.policy import Policy
+from controller.core.state.spec import PipelineSpec, PlacementSpec
+from optimizer.model import PlacementKey, StageName, placement_name
+
+FP16: PlacementKey = (StageName("asr"), placement_name("gpu", "fp16"))
+INT8: PlacementKey = (StageName("asr"), placement_name("gpu", "int8"))
+ON_FP16: Mapping[PlacementKey, int] = {VAD: 4, FP16: 8}
+ON_INT8: Mapping[PlacementKey, int] = {VAD: 4, INT8: 4}
+
+
+def variant(name: str, *, service_s: float, wer: float | None, noisy: float = 0.1) -> PlacementSpec:
+    """A variant of the model of stage asr on pool gpu, whose instances cost $2 an hour."""
+    own = a_placement("gpu", service_s=service_s)
+    return replace(own, prior=replace(own.prior, variant=name, wer=wer), wer_by_slice={"noisy": noisy})
+
+
+def a_choice(*, int8_wer: float | None = 0.081, **limits: float) -> PipelineSpec:
+    vad = default_stages()[0]
+    fp16 = variant("fp16", service_s=0.05, wer=0.078)
+    int8 = variant("int8", service_s=0.02, wer=int8_wer, noisy=0.16)
+    spec = a_spec(vad, replace(a_stage("asr", fp16, after=["vad"]), placements=(fp16, int8)))
+    by_slice = {"noisy": limits["noisy"]} if "noisy" in limits else {}
+    return replace(spec, max_wer=limits.get("max_wer"), max_wer_by_slice=by_slice)
+
+
+def decided(spec: PipelineSpec, running: Mapping[PlacementKey, int]) -> PipelineDecision:
+    """Return the second decision at a load that does not change."""
+    state = a_state(spec, demand=100.0, replicas=running)
+    (first,) = decide(a_snapshot(state), Policy()).pipelines
+    return decide(a_snapshot(replace(state, memory=first.memory)), Policy()).pipelines[0]
+
+
+def the_switch(decision: PipelineDecision) -> VariantSwitch:
+    (switch,) = decision.switches
+    return switch
+
+
+def test_a_cheaper_variant_takes_over_and_the_decision_says_what_it_saves_and_costs() -> None:
+    decision = decided(a_choice(max_wer=0.09), ON_FP16)
+    assert decision.unconstrained[FP16] == 0
+    assert decision.unconstrained[INT8] > 0
+    assert decision.desired[FP16] == 8, "the replicas of before stay until the new ones are ready"
+    assert {change.reason for change in decision.changes if change.stage == "asr"} == {ChangeReason.COST}
+    switch = the_switch(decision)
+    assert (switch.before, switch.after) == ((FP16[1],), (INT8[1],))
+    kept = decided(a_choice(max_wer=0.08), ON_FP16)
+    assert decision.plan is not None
+    assert kept.plan is not None
+    assert switch.saving_per_hour == pytest.approx(kept.plan.cost_per_hour - decision.plan.cost_per_hour)
+    for text in (reason_sentence(decision), "\n".join(explain_pipeline(decision, 0.0))):
+        assert "asr goes from gpu:fp16 to gpu:int8 (saves $" in text
+        assert "word error rate 7.8%→8.1%, maxWer 9.0%" in text
+
+
+@pytest.mark.parametrize("limits", [{"max_wer": 0.08}, {"max_wer": 0.09, "noisy": 0.15}])
+def test_a_variant_whose_errors_are_above_a_limit_is_not_used(limits: Mapping[str, float]) -> None:
+    decision = decided(a_choice(**limits), ON_FP16)
+    assert decision.unconstrained[INT8] == 0
+    assert decision.switches == ()
+
+
+def test_a_limit_that_falls_moves_the_stage_to_the_better_variant_and_says_why() -> None:
+    decision = decided(a_choice(max_wer=0.08), ON_INT8)
+    assert decision.unconstrained[FP16] > 0
+    assert the_switch(decision).saving_per_hour is None
+    assert "this load cannot be served on gpu:int8 within the limits" in reason_sentence(decision)
+    assert decision.desired[INT8] >= 3, "what serves now stays until the better variant is ready"
+
+
+def test_errors_that_are_not_stated_are_said_to_be_unknown() -> None:
+    decision = decided(a_choice(int8_wer=None), ON_FP16)
+    assert the_switch(decision).wer_after is None
+    assert "word error rate 7.8%→not stated, no maxWer" in reason_sentence(decision)
+
+
+def test_the_same_variant_with_other_replicas_is_no_switch() -> None:
+    decision = decided(a_choice(max_wer=0.08), {VAD: 4, FP16: 2})
+    assert decision.changes
+    assert decision.switches == ()
