@@ -207,7 +207,7 @@ def instances_of(
     """
     given = {
         PoolName(name): _whole_number("--instances", name, text)
-        for name, text in _assignments("--instances", limits, pools).items()
+        for name, text in assignments("--instances", limits, pools).items()
     }
     used = _used_pools(specs)
     missing = sorted(used - pools.keys())
@@ -276,7 +276,7 @@ def _used_pools(specs: Mapping[PipelineKey, PipelineSpec]) -> set[PoolName]:
     return {placement.pool for spec in specs.values() for stage in spec.stages for placement in stage.placements}
 
 
-def _assignments(
+def assignments(
     option: str,
     texts: Iterable[str],
     known: Iterable[str],
@@ -316,7 +316,7 @@ def loads_of(texts: Iterable[str], specs: Mapping[PipelineKey, PipelineSpec]) ->
     rule = f"{_NAMED}; the files have {', '.join(sorted(specs)) or 'none'}"
     found = {
         PipelineKey(name): _load(f"{name}={value}", value)
-        for name, value in _assignments("--demand", texts, specs, only=only, rule=rule).items()
+        for name, value in assignments("--demand", texts, specs, only=only, rule=rule).items()
     }
     for key, loads in found.items():
         if loads[-1] * specs[key].items_per_unit_s > MAX_RATE_RPS:

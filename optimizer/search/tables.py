@@ -269,8 +269,7 @@ def _table(
         units = np.zeros_like(units)
     # Variants of a model share a pool: what counts is what they take of it together.
     columns, positions = np.unique(np.array(bounds.columns), return_inverse=True)
-    of_pools = np.zeros((len(units), len(columns)), dtype=np.int64)
-    np.add.at(of_pools, (slice(None), positions), units)
+    of_pools = units @ np.eye(len(columns), dtype=np.int64)[positions]
 
     count = np.maximum(replicas.sum(axis=1), 1)
     rank = replicas @ np.arange(len(placements)) / count

@@ -343,8 +343,8 @@ class PipelineDecision:
     bounds in force, `lost` those that are not kept in full, and `goal` where the pipeline goes inside them. `unmet`
     has the limits that leave no room for the floors of stages, by the placement where they have none. `skews` has the
     stages whose sessions are on too few replicas, `sessions_unread` those with sticky streams on several replicas that
-    report no sessions. `drains` has the crowded replicas whose sessions may be cut. `switches` has the stages that go to
-    other variants of their model in this cycle.
+    report no sessions. `drains` has the crowded replicas whose sessions may be cut. `switches` has the stages that go
+    to other variants of their model in this cycle.
     """
 
     spec: PipelineSpec
