@@ -15,7 +15,7 @@ from controller.core.messages.phrases import (
     share_words,
 )
 from controller.core.state.spec import DemandUnit
-from controller.hardware.comparison import Comparison, Device, Mix, StageDevices
+from controller.hardware.comparison import WORK_UTILIZATION, Comparison, Device, Mix, StageDevices
 from controller.hardware.plot import CostPlot
 from optimizer.model import placement_fields
 
@@ -58,6 +58,8 @@ def _device(device: Device, found: Comparison) -> dict[str, Any]:
         "limited_by": _limited_by(device),
         "replicas": device.replicas,
         "instances": device.instances,
+        "device_seconds_per_unit": rounded(device.device_s),
+        "replicas_by_work": found.by_work(device),
         "declared_instances_exceeded": device.beyond is not None,
         "utilization": rounded(device.planned.utilization),
         "p95_s": rounded(device.planned.latency_s),
@@ -101,6 +103,7 @@ def _mix(point: Mix) -> dict[str, Any]:
 def print_comparison(found: Comparison) -> None:
     """Print a table for each stage, its break-even loads, and the cheapest mix over the load."""
     page, spec = Page(), found.spec
+    percentile = f">p{spec.sla.percentile:g}"
     per = "stream-hour" if spec.unit is DemandUnit.STREAMS else "1,000 requests"
     page.say(
         f"{spec.key}: devices at {demand_words(spec, found.demand)} within {duration(spec.sla.latency_s)}; budget, "
@@ -111,11 +114,22 @@ def print_comparison(found: Comparison) -> None:
         page.say()
         page.say(f"stage {stage.name}", style="bold")
         page.table(
-            ("device", ">replicas", ">instances", f">p{spec.sla.percentile:g}", ">cost", f">per {per}", "service time"),
+            (
+                "device",
+                ">replicas",
+                ">by work",
+                ">instances",
+                percentile,
+                ">cost",
+                f">per {per}",
+                "service time",
+            ),
             (_row(device, found) for device in stage.devices),
         )
         for line in _lines(stage, found):
             page.say(line, indent=1)
+    page.say()
+    page.say(f"by work: load × seconds of a device / {WORK_UTILIZATION:g}, with full batches and without queues")
     page.say()
     page.say("cheapest mix of pools", style="bold")
     unit = "streams" if spec.unit is DemandUnit.STREAMS else "requests/s"
@@ -128,11 +142,12 @@ def _row(device: Device, found: Comparison) -> tuple[str, ...]:
     law = device.law_from if device.confidence is None else f"{device.law_from}, confidence {device.confidence}"
     if device.cost_per_hour is None:
         why = f"not used: its word error rate is above {device.excluded}" if device.excluded else "cannot keep the SLA"
-        return (device.name, "-", "-", "-", "-", "-", f"{why}; {law}")
+        return (device.name, "-", str(found.by_work(device)), "-", "-", "-", "-", f"{why}; {law}")
     beyond = "" if device.beyond is None else f" of {device.beyond}"
     return (
         device.name,
         str(device.replicas),
+        str(found.by_work(device)),
         f"{device.instances}{beyond}",
         latency_words(device.planned.latency_s, device.planned.latency_error),
         money(device.cost_per_hour),

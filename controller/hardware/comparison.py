@@ -10,8 +10,10 @@ from controller.hardware.priors import Prior
 from controller.hardware.spot import away_share, spares
 from optimizer.model import Demand, Placement, PlacementName, PoolName, Stage, StageName, whole_instances
 from optimizer.plan import PipelinePlan, StagePlan
-from optimizer.reports.devices import BreakEven, Devices
+from optimizer.reports.devices import BreakEven, Devices, replicas_by_work
 
+WORK_UTILIZATION = 0.7
+"""The utilization at which plain arithmetic counts replicas, for comparison with the plan."""
 LAUNCH_S = 120.0
 """How long the node takes that replaces a reclaimed spot instance, in seconds: as long as AWS warns before."""
 
@@ -36,7 +38,8 @@ class Device:
     """A stage on one placement only, at the load that is compared.
 
     `planned` is the stage in the cheapest plan of the whole pipeline with it there, `pipeline` that plan. Costs are in
-    USD per hour: `cost_per_hour` of the stage, None where no plan keeps the SLA. `law_from` says whose the service law
+    USD per hour: `cost_per_hour` of the stage, None where no plan keeps the SLA. A unit of the load takes `device_s`
+    seconds of a replica each second, with full batches. `law_from` says whose the service law
     is, with its `source` and `confidence`. `beyond` has the declared instances of the pool where more are needed.
     """
 
@@ -46,6 +49,7 @@ class Device:
     replicas: int
     instances: int
     cost_per_hour: float | None
+    device_s: float
     law_from: str
     source: str | None
     confidence: str | None
@@ -83,6 +87,10 @@ class Comparison:
     stages: tuple[StageDevices, ...]
     mix: tuple[Mix, ...]
     notes: tuple[str, ...] = ()
+
+    def by_work(self, device: Device) -> int:
+        """Return the replicas of `device` by plain arithmetic, at `WORK_UTILIZATION`."""
+        return replicas_by_work(self.demand, device.device_s, WORK_UTILIZATION)
 
     @property
     def feasible(self) -> bool:
@@ -155,6 +163,7 @@ def _device(
 ) -> Device:
     plan = devices.plan(demand, stage.name, placement.name)
     (planned,) = (own for own in plan.stages if own.name == stage.name)
+    visits = planned.rate_rps / demand.entry_rate_rps
     replicas = sum(each.replicas for each in planned.placements)
     instances = whole_instances([(placement.per_instance, replicas)])
     cost = devices.stage_cost_per_hour(planned) if plan.feasible else None
@@ -168,6 +177,7 @@ def _device(
         replicas=replicas,
         instances=instances,
         cost_per_hour=cost,
+        device_s=visits * spec.items_per_unit_s / placement.law_rps(placement.batch_sizes[-1]),
         law_from="prior" if prior is not None else "declared",
         source=prior.source if prior is not None else None if declared is None else declared.source,
         confidence=prior.confidence if prior is not None else None if declared is None else declared.confidence,

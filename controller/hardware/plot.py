@@ -9,7 +9,7 @@ from controller.html import Markup, element
 _WIDTH, _HEIGHT = 720, 360
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 44, 48
 _TICKS = 5
-_LINE = 18
+_LINE, _LETTER = 18, 7
 _COLOURS = ("#3b6fb6", "#d98b2b", "#4b9b6a", "#b5527b", "#7a68b8", "#8a8a8a")
 _FONT = "font: 12px system-ui, sans-serif; fill: #333"
 
@@ -48,7 +48,7 @@ def svg(plot: CostPlot) -> str:
             _text(f"${cost:g}", _LEFT - 8, y(cost) + 4, anchor="end"),
             _text(f"{load:,.4g}", x(load), _HEIGHT - _BOTTOM + _LINE, anchor="middle"),
         ]
-    below = [0.0] * len(plot.loads)
+    below, legend = [0.0] * len(plot.loads), _LEFT + 60
     for number, (pool, costs) in enumerate(zip(plot.pools, plot.costs, strict=True)):
         above = [low + own for low, own in zip(below, costs, strict=True)]
         edge = [f"{x(load)},{y(cost)}" for load, cost in zip(plot.loads, above, strict=True)]
@@ -56,10 +56,10 @@ def svg(plot: CostPlot) -> str:
         colour = _COLOURS[number % len(_COLOURS)]
         parts += [
             element("polygon", element("title", pool), points=" ".join([*edge, *back]), fill=colour),
-            element("rect", x=_LEFT + 150 * number, y=_TOP - 18, width=10, height=10, fill=colour),
-            _text(pool, _LEFT + 150 * number + 15, _TOP - 9),
+            element("rect", x=legend, y=_TOP - 18, width=10, height=10, fill=colour),
+            _text(pool, legend + 15, _TOP - 9),
         ]
-        below = above
+        below, legend = above, legend + 35 + _LETTER * len(pool)
     parts += [
         _text(plot.unit, _LEFT + width / 2, _HEIGHT - 10, anchor="middle"),
         _text("USD per hour", 12, _TOP - 9),

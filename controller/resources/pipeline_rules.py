@@ -128,6 +128,11 @@ def _shared_twice(spec: "PipelineSpec") -> Iterator[Breach]:
             )
 
 
+def _within(name: str) -> str:
+    """Return the CEL expression that the stated word error rate of `name` is within the limit."""
+    return f"double({name}.wer) <= double(self.sla.maxWer)"
+
+
 _INDEXES = "[" + ", ".join(str(index) for index in range(MAX_STAGES)) + "]"
 
 PIPELINE_CONSTRAINTS = (
@@ -166,8 +171,8 @@ PIPELINE_CONSTRAINTS = (
     Constraint(
         find=_wer_above_limit,
         cel="!has(self.sla.maxWer) || self.stages.all(s,"
-        " !has(s.placements) || s.placements.exists(p, has(p.variants) || !has(p.wer)"
-        " || double(p.wer) <= double(self.sla.maxWer)))",
+        f" !has(s.placements) || s.placements.exists(p, has(p.variants) ? p.variants.exists(v, has(v.wer)"
+        f" ? {_within('v')} : !has(p.wer) || {_within('p')}) : !has(p.wer) || {_within('p')}))",
         rule="each stage needs a placement with a wer within sla.maxWer, or without wer",
         field="stages",
     ),

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import (
+    DROP_NULLS,
     ApiVersion,
     DecimalString,
     Duration,
@@ -237,7 +238,7 @@ class Memory(Part):
     """The shape of the model's KV cache, from which the sessions are computed."""
 
 
-SliceRates = Annotated[dict[Label, Ratio], Field(min_length=1, max_length=16)]
+SliceRates = Annotated[dict[str, Ratio], Field(min_length=1, max_length=16), DROP_NULLS]
 """Word error rates by slice of the audio, such as noisy or accented."""
 
 
@@ -284,8 +285,8 @@ class Placement(Part):
         constraint(
             holds=lambda placement: placement.variants is None or placement.replicas.min == 0,
             cel="!has(self.variants) || self.replicas.min == 0",
-            rule="must be 0 with variants: state it in the variant",
-            field="replicas.min",
+            rule="min must be 0 with variants: state it in the variant",
+            field="replicas",
         ),
     )
 

@@ -7,7 +7,7 @@ the bounds of placements do not apply.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from math import inf
+from math import ceil, inf
 
 from optimizer.allocate import allocate
 from optimizer.model import Demand, Pipeline, PipelineKey, PlacementName, PoolName, Problem, StageName, whole_instances
@@ -36,6 +36,14 @@ class MixPoint:
     plan: PipelinePlan
     cost_per_hour: Mapping[PoolName, float]
     instances: Mapping[PoolName, int]
+
+
+def replicas_by_work(load: float, device_s: float, utilization: float) -> int:
+    """Return the replicas by plain arithmetic: `load` times the device seconds of a unit of it, at `utilization` (0–1).
+
+    It knows nothing of queues: 10,000 streams of 0.35 device seconds a second at a utilization of 0.7 are 5,000.
+    """
+    return ceil(load * device_s / utilization - 1e-9)
 
 
 class Devices:

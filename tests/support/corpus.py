@@ -196,6 +196,8 @@ GOOD_BUDGET_CHANGES: dict[str, dict[str, Any]] = {
 
 _G5 = {"instanceType": "g5.xlarge", "region": "us-east-1"}
 _V = "spec.stages[0]"
+_T = "spec.stages[1].placements[2]"
+_TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "another"}
 _E = "spec.stages[1].placements[0]"
 _L = "spec.stages[3].placements[0]"
 _KV = f"{_L}.memory.kvCache"
@@ -471,6 +473,26 @@ BAD: tuple[Bad, ...] = (
     _bad("ratio above 1", {"spec.scaling.tolerance": "1.01"}, "spec.scaling.tolerance", "from 0 to 1"),
     _bad("fan-out above 100", {f"{_V}.passRatio": "100.01"}, f"{_V}.passRatio", "from 0 to 100"),
     _bad("fan-out of three digits", {f"{_V}.passRatio": "101"}, f"{_V}.passRatio", "from 0 to 100"),
+    _bad("target and variants", {f"{_T}.target": _TARGET}, _T, "needs exactly one of target and variants"),
+    _bad(
+        "a minimum of all variants",
+        {f"{_T}.replicas": {"min": 1, "max": 6}},
+        f"{_T}.replicas",
+        "min must be 0 with variants",
+    ),
+    _bad("a variant without target", {f"{_T}.variants[0].target": REMOVED}, f"{_T}.variants[0].target", "required"),
+    _bad("one variant twice", {f"{_T}.variants[1].name": "bf16"}, f"{_T}.variants[1].name", "must be unique"),
+    _bad(
+        "a variant named as a list", {f"{_T}.variants[1].name": "a:b"}, f"{_T}.variants[1].name", "must be a DNS label"
+    ),
+    _bad(
+        "one workload for two variants",
+        {f"{_T}.variants[1].target.name": "encoder-bf16"},
+        f"{_T}.variants[1].target",
+        "must be the target of one placement only; spec.stages[1].placements[2].variants[0]",
+        on_server=None,
+    ),
+    _bad("a slice of audio in percent", {f"{_T}.werBySlice": {"noisy": "19"}}, f"{_T}.werBySlice.noisy", "from 0 to 1"),
     _bad("wer in percent", {f"{_E}.wer": "8.1"}, f"{_E}.wer", "from 0 to 1"),
     _bad("threshold", {f"{_V}.rules[0].above": "80%"}, f"{_V}.rules[0].above", "must be a decimal number"),
     _bad("memory", {f"{_KV}.deviceMemory": "24 GB"}, f"{_KV}.deviceMemory", "must be a quantity"),
