@@ -67,7 +67,7 @@ def test_routing_follows_memory_unless_it_is_given() -> None:
 def test_batch_sizes_are_the_limit_or_the_choice_or_one() -> None:
     vad, encoder = spec().stages[:2]
     assert vad.placements[0].prior.batch_sizes == (1,)
-    assert [placement.prior.batch_sizes for placement in encoder.placements] == [(8,), (1, 4, 16)]
+    assert [placement.prior.batch_sizes for placement in encoder.placements] == [(8,), (1, 4, 16), (8,), (1,)]
 
 
 def test_a_service_law_is_a_line_a_roofline_or_points() -> None:
@@ -114,10 +114,23 @@ def test_numbers_that_are_not_declared_are_placeholders_and_marked_as_such() -> 
     assert (bare.source, bare.confidence) == (None, None)
 
 
+def test_a_variant_is_a_placement_that_has_what_it_does_not_state_from_its_placement() -> None:
+    *_, bf16, fp8 = spec().stages[1].placements
+    assert [str(own.name) for own in (bf16, fp8)] == ["trainium:bf16", "trainium:fp8"]
+    assert (bf16.target.name, fp8.target.name) == ("encoder-bf16", "encoder-fp8")
+    assert (bf16.prior.wer, fp8.prior.wer) == (0.079, 0.08)
+    assert (bf16.prior.min_replicas, bf16.prior.max_replicas) == (1, 2)
+    assert (fp8.prior.min_replicas, fp8.prior.max_replicas) == (0, 6)
+    assert (bf16.prior.per_instance, fp8.prior.per_instance) == (2, 1)
+    assert (bf16.startup_s, fp8.declared.startup) == (90.0, False)
+    assert bf16.wer_by_slice == {"noisy": 0.19, "accented": 0.2}
+    assert spec().max_wer_by_slice == {"noisy": 0.2}
+
+
 def test_a_service_time_without_cv_keeps_its_times() -> None:
     vad, encoder = spec().stages[:2]
     assert vad.placements[0].declared == Declared(memory=False)
-    (inferentia, _) = encoder.placements
+    (inferentia, *_) = encoder.placements
     assert inferentia.declared == Declared(cv=False, startup=False)
     assert (inferentia.prior.service.fixed_s, inferentia.prior.service.cv) == (0.014, UNDECLARED_CV)
 

@@ -11,6 +11,7 @@ OTHER = {
     "metadata.name": "other",
     **{f"spec.stages[{i}].placements[0].target.name": f"other-{i}" for i in range(4)},
     "spec.stages[1].placements[1].target.name": "other-gpu",
+    **{f"spec.stages[1].placements[2].variants[{k}].target.name": f"other-variant-{k}" for k in range(2)},
 }
 
 
@@ -30,7 +31,7 @@ def pools(*names: str) -> list[dict[str, Any]]:
 
 
 def test_a_pool_that_does_not_exist_is_one_finding_however_often_it_is_named() -> None:
-    (finding,) = check(PIPELINE, *pools("cpus", "gpu", "inferentia")).findings
+    (finding,) = check(PIPELINE, *pools("cpus", "gpu", "inferentia", "trainium")).findings
     assert finding.field == "spec.stages[0].placements[0].pool"
     assert finding.value == '"cpu"'
     assert finding.rule == "must name a ComputePool in these files; did you mean cpus?"
@@ -43,10 +44,10 @@ def test_without_any_pool_in_the_files_pools_are_taken_to_be_elsewhere() -> None
 
 
 def test_an_invalid_pool_exists_all_the_same() -> None:
-    cpu, gpu, inferentia = pools("cpu", "gpu", "inferentia")
-    result = check(PIPELINE, changed(cpu, {"spec.device": "TPU"}), gpu, inferentia)
+    cpu, *others = pools("cpu", "gpu", "inferentia", "trainium")
+    result = check(PIPELINE, changed(cpu, {"spec.device": "TPU"}), *others)
     assert [finding.field for finding in result.findings] == ["spec.device"]
-    assert [pool.metadata.name for pool in result.pools] == ["gpu", "inferentia"]
+    assert [pool.metadata.name for pool in result.pools] == ["gpu", "inferentia", "trainium"]
 
 
 def test_a_target_has_one_pipeline() -> None:
@@ -56,6 +57,20 @@ def test_a_target_has_one_pipeline() -> None:
     assert finding.rule == (
         "must be the target of one pipeline in mode Auto only; SpeechPipeline everything (0.yaml:1) has the same target"
     )
+
+
+def test_a_variant_has_one_pipeline_too() -> None:
+    named = "spec.stages[1].placements[2].variants[1].target"
+    (finding,) = check(ACTING, changed(ACTING, {**OTHER, f"{named}.name": "encoder-fp8"})).findings
+    assert (str(finding.file), finding.field) == ("1.yaml", named)
+
+
+def test_a_limit_on_errors_that_no_variant_keeps_is_a_finding() -> None:
+    (finding,) = check(changed(PIPELINE, {"spec.sla.maxWerBySlice": {"noisy": "0.1"}})).findings or (None,)
+    assert finding is None, "placements that state nothing for the slice are not excluded"
+    stated = {f"spec.stages[1].placements[{k}].werBySlice": {"noisy": "0.3"} for k in range(3)}
+    (finding,) = check(changed(PIPELINE, {**stated, "spec.sla.maxWerBySlice": {"noisy": "0.1"}})).findings
+    assert finding.rule == ("at least one placement must have a wer within sla.maxWerBySlice.noisy (0.1), or no wer")
 
 
 def test_an_annotation_that_the_operator_would_ignore_is_a_finding() -> None:
