@@ -6,8 +6,11 @@ sessions of a replica.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from optimizer.latency.quantiles import gamma_quantile
 from optimizer.model import require
 
 USABLE_SHARE = 0.9
@@ -17,14 +20,80 @@ BLOCK_TOKENS = 16
 """Servers allocate the cache in blocks of this many tokens."""
 
 
+_AGES = 4_000
+_LONGEST = 8.0
+"""How many standard deviations of the logarithm the longest session counted is above the median."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionGrowth:
+    """Sessions whose tokens grow while they last: `start_tokens` at first, then `tokens_per_s`, at most `most_tokens`.
+
+    How long they last is lognormal with mean `length_s` and coefficient of variation `length_cv`. Sessions begin
+    independently of one another. The total of those on a replica is within its memory in `percentile` percent of the
+    time (0–100, exclusive).
+    """
+
+    tokens_per_s: float
+    length_s: float
+    length_cv: float
+    start_tokens: int = 0
+    most_tokens: int | None = None
+    percentile: float = 99.0
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_s", "length_s"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value > 0, name, value, "must be finite and > 0")
+        require(math.isfinite(self.length_cv) and self.length_cv >= 0, "length_cv", self.length_cv, "must be ≥ 0")
+        require(self.start_tokens >= 0, "start_tokens", self.start_tokens, "must be ≥ 0")
+        most = self.most_tokens
+        require(most is None or most >= max(1, self.start_tokens), "most_tokens", most, "must be ≥ start_tokens and 1")
+        require(0 < self.percentile < 100, "percentile", self.percentile, "must be in (0, 100)")
+
+    def tokens(self) -> tuple[float, float]:
+        """Return mean and variance of the tokens of a session at a random moment of its life, in whole blocks.
+
+        A session that is met at a random moment is a long one more often than not, and its age has the density
+        P(length > age) / E[length] (renewal theory: Cox 1962, chapter 5).
+        """
+        deviation = math.sqrt(math.log1p(self.length_cv**2))
+        median_s = self.length_s * math.exp(-(deviation**2) / 2)
+        longest_s = median_s * math.exp(_LONGEST * deviation)
+        edges_s = np.concatenate(([0.0], np.geomspace(longest_s * 1e-6, longest_s, _AGES)))
+        ages_s, widths_s = (edges_s[1:] + edges_s[:-1]) / 2, np.diff(edges_s)
+        if deviation > 0:
+            above = np.array([math.erfc(math.log(age / median_s) / deviation / math.sqrt(2)) / 2 for age in ages_s])
+        else:
+            above = (ages_s <= self.length_s).astype(np.float64)
+        weights = above * widths_s / (above * widths_s).sum()
+        tokens = self.start_tokens + ages_s * self.tokens_per_s
+        if self.most_tokens is not None:
+            tokens = np.minimum(tokens, self.most_tokens)
+        held = np.ceil(np.maximum(tokens, 1) / BLOCK_TOKENS) * BLOCK_TOKENS
+        mean = float(weights @ held)
+        return mean, float(weights @ held**2) - mean**2
+
+    def sessions_in(self, tokens: float) -> int:
+        """Return how many sessions a cache of `tokens` tokens holds in `percentile` percent of the time; 0 if none."""
+        mean, variance = self.tokens()
+        low, high = 0, max(1, math.floor(tokens / mean))
+        while low < high:
+            count = (low + high + 1) // 2
+            total = gamma_quantile(np.array([count * mean]), np.array([count * variance]), self.percentile)[0]
+            low, high = (count, high) if total <= tokens else (low, count - 1)
+        return low
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheShape:
     """A model's KV cache on one device.
 
     `kv_heads` is the number of heads with their own keys and values (fewer than query heads with GQA), `head_dim` the
-    length of a key or value. `tokens_per_session` is the most tokens of a session. `device_bytes` is the memory of the
-    device, `weight_bytes` what the weights take of it. `cross_frames` is the length of the encoder output that a
-    decoder with cross-attention reads (Whisper: 1500); its keys and values do not grow with the tokens.
+    length of a key or value. `tokens_per_session` is the most tokens of a session; where sessions grow, `growth` counts
+    instead. `device_bytes` is the memory of the device, `weight_bytes` what the weights take of it. `cross_frames` is
+    the length of the encoder output that a decoder with cross-attention reads (Whisper: 1500); its keys and values do
+    not grow with the tokens.
     """
 
     layers: int
@@ -35,6 +104,7 @@ class KvCacheShape:
     device_bytes: float
     weight_bytes: float
     cross_frames: int = 0
+    growth: SessionGrowth | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "kv_heads", "head_dim", "bytes_per_element", "tokens_per_session"):
@@ -64,4 +134,10 @@ class KvCacheShape:
     def session_slots(self) -> int:
         """Return the number of sessions that fit the free memory of the device; 0 if none fits."""
         free = self.device_bytes * USABLE_SHARE - self.weight_bytes - ACTIVATION_BYTES
-        return max(0, math.floor(free / self.session_bytes))
+        if self.growth is None:
+            return max(0, math.floor(free / self.session_bytes))
+        # The keys and values of the cross-attention are as many tokens that do not grow.
+        grown = replace(self.growth, start_tokens=self.growth.start_tokens + self.cross_frames)
+        if grown.most_tokens is not None:
+            grown = replace(grown, most_tokens=grown.most_tokens + self.cross_frames)
+        return grown.sessions_in(free / self.bytes_per_token) if free > 0 else 0

@@ -17,14 +17,15 @@ from controller.resources.fields import (
     Kind,
     Label,
     MemoryQuantity,
+    PositiveDuration,
     Ratio,
     Subdomain,
     duration_s,
     quantity_bytes,
 )
 from controller.resources.manifests import FieldPath
-from optimizer.kv_cache import KvCacheShape
-from optimizer.model import PlacementName, placement_name
+from optimizer.kv_cache import KvCacheShape, SessionGrowth
+from optimizer.model import InvalidProblem, PlacementName, placement_name
 
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
@@ -178,18 +179,77 @@ class Batching(Part):
         return tuple(self.sizes or [self.max or 1])
 
 
+class SessionLength(Part):
+    """How long sessions last."""
+
+    mean: PositiveDuration
+    """Mean length."""
+    cv: DecimalString = "1"
+    """Coefficient of variation: standard deviation divided by mean."""
+
+
+class Growth(Part):
+    """Sessions whose tokens grow while they last. Sessions begin independently of one another."""
+
+    constraints: ClassVar[tuple[Constraint, ...]] = (
+        constraint(
+            holds=lambda growth: growth.most is None or growth.most >= growth.start,
+            cel="!has(self.most) || self.most >= self.start",
+            rule="must be at least start ({start})",
+            field="most",
+        ),
+    )
+
+    tokens_per_minute: Annotated[int, Field(ge=1, le=10_000_000)]
+    """Tokens that a session gains in a minute."""
+    session: SessionLength
+    """How long sessions last."""
+    start: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Tokens of a new session, such as those of its prompt."""
+    most: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Most tokens of a session, such as the context of the model."""
+    percentile: Annotated[int, Field(ge=50, le=99)] = 99
+    """Percentage of the time in which the sessions of a replica together are within its memory."""
+
+    def growth(self) -> SessionGrowth:
+        """Return the growth of sessions, with times in seconds."""
+        return SessionGrowth(
+            tokens_per_s=self.tokens_per_minute / 60,
+            length_s=duration_s(self.session.mean),
+            length_cv=float(self.session.cv),
+            start_tokens=self.start,
+            most_tokens=self.most,
+            percentile=float(self.percentile),
+        )
+
+
+def _holds_a_session(cache: "KvCache") -> bool:
+    """Return whether a session fits, also where other rules are broken, which say so themselves."""
+    if (cache.tokens_per_session is None) == (cache.growth is None):
+        return True
+    try:
+        return cache.shape().session_slots >= 1
+    except InvalidProblem:
+        return True
+
+
 class KvCache(Part):
     """The shape of a model's KV cache and its device memory, from which the sessions per replica are computed."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
-            holds=lambda cache: cache.shape().session_slots >= 1,
-            cel="quantity(self.deviceMemory).asApproximateFloat() * 0.9"
+            holds=_holds_a_session,
+            cel="!has(self.tokensPerSession) || quantity(self.deviceMemory).asApproximateFloat() * 0.9"
             " - quantity(self.weights).asApproximateFloat() - 1500000000.0"
             " >= double(2 * self.layers * self.kvHeads * self.headDim * self.bytesPerElement"
             " * ((self.tokensPerSession + 15) / 16 * 16))",
             rule="too small: 90 % of it, minus weights and 1.5 GB for activations, must hold at least one session",
             field="deviceMemory",
+        ),
+        constraint(
+            holds=lambda cache: (cache.tokens_per_session is None) != (cache.growth is None),
+            cel="has(self.tokensPerSession) != has(self.growth)",
+            rule="needs exactly one of tokensPerSession and growth",
         ),
     )
 
@@ -201,8 +261,10 @@ class KvCache(Part):
     """Number of elements per head."""
     bytes_per_element: Annotated[int, Field(ge=1, le=8)] = 2
     """Bytes per element: 2 for fp16 and bf16, 1 for fp8 and int8."""
-    tokens_per_session: Annotated[int, Field(ge=1, le=10_000_000)]
+    tokens_per_session: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Tokens that one session keeps in the cache."""
+    growth: Growth | None = None
+    """How the tokens of a session grow while it lasts; instead of tokensPerSession."""
     device_memory: MemoryQuantity
     """Total memory of the replica's devices, such as 24Gi."""
     weights: MemoryQuantity
@@ -215,7 +277,8 @@ class KvCache(Part):
             kv_heads=self.kv_heads,
             head_dim=self.head_dim,
             bytes_per_element=self.bytes_per_element,
-            tokens_per_session=self.tokens_per_session,
+            tokens_per_session=self.tokens_per_session or 1,
+            growth=None if self.growth is None else self.growth.growth(),
             device_bytes=quantity_bytes(self.device_memory),
             weight_bytes=quantity_bytes(self.weights),
         )

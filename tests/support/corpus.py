@@ -196,6 +196,7 @@ GOOD_BUDGET_CHANGES: dict[str, dict[str, Any]] = {
 
 _G5 = {"instanceType": "g5.xlarge", "region": "us-east-1"}
 _V = "spec.stages[0]"
+_G = "spec.stages[1].placements[2].variants[0].memory.kvCache"
 _T = "spec.stages[1].placements[2]"
 _TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "another"}
 _E = "spec.stages[1].placements[0]"
@@ -473,6 +474,24 @@ BAD: tuple[Bad, ...] = (
     _bad("ratio above 1", {"spec.scaling.tolerance": "1.01"}, "spec.scaling.tolerance", "from 0 to 1"),
     _bad("fan-out above 100", {f"{_V}.passRatio": "100.01"}, f"{_V}.passRatio", "from 0 to 100"),
     _bad("fan-out of three digits", {f"{_V}.passRatio": "101"}, f"{_V}.passRatio", "from 0 to 100"),
+    _bad(
+        "no tokens and no growth",
+        {f"{_KV}.tokensPerSession": REMOVED},
+        _KV,
+        "exactly one of tokensPerSession and growth",
+    ),
+    _bad("tokens and growth", {f"{_G}.tokensPerSession": 100}, _G, "exactly one of tokensPerSession and growth"),
+    _bad(
+        "growth to less than the start", {f"{_G}.growth.most": 100}, f"{_G}.growth.most", "must be at least start (200)"
+    ),
+    _bad("sessions of no length", {f"{_G}.growth.session.mean": "0s"}, f"{_G}.growth.session.mean", "longer than 0s"),
+    _bad(
+        "growth beyond the memory",
+        {f"{_G}.growth.tokensPerMinute": 9_000_000, f"{_G}.growth.most": REMOVED},
+        f"{_G}.deviceMemory",
+        "must hold at least one session",
+        on_server=None,
+    ),
     _bad("target and variants", {f"{_T}.target": _TARGET}, _T, "needs exactly one of target and variants"),
     _bad(
         "a minimum of all variants",

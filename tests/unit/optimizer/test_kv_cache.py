@@ -1,6 +1,9 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from optimizer.kv_cache import KvCacheShape
+from optimizer.kv_cache import KvCacheShape, SessionGrowth
 from optimizer.model import InvalidProblem
 
 
@@ -80,3 +83,83 @@ def test_cross_attention_caps_the_streams_of_a_speech_model(device_bytes: float,
 def test_a_negative_length_of_the_encoder_output_is_refused() -> None:
     with pytest.raises(InvalidProblem, match="cross_frames"):
         a_shape(cross_frames=-1)
+
+
+def growing(**changes: float) -> SessionGrowth:
+    """Conversations of 6 minutes on average, with a few of an hour, which gain 900 tokens a minute."""
+    values: dict[str, float] = {"tokens_per_s": 15.0, "length_s": 360.0, "length_cv": 1.3, **changes}
+    return SessionGrowth(**values)  # type: ignore[arg-type]
+
+
+def simulated(growth: SessionGrowth, slots: int, *, seed: int = 1, moments: int = 40_000) -> np.ndarray:
+    """Tokens of `slots` sessions at random moments: a session that ends is followed by another in its slot."""
+    rng = np.random.default_rng(seed)
+    deviation = np.sqrt(np.log1p(growth.length_cv**2))
+    lengths = rng.lognormal(np.log(growth.length_s) - deviation**2 / 2, deviation, (slots, 6_000))
+    ends = np.cumsum(lengths, axis=1)
+    # Far from the beginning, where all sessions are new, and before the first slot runs out of sessions.
+    times = rng.uniform(0.3, 0.9, moments) * ends[:, -1].min()
+    total = np.zeros(moments)
+    for own, length in zip(ends, lengths, strict=True):
+        shifted = times + rng.uniform(0, growth.length_s)  # sessions begin independently of one another
+        index = np.searchsorted(own, shifted)
+        tokens = growth.start_tokens + (shifted - own[index] + length[index]) * growth.tokens_per_s
+        if growth.most_tokens is not None:
+            tokens = np.minimum(tokens, growth.most_tokens)
+        total += tokens
+    return total
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"length_cv": 0.3},
+        {"length_cv": 0.1},
+        {"start_tokens": 2_000},
+        {"most_tokens": 8_192},
+        {"percentile": 90.0},
+        {"length_cv": 2.0, "most_tokens": 32_768},
+    ],
+)
+def test_as_many_growing_sessions_fit_as_a_simulation_finds(changes: dict[str, float]) -> None:
+    growth = growing(**changes)
+    mean, variance = growth.tokens()
+    many = simulated(growth, 60)
+    assert 60 * mean == pytest.approx(many.mean(), rel=0.03)
+    assert (60 * variance) ** 0.5 == pytest.approx(many.std(), rel=0.15)
+    cache = 60 * mean
+    slots = growth.sessions_in(cache)
+    assert np.mean(simulated(growth, slots) <= cache) >= growth.percentile / 100 - 0.01
+    assert np.mean(simulated(growth, round(1.15 * slots)) <= cache) < growth.percentile / 100
+
+
+def test_the_mean_of_a_session_is_no_measure_of_what_fits() -> None:
+    """Length × growth: what a mean-based plan takes a session to hold. It runs out of memory most of the time."""
+    growth = growing()
+    naive = growth.tokens_per_s * growth.length_s
+    cache = 40 * naive
+    assert np.mean(simulated(growth, 40) > cache) > 0.5
+    slots = growth.sessions_in(cache)
+    assert slots < 40
+    assert np.mean(simulated(growth, slots) > cache) < 0.015
+
+
+def test_sessions_that_grow_take_the_place_of_a_fixed_number_of_tokens() -> None:
+    fixed = a_shape(tokens_per_session=8_000).session_slots
+    grown = replace(a_shape(), growth=growing(most_tokens=8_000)).session_slots
+    assert grown > fixed, "most sessions are far from the most that they may have"
+    assert replace(a_shape(device_bytes=17e9), growth=growing()).session_slots == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"length_s": 0.0}, "length_s: 0.0: must be finite and > 0"),
+        ({"start_tokens": 100, "most_tokens": 50}, "most_tokens: 50: must be ≥ start_tokens and 1"),
+        ({"percentile": 100.0}, "percentile: 100.0: must be in"),
+    ],
+)
+def test_growth_that_is_not_possible_is_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidProblem, match=message):
+        growing(**changes)
