@@ -27,6 +27,7 @@ from controller.core.state.decision import (
     MetricsUse,
     Mismatch,
     Miss,
+    OutOfMemory,
     PipelineDecision,
     PoolDecision,
     ReplicaChange,
@@ -39,6 +40,9 @@ from controller.core.state.spec import Mode, Target
 from optimizer.model import GroupBudget, PlacementKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
 from profiler.samples import Absence, MetricsTier, Scrapes
+
+_REMEMBERED_S = 3600.0
+"""How long a replica that ran out of memory is named: as long as the next one may take."""
 
 
 def pipeline_decision(
@@ -133,6 +137,7 @@ def pipeline_decision(
         skews=assessment.bounds.skews,
         sessions_unread=tuple(sessions_unread(assessment)),
         drains=tuple(_drains(assessment, rollout)),
+        out_of_memory=tuple(_out_of_memory(assessment, now_s)),
         switches=tuple(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
@@ -238,6 +243,19 @@ def _faulty_replicas(assessment: Assessment) -> Iterator[FaultyReplica]:
         nodes = {replica.name: replica.node for replica in serving}
         for pod, fault in faults.items():
             yield FaultyReplica(stage=stage, placement=pool, pod=pod, node=nodes.get(pod, ""), fault=fault)
+
+
+def _out_of_memory(assessment: Assessment, now_s: float) -> Iterator[OutOfMemory]:
+    """Yield the replicas of placements with session slots that ran out of memory within `_REMEMBERED_S`."""
+    for key, placement in assessment.spec.placements().items():
+        slots, target = placement.prior.session_slots, assessment.state.target(*key)
+        if slots is None or key[0] in assessment.spec.borrowed or isinstance(target, TargetMissing):
+            continue
+        killed = [(replica.name, replica.out_of_memory_s) for replica in target.serving]
+        killed += [(replica.name, replica.out_of_memory_s) for replica in target.starting]
+        for pod, at_s in killed:
+            if at_s is not None and now_s - at_s <= _REMEMBERED_S:
+                yield OutOfMemory(stage=key[0], placement=key[1], pod=pod, at_s=at_s, slots=slots)
 
 
 def _shared(assessment: Assessment, fleet: FleetPlan) -> Mapping[StageName, SharedStage]:

@@ -40,6 +40,7 @@ _PREEMPTION_WORDS = re.compile(r" (?:no new claims to deallocate, )?preemption: 
 """What a scheduler adds to its reasons: that evicting other pods would not help either."""
 _UNSEEN = "no scheduler has reported on the pod: check its spec.schedulerName, and that this scheduler runs"
 _ZONE_LABEL = "topology.kubernetes.io/zone"
+_OUT_OF_MEMORY = "OOMKilled"
 _BACK_OFF_WORDS = re.compile(r"back-off (?:(\d+)m)?(\d+)s restarting")
 _LOOP_BACKOFF_S = 40.0
 """The wait before the third restart in a row: from then on, short runs are a crash loop."""
@@ -387,7 +388,15 @@ def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
         start_seen=bool(pod["status"].get(START_SEEN)),
         ready_s=_first_ready_s(pod),
         node=_node(pod) or "",
+        out_of_memory_s=_out_of_memory_s(pod),
     )
+
+
+def _out_of_memory_s(pod: Json) -> float | None:
+    """Return when a container of the pod was last ended because it ran out of memory, None where it was not."""
+    ended = [(each.get("lastState") or {}).get("terminated") or {} for each in _statuses(pod, "containerStatuses")]
+    times = [each["finishedAt"] for each in ended if each.get("reason") == _OUT_OF_MEMORY and each.get("finishedAt")]
+    return max(map(seconds, times), default=None)
 
 
 def _first_ready_s(pod: Json) -> float:
@@ -488,7 +497,9 @@ def _statuses(pod: Json, kind: str) -> list[Json]:
 
 
 def _replica(pod: Json, since_s: float, reason: str) -> PendingReplica:
-    return PendingReplica(name=pod["metadata"]["name"], since_s=since_s, reason=reason)
+    return PendingReplica(
+        name=pod["metadata"]["name"], since_s=since_s, reason=reason, out_of_memory_s=_out_of_memory_s(pod)
+    )
 
 
 def _node(pod: Json) -> str | None:

@@ -227,7 +227,7 @@ class PipelineStatus(Part):
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=24)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
     Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    SessionsSpread, Shedding, PlannedInFull, OneOperator."""
+    SessionsSpread, MemorySuffices, Shedding, PlannedInFull, OneOperator."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None

@@ -16,6 +16,7 @@ from controller.core.messages.sentences import (
     hold_details,
     implausible_corrections,
     latency_of_sla,
+    memory_words,
     metrics_words,
     scrape_faults,
     shedding_words,
@@ -62,6 +63,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _scrapes_healthy(decision),
         _devices_healthy(decision),
         _sessions_spread(decision),
+        _memory_suffices(decision),
         _shedding(decision),
         _planned_in_full(decision),
     )
@@ -394,6 +396,14 @@ def _sessions_spread(decision: PipelineDecision) -> ConditionValue:
         message = f"replicas report no sessions: {', '.join(decision.sessions_unread)}"
         return _condition(kind, "Unknown", ConditionReason.SESSIONS_UNREAD.value, message)
     return _condition(kind, "True", ConditionReason.SPREAD.value)
+
+
+def _memory_suffices(decision: PipelineDecision) -> ConditionValue:
+    """Return the condition that no replica with sessions ran out of memory lately."""
+    kind = ConditionType.MEMORY_SUFFICES
+    if decision.out_of_memory:
+        return _condition(kind, "False", ConditionReason.OUT_OF_MEMORY.value, "; ".join(memory_words(decision)))
+    return _condition(kind, "True", ConditionReason.NONE_KILLED.value)
 
 
 def _planned_in_full(decision: PipelineDecision) -> ConditionValue:

@@ -29,6 +29,7 @@ class ConditionType(Enum):
     SCRAPES_HEALTHY = "ScrapesHealthy"
     DEVICES_HEALTHY = "DevicesHealthy"
     SESSIONS_SPREAD = "SessionsSpread"
+    MEMORY_SUFFICES = "MemorySuffices"
     SHEDDING = "Shedding"
     PLANNED_IN_FULL = "PlannedInFull"
     ONE_OPERATOR = "OneOperator"
@@ -97,6 +98,8 @@ class ConditionReason(Enum):
     GROUP_UNREADABLE = NodePoolProblem.GROUP_UNREADABLE.value
     ALL_OWN = "AllOwn"
     NODES_SHARED = "NodesShared"
+    NONE_KILLED = "NoneKilled"
+    OUT_OF_MEMORY = "OutOfMemory"
     ALL_OWNED = "AllOwned"
     UNOWNED = "Unowned"
     NOTHING_CLAIMED = "NothingClaimed"
@@ -158,6 +161,8 @@ class EventReason(Enum):
     DEVICES_HEALTHY = "DevicesHealthy"
     SESSIONS_CROWDED = "SessionsCrowded"
     SESSIONS_SPREAD = "SessionsSpread"
+    OUT_OF_MEMORY = "OutOfMemory"
+    MEMORY_SUFFICES = "MemorySuffices"
     SHEDDING = "Shedding"
     SHEDDING_ENDED = "SheddingEnded"
     PLANNED_COARSELY = "PlannedCoarsely"
@@ -195,5 +200,6 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.DEVICES_HEALTHY: Transition(bad=EventReason.DEVICES_FAULTY, good=EventReason.DEVICES_HEALTHY),
     ConditionType.SHEDDING: Transition(bad=EventReason.SHEDDING, good=EventReason.SHEDDING_ENDED, bad_status="True"),
     ConditionType.SESSIONS_SPREAD: Transition(bad=EventReason.SESSIONS_CROWDED, good=EventReason.SESSIONS_SPREAD),
+    ConditionType.MEMORY_SUFFICES: Transition(bad=EventReason.OUT_OF_MEMORY, good=EventReason.MEMORY_SUFFICES),
     ConditionType.PLANNED_IN_FULL: Transition(bad=EventReason.PLANNED_COARSELY, good=EventReason.PLANNED_IN_FULL),
 }

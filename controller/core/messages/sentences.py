@@ -24,6 +24,7 @@ from controller.core.state.decision import (
     FaultyReplica,
     Hold,
     HoldReason,
+    OutOfMemory,
     PipelineDecision,
     ReplicaChange,
     RuleState,
@@ -342,6 +343,20 @@ def device_faults(faulty: Sequence[FaultyReplica]) -> Iterator[str]:
         words += [f"a device throttled for {throttled:.0%} of the time"] if throttled else []
         where = f"node {node}" if node else "a node that is not known"
         yield f"{where}: {' and '.join(words)}, at {first_names([replica.pod for replica in own])} of {stage}"
+
+
+def memory_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield a text for each placement whose replicas ran out of memory: when, and how many sessions were let in."""
+    of_placements: dict[PlacementKey, list[OutOfMemory]] = {}
+    for killed in decision.out_of_memory:
+        of_placements.setdefault((killed.stage, killed.placement), []).append(killed)
+    for (stage, placement), own in of_placements.items():
+        last = max(own, key=lambda killed: killed.at_s)
+        yield (
+            f"{stage} on {placement}: {first_names([killed.pod for killed in own])} ran out of memory, last at "
+            f"{timestamp(last.at_s)}; plans count on {count_of(last.slots, 'session')} per replica, more than it holds "
+            "when sessions are long"
+        )
 
 
 def implausible_corrections(decision: PipelineDecision) -> Iterator[str]:

@@ -244,6 +244,17 @@ class FaultyReplica:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """A replica of a stage with session slots that ran out of memory at `at_s`; `slots` are those of a replica."""
+
+    stage: StageName
+    placement: PlacementName
+    pod: str
+    at_s: float
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CrowdedReplica:
     """A ready replica with more than its share of the sessions of a stage, and how many of them it should give up."""
 
@@ -344,7 +355,8 @@ class PipelineDecision:
     has the limits that leave no room for the floors of stages, by the placement where they have none. `skews` has the
     stages whose sessions are on too few replicas, `sessions_unread` those with sticky streams on several replicas that
     report no sessions. `drains` has the crowded replicas whose sessions may be cut. `switches` has the stages that go
-    to other variants of their model in this cycle.
+    to other variants of their model in this cycle. `out_of_memory` has the replicas with sessions that ran out of
+    memory lately.
     """
 
     spec: PipelineSpec
@@ -379,6 +391,7 @@ class PipelineDecision:
     sessions_unread: tuple[StageName, ...] = ()
     drains: tuple[Drain, ...] = ()
     switches: tuple[VariantSwitch, ...] = ()
+    out_of_memory: tuple[OutOfMemory, ...] = ()
 
     @property
     def refused(self) -> float | None:

@@ -30,7 +30,8 @@ class PendingReplica:
 
     `expected` are the nodes that an autoscaler has announced for it by Events, on an elastic pool. `updated` says that
     it is of the new revision of a roll-out. `constraint` names what keeps it from some nodes of its pool, or from all,
-    even while they are empty, such as a volume in one zone; "" where nothing does.
+    even while they are empty, such as a volume in one zone; "" where nothing does. `out_of_memory_s` is as in
+    `ServingReplica`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class PendingReplica:
     expected: tuple[ExpectedNode, ...] = ()
     updated: bool = False
     constraint: str = ""
+    out_of_memory_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,8 @@ class ServingReplica:
     `start_seen` says that the operator saw this pod from its creation; else `startup_s` may be of a later time at which
     it became ready again. `ready_s` is when (epoch seconds) it was ready first, None where that is not known. `node` is
     the node that it runs on, "" where that is not known. `protected` says that an instance of an Auto Scaling group is
-    protected from scale-in.
+    protected from scale-in. `out_of_memory_s` is when (epoch seconds) a container of it was last ended because it ran
+    out of memory, None where it was not.
     """
 
     name: str
@@ -60,6 +63,7 @@ class ServingReplica:
     ready_s: float | None = None
     node: str = ""
     protected: bool = False
+    out_of_memory_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

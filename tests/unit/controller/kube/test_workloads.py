@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from controller.core.state.snapshot import PendingReplica, ServingReplica
 from controller.core.state.spec import Target
 from controller.kube.gateway import Scale
+from controller.kube.matching import kept_pod
 from controller.kube.workloads import (
     NodeNames,
     PoolNodes,
@@ -47,6 +49,31 @@ def a_pod(name: str, *, phase: str = "Running", terminating: bool = False, **con
             ],
         },
     }
+
+
+@pytest.mark.parametrize(("reason", "killed"), [("OOMKilled", 1_767_226_500.0), ("Error", None), ("Completed", None)])
+def test_a_pod_that_ran_out_of_memory_says_when(reason: str, killed: float | None) -> None:
+    pod = a_pod("a", Ready="True")
+    ended = {
+        "reason": reason,
+        "exitCode": 137,
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": "2026-01-01T00:15:00Z",
+    }
+    pod["status"]["containerStatuses"] = [
+        {
+            "restartCount": 1,
+            "state": {"running": {"startedAt": ended["finishedAt"]}},
+            "lastState": {"terminated": ended},
+        },
+        {"restartCount": 0, "state": {"running": {}}},
+    ]
+    (serving,) = target_state(SCALE, [json.loads(kept_pod(pod).text)], UP).serving
+    assert serving.out_of_memory_s == killed
+    pod["status"]["conditions"][0]["status"] = "False"
+    pod["spec"] = {"nodeName": "n"}
+    (starting,) = target_state(SCALE, [json.loads(kept_pod(pod).text)], UP).starting
+    assert starting.out_of_memory_s == killed
 
 
 def a_node(ready: str = "True", **labels: str) -> dict[str, Any]:

@@ -52,6 +52,7 @@ def test_all_is_well(planner: Planner) -> None:
         "PlacementsMatch": "True",
         "ScrapesHealthy": "True",
         "DevicesHealthy": "True",
+        "MemorySuffices": "True",
         "SessionsSpread": "True",
         "Shedding": "False",
         "PlannedInFull": "True",
@@ -138,6 +139,28 @@ def test_faults_of_devices_name_the_node_and_are_an_event(
     assert (found.status, found.reason, found.message) == (str(not faults), reason, message)
     written = [each for each in events(decision, {"DevicesHealthy": "True"}) if each.reason.startswith("Devices")]
     assert [(each.warning, each.reason) for each in written] == ([(True, "DevicesFaulty")] if faults else [])
+
+
+@pytest.mark.parametrize(("ago_s", "slots", "named"), [(60.0, 120, True), (7200.0, 120, False), (60.0, None, False)])
+def test_a_replica_with_sessions_that_ran_out_of_memory_is_named_for_an_hour(
+    planner: Planner, ago_s: float, slots: int | None, named: bool
+) -> None:
+    planner.wants({VAD: 4, ENCODER: 4})
+    vad, encoder = default_stages()
+    held = replace(encoder.placements[0], prior=replace(encoder.placements[0].prior, session_slots=slots))
+    spec = a_spec(vad, replace(encoder, placements=(held, *encoder.placements[1:])))
+    state = a_state(spec, replicas={VAD: 4, ENCODER: 4})
+    target = state.targets[ENCODER]
+    assert isinstance(target, TargetState)
+    serving = (ServingReplica(name="a", out_of_memory_s=NOW_S - ago_s), ServingReplica(name="b"))
+    targets = {**state.targets, ENCODER: replace(target, serving=serving)}
+    (decision,) = decision_of(replace(state, targets=targets)).pipelines
+    found = by_type(decision)["MemorySuffices"]
+    assert (found.status, found.reason) == (("False", "OutOfMemory") if named else ("True", "NoneKilled"))
+    assert ("encoder on inferentia: a ran out of memory" in found.message) is named
+    assert ("120 sessions per replica" in found.message) is named
+    written = [each.reason for each in events(decision, {"MemorySuffices": "True"}) if each.warning]
+    assert ("OutOfMemory" in written) is named
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from controller.core.state.decision import (
     HoldReason,
     MetricsUse,
     Mismatch,
+    OutOfMemory,
     PipelineDecision,
     RuleState,
     Skew,
@@ -119,6 +120,8 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     for fault in (DeviceFault(errors=1.0), DeviceFault(throttled=0.5)):
         replica = FaultyReplica(stage=VAD[0], placement=VAD[1], pod="vad-0", node="n-1", fault=fault)
         yield replace(decision, faulty=(replica,))
+    killed = OutOfMemory(stage=VAD[0], placement=VAD[1], pod="vad-0", at_s=NOW_S, slots=10)
+    yield replace(decision, out_of_memory=(killed,))
     vad, *others = decision.profile.stages
     unread = replace(vad, devices={DeviceQuantity.ERRORS: ABSENT})
     yield replace(decision, profile=replace(decision.profile, stages=(unread, *others)))
