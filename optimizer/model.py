@@ -94,6 +94,11 @@ class Routing(Enum):
     STICKY = "Sticky"
     """All items of a session go to one replica."""
 
+    @property
+    def of_links(self) -> "Routing":
+        """Return how items are spread over the links of replicas: an item on its way has its replica already."""
+        return Routing.LEAST_LOADED if self is Routing.PULL else self
+
 
 class Basis(Enum):
     """What a budget counts. The cost of a pipeline is on the basis of its budget."""
@@ -218,6 +223,27 @@ def _times_s(law: ServiceLaw, limit: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How items reach a replica: `item_s` on its link, one item after the other, and `fixed_s` more for each.
+
+    The link takes the next item while the replica computes. Where an item carries much, such as the KV cache of a
+    prompt, the link may have less capacity than the replica.
+    """
+
+    item_s: float
+    fixed_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_at_least_0("link.fixed_s", self.fixed_s)
+        require(math.isfinite(self.item_s) and self.item_s > 0, "link.item_s", self.item_s, "must be finite and > 0")
+
+    @property
+    def law(self) -> ServiceLaw:
+        """Return the service law of the link, as a server of its own."""
+        return ServiceLaw(fixed_s=self.item_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """One way to run a stage: on one pool, with one variant of its model, and its service law and replica bounds there.
 
@@ -229,7 +255,8 @@ class Placement:
     `session_slots` is the number of sessions that the memory of one replica holds (None: no limit). `wer` is the word
     error rate of the model variant, as a share (None: not declared). `saturation_rps` is the highest rate observed at
     an overloaded replica; it limits the capacity that follows from `service` (None: not observed). `current` is the
-    number of replicas desired now; switching costs count from it.
+    number of replicas desired now; switching costs count from it. Items reach a replica over its `link` (None: at
+    once).
     """
 
     pool: PoolName
@@ -246,6 +273,7 @@ class Placement:
     saturation_rps: float | None = None
     current: int = 0
     variant: str | None = None
+    link: Link | None = None
 
     def __post_init__(self) -> None:
         require(self.min_replicas >= 0, "min_replicas", self.min_replicas, "must be ≥ 0")
@@ -379,6 +407,8 @@ class Stage:
         require(
             len(set(names)) == len(names), f"stage {self.name}.placements", names, "one placement per pool and variant"
         )
+        links = {placement.link for placement in self.placements}
+        require(len(links) == 1, f"stage {self.name}.placements", links, "all placements must have the same link")
         kinds = sorted({placement.batching.value for placement in self.placements})
         require(len(kinds) == 1, f"stage {self.name}.placements", kinds, "all placements must batch in the same way")
         require(

@@ -10,6 +10,7 @@ from controller.resources.fields import (
     DecimalString,
     Duration,
     Label,
+    MemoryQuantity,
     MetricsWindow,
     ModelName,
     PassRatio,
@@ -187,6 +188,17 @@ class SharedFrom(Part):
     """Name of the stage there."""
 
 
+class Transfer(Part):
+    """What items carry to a replica of the stage, over a link of its own, one item after the other."""
+
+    bytes_per_item: MemoryQuantity
+    """Bytes of one item, such as 40Mi: the hidden states of an encoder, or the KV cache of a prompt."""
+    bandwidth: MemoryQuantity
+    """Bytes per second of the link of one replica, such as 3Gi."""
+    fixed: Duration = "0s"
+    """Additional time of each item, such as that of a round trip."""
+
+
 def _of_the_servers(name: str, field: str, unset: str) -> Constraint:
     """Return the rule that a shared stage does not declare `field`; `unset` is the CEL expression for its default."""
 
@@ -231,6 +243,7 @@ class Stage(Part):
             "!has(self.metrics) || self.metrics.preset == 'generic' && self.metrics.window == '1m'"
             " && !has(self.metrics.labels) && (!has(self.metrics.overrides) || size(self.metrics.overrides) == 0)",
         ),
+        _of_the_servers("transfer", "transfer", "!has(self.transfer)"),
         _of_the_servers("queue_limit", "queueLimit", "!has(self.queueLimit)"),
         _of_the_servers("rules", "rules", "!has(self.rules) || size(self.rules) == 0"),
         constraint(
@@ -272,6 +285,9 @@ class Stage(Part):
     initial estimate, replaced by measurement."""
     routing: Literal["Pull", "RoundRobin", "LeastLoaded", "Random", "Sticky"] | None = None
     """How items are distributed to the replicas. By default Sticky if a placement has memory, else LeastLoaded."""
+    transfer: Transfer | None = None
+    """What items carry to a replica of this stage. It adds latency, and its link may be what bounds the replica. By
+    default items are there at once."""
     metrics: Metrics = Metrics()
     """How to read the metrics of the stage's servers."""
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -284,7 +300,8 @@ class Stage(Part):
     """Where the stage can run: one placement per pool, in order of preference. Required without sharedFrom."""
     shared_from: SharedFrom | None = None
     """A stage of another pipeline in the same namespace whose replicas serve this stage too; instead of placements,
-    routing, metrics, queueLimit and rules. That pipeline scales them, for the load of all; each pays for its share."""
+    routing, transfer, metrics, queueLimit and rules. That pipeline scales them, for the load of all; each pays for its
+    share."""
 
     def continuous(self, placement: Placement) -> bool:
         """Return whether the servers of a placement of this stage batch continuously."""

@@ -43,7 +43,7 @@ from controller.core.state.spec import (
 from controller.resources import cron
 from controller.resources.annotations import overrides
 from controller.resources.budget import ComputeBudget
-from controller.resources.fields import clock_s, duration_s, moment_s
+from controller.resources.fields import clock_s, duration_s, moment_s, quantity_bytes
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, ServiceTime, Workload
@@ -52,7 +52,7 @@ from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
 from controller.resources.stage import MetricLabels, Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
-from optimizer.model import InvalidProblem, PipelineKey, PoolName, Routing, ServiceLaw, StageName
+from optimizer.model import InvalidProblem, Link, PipelineKey, PoolName, Routing, ServiceLaw, StageName
 from profiler.samples import Answer, SeriesLabels
 
 _CPU_DEADLINE = "5m"
@@ -256,7 +256,10 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         metrics_labels=_series_labels(stage.metrics.labels),
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
-        placements=tuple(_placement(own, continuous=stage.continuous(own.placement)) for _, own in stage.workloads()),
+        placements=tuple(
+            _placement(own, continuous=stage.continuous(own.placement), link=_link(stage))
+            for _, own in stage.workloads()
+        ),
         shared_from=None
         if shared is None
         else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
@@ -293,7 +296,15 @@ def _rule(rule: ThresholdRule) -> Rule:
     )
 
 
-def _placement(workload: Workload, *, continuous: bool) -> PlacementSpec:
+def _link(stage: Stage) -> Link | None:
+    transfer = stage.transfer
+    if transfer is None:
+        return None
+    item_s = quantity_bytes(transfer.bytes_per_item) / quantity_bytes(transfer.bandwidth)
+    return Link(item_s=item_s, fixed_s=duration_s(transfer.fixed))
+
+
+def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> PlacementSpec:
     placement = workload.placement
     time, batching = placement.service_time, placement.batching
     prior = model.Placement(
@@ -310,6 +321,7 @@ def _placement(workload: Workload, *, continuous: bool) -> PlacementSpec:
         session_slots=None if placement.memory is None else _session_slots(placement.memory),
         wer=_number(placement.wer),
         variant=None if workload.variant is None else intern(workload.variant),
+        link=link,
     )
     target = workload.target
     return PlacementSpec(

@@ -26,7 +26,7 @@ from optimizer.latency.batching import (
 from optimizer.latency.continuous import Load, time_in_engines
 from optimizer.latency.lines import lines_of
 from optimizer.latency.quantiles import gamma_quantile, mixture_percentile
-from optimizer.model import Placement, Routing
+from optimizer.model import Link, Placement, Routing
 from optimizer.runtime.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -56,6 +56,8 @@ _ERRORS: dict[str, Array] = {
 random points. Rows are numbers of servers (up to and including `_ERROR_SERVERS`, then more), columns utilisations.
 `bench_latency.py --calibrate` prints this map."""
 
+_NO_LINK = Link(item_s=1e-9)
+"""Stands in for the link of a placement that has none, beside placements that have one."""
 _SLOT_CONFIDENCE = 1.645
 """The number of requests in a stage is nearly Poisson: with slots for this many deviations above the mean, 95 % of
 the requests find one."""
@@ -123,7 +125,13 @@ class Predictions:
 
 
 def capacity_rps(placement: Placement, batch: int) -> float:
-    """Return the items per second that one replica completes with full batches of `batch` items."""
+    """Return the items per second that reach one replica and that it completes with full batches of `batch` items."""
+    rate = served_rps(placement, batch)
+    return rate if placement.link is None else min(rate, 1 / placement.link.item_s)
+
+
+def served_rps(placement: Placement, batch: int) -> float:
+    """Return the items per second that one replica completes, however they reach it."""
     rate = placement.law_rps(batch)
     return rate if placement.saturation_rps is None else min(rate, placement.saturation_rps)
 
@@ -192,7 +200,7 @@ def predict_all(
     )
     mean, quantile, error = np.zeros((3, len(replicas)))
     if len(row):
-        means, quantiles = part.latency()
+        means, quantiles = part.latency() if all(p.link is None for p in placements) else part.with_links()
         _gather(row, share[row, column], means, quantiles, part.error(), mean, quantile, error)
         mixed = np.nonzero(np.count_nonzero(share, axis=1) > 1)[0]
         if len(mixed):
@@ -344,6 +352,36 @@ class _Parts:
                 at = np.nonzero(self.kind == number)[0]
                 mean[at], quantile[at] = self._patient(placement, batch, at, mean[at], quantile[at])
         return mean, quantile
+
+    def with_links(self) -> tuple[Array, Array]:
+        """Return mean and percentile of the time in each part and on the links to its replicas, in seconds.
+
+        `utilization` is of the capacity that the links allow. A link is a queue of its own in front of a replica; the
+        percentile is composed as that of stages in series (`Composition.RSS`).
+        """
+        reached = [capacity_rps(placement, batch) for placement, batch in self.kinds]
+        served = [served_rps(placement, batch) for placement, batch in self.kinds]
+        items = np.array([0.0 if p.link is None else p.link.item_s for p, _ in self.kinds])
+        fixed = np.array([0.0 if p.link is None else p.link.fixed_s for p, _ in self.kinds])
+        each_rps = self.utilization * np.array(reached)[self.kind]
+        mean, quantile = replace(self, utilization=each_rps / np.array(served)[self.kind]).latency()
+        at = np.nonzero(items[self.kind] > 0)[0]
+        if len(at):
+            links = tuple((Placement(pool=p.pool, service=(p.link or _NO_LINK).law), 1) for p, _ in self.kinds)
+            on_links = replace(
+                self,
+                routing=self.routing.of_links,
+                kinds=links,
+                kind=self.kind[at],
+                replicas=self.replicas[at],
+                utilization=each_rps[at] * items[self.kind[at]],
+                streams=self.streams[at],
+            )
+            middle, tail = on_links.latency()
+            excess = np.hypot(quantile[at] - mean[at], tail - middle)
+            mean[at] += middle
+            quantile[at] = mean[at] + excess
+        return mean + fixed[self.kind], quantile + fixed[self.kind]
 
     def _straightened(self) -> "tuple[_Parts, _Parts, Array]":
         """Return the parts with straight lines in place of their laws, twice, and the share (n,) of the second ones."""

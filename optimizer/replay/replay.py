@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from optimizer.model import Demand, Pipeline, PlacementKey, Routing, Stage, StageName
+from optimizer.model import Demand, Link, Pipeline, PlacementKey, Routing, Stage, StageName
 from optimizer.replay.queues import MASK, ServerGroup, serve, units
 
 Array = NDArray[np.float64]
@@ -123,7 +123,9 @@ def replay(
     demand, calls = pipeline.demand, _calls(pipeline)
     for stage, own in zip(pipeline.stages, groups, strict=True):
         capacity = sum(group.replicas * group.capacity_rps for group, _ in own)
-        if not own or demand.entry_rate_rps * calls[stage.name] >= capacity:
+        link = _link(stage)
+        on_links = math.inf if link is None else sum(group.replicas for group, _ in own) / link.item_s
+        if not own or demand.entry_rate_rps * calls[stage.name] >= min(capacity, on_links):
             return None
     if _BLOCK * max(calls.values()) > _MOST_CALLS:
         return None
@@ -362,13 +364,7 @@ def _through(
         if further > 0:
             block = order // (len(arrivals) // entering.blocks)
             came, users, kept = _with_calls(came, users, block, further, _seed(seed, 1024 + turn[stage.name]))
-        went = serve(
-            came,
-            users,
-            groups=[group for group, _ in own],
-            routing=stage.routing,
-            seed=_seed(seed, 16 + turn[stage.name]),
-        )
+        went = _served(stage, came, users, [group for group, _ in own], _seed(seed, 16 + turn[stage.name]))
         capacity = [group.replicas * group.capacity_rps for group, _ in own]
         factor = sum(c * f for c, (_, f) in zip(capacity, own, strict=True)) / sum(capacity)
         if factor != 1:
@@ -378,6 +374,24 @@ def _through(
         left[stage.name] = after
     ends = [left[stage.name] for stage in _last(pipeline)]
     return np.max(ends, axis=0) if len(ends) > 1 else ends[0]
+
+
+def _link(stage: Stage) -> Link | None:
+    """Return the link to the replicas of a stage; all of its placements have the same one."""
+    return stage.placements[0].link
+
+
+def _served(stage: Stage, came: Array, users: Counts, groups: list[ServerGroup], seed: int) -> Array:
+    """Return when each item leaves the stage: over the link of a replica, where there is one, then a replica."""
+    link = _link(stage)
+    if link is None:
+        return serve(came, users, groups=groups, routing=stage.routing, seed=seed)
+    links = [ServerGroup(replicas=group.replicas, service=link.law) for group in groups]
+    there = serve(came, users, groups=links, routing=stage.routing.of_links, seed=seed) + link.fixed_s
+    order = np.argsort(there, kind="stable")
+    went = np.empty(len(came))
+    went[order] = serve(there[order], users[order], groups=groups, routing=stage.routing, seed=seed)
+    return went
 
 
 def _with_calls(came: Array, users: Counts, block: Counts, further: int, seed: int) -> tuple[Array, Counts, Counts]:

@@ -784,7 +784,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
     visit = s.visit[stage]
     pull = c.stage[stage].routing == at.PULL and c.stage[stage].pinned == 0
     ranks = _ranks(c, stage) and c.stage[stage].routing == at.LEAST_LOADED
-    hops_s = c.numbers[2] * c.stage[stage].depth + c.numbers[5]
+    hops_s = c.numbers[2] * c.stage[stage].depth + c.stage[stage].way_s + c.numbers[5]
     patience_s = c.numbers[0] - hops_s
     filters, passes_below = c.stage[stage].filters == 1, c.stage[stage].passes_below
     after, end = c.stage[stage].after, c.stage[stage].end

@@ -20,6 +20,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PlacementKey, StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
+from simulations.engine.links import with_links
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.results.histogram import LatencyHistogram
 from simulations.results.scoring import (
@@ -134,11 +135,14 @@ class PipelineEngine:
         Raises:
             ValueError: a stage is listed before a stage in its `after`.
         """
-        self.pipeline = pipeline
+        linked = with_links(pipeline)
+        self.pipeline, self._played, self._links = pipeline, linked.pipeline, linked.links
+        self._own: list[int] = []  # the number of each replica in the kernel, which numbers links too
+        self._link: dict[int, int] = {}  # the link to a replica, by its number
         self.ingress_bounds_s = LatencyHistogram(pipeline.sla.latency_s).bounds_s
-        self._keys = pipeline.placement_keys()
+        self._keys = linked.pipeline.placement_keys()
         self._constants = constants_of(
-            pipeline,
+            linked.pipeline,
             schedule,
             duration_s=clock.duration_s,
             seed=seed,
@@ -197,8 +201,15 @@ class PipelineEngine:
         Raises:
             ValueError: the pipeline has no such placement.
         """
-        if key not in self._keys:
-            raise ValueError(f"key: {key!r}: must be one of {list(self._keys)}")
+        if key not in self.pipeline.placement_keys():
+            raise ValueError(f"key: {key!r}: must be one of {list(self.pipeline.placement_keys())}")
+        number = len(self._own)
+        self._own.append(self._add(key))
+        if (link := self._links.get(key)) is not None:  # after the replica: what comes over it finds one
+            self._link[number] = self._add(link)
+        return number
+
+    def _add(self, key: PlacementKey) -> int:
         state, constants = self._state, self._constants
         number = int(state.whole[places.REPLICAS])
         if number == len(state.replica):
@@ -212,7 +223,7 @@ class PipelineEngine:
         state.replica["drawn"][number] = (
             zlib.crc32(f"{self._seed}/{self.pipeline.key}/{key}/{rank}".encode()) * 0x9E3779B97F4A7C15 % 2**64
         )
-        self._slownesses.append(self._slowness(key, rank))
+        self._slownesses.append(1.0 if key in self._links.values() else self._slowness(key, rank))
         state.replica["slow"][number] = self._slownesses[number]
         state.replica["idle"][number] = constants.placement["concurrency"][placement]
         kernel.join_routing(constants, state, number)
@@ -233,6 +244,10 @@ class PipelineEngine:
         self._require_phase(number, (places.SERVING,))
         if until_s < self.now_s:
             raise ValueError(f"until_s: {until_s:g}: must not be before now, {self.now_s:g}")
+        for each in self._with_link(number):
+            self._drain(each, until_s)
+
+    def _drain(self, number: int, until_s: float) -> None:
         state, constants = self._state, self._constants
         kernel.leave_routing(constants, state, number)
         state.replica["phase"][number] = places.DRAINING
@@ -249,8 +264,9 @@ class PipelineEngine:
 
     def hand_over(self, number: int, keep: int) -> None:
         """Move streams of a replica to the ones with the fewest, until it has at most `keep`; none of them is cut."""
-        if self._state.replica["phase"][number] in (places.SERVING, places.DRAINING):
-            kernel.hand_over(self._constants, self._state, number, keep, self.now_s)
+        own = self._own[number]
+        if self._state.replica["phase"][own] in (places.SERVING, places.DRAINING):
+            kernel.hand_over(self._constants, self._state, own, keep, self.now_s)
 
     def kill_replica(self, number: int) -> None:
         """Remove a replica at once: its items are sent again, and its streams move to other replicas.
@@ -259,6 +275,11 @@ class PipelineEngine:
             ValueError: the replica has ended.
         """
         self._require_phase(number, (places.SERVING, places.DRAINING))
+        for each in self._with_link(number):
+            if self._state.replica["phase"][each] != places.GONE:
+                self._kill(each)
+
+    def _kill(self, number: int) -> None:
         state, constants = self._state, self._constants
         if state.replica["phase"][number] == places.SERVING:
             kernel.leave_routing(constants, state, number)
@@ -285,7 +306,9 @@ class PipelineEngine:
             if replica["ended_at_s"] <= now_s:
                 found.append((number, float(replica["ended_at_s"])))
         self._ending.difference_update(number for number, _ in found)
-        return sorted(found, key=lambda entry: (entry[1], entry[0]))
+        numbers = {own: number for number, own in enumerate(self._own)} if found else {}
+        known = [(numbers[own], at_s) for own, at_s in found if own in numbers]
+        return sorted(known, key=lambda entry: (entry[1], entry[0]))
 
     def slow_down(self, stage: StageName, factor: float) -> None:
         """Multiply the service time of the batches of a stage that start from now on by `factor`; 1 is normal.
@@ -293,39 +316,42 @@ class PipelineEngine:
         Raises:
             ValueError: there is no such stage, or the factor is not above 0.
         """
-        names = [each.name for each in self.pipeline.stages]
-        if stage not in names:
-            raise ValueError(f"stage: {stage!r}: must be one of {names}")
+        names = [each.name for each in self._played.stages]
+        if stage not in [each.name for each in self.pipeline.stages]:
+            raise ValueError(f"stage: {stage!r}: must be one of {[each.name for each in self.pipeline.stages]}")
         if not (0 < factor < math.inf):
             raise ValueError(f"factor: {factor!r}: must be finite and above 0")
         self._state.stage["slow"][names.index(stage)] = factor
 
     def crowd(self, number: int, factor: float) -> None:
         """Multiply the service times of a replica by `factor` from now on, because of what is on its instance."""
-        self._state.replica["slow"][number] = self._slownesses[number] * factor
+        own = self._own[number]
+        self._state.replica["slow"][own] = self._slownesses[own] * factor
 
     def busy(self, number: int) -> bool:
         """Return whether a replica serves an item now."""
-        return bool(self._state.replica["in_service"][number] > 0)
+        return bool(self._state.replica["in_service"][self._own[number]] > 0)
 
     def counters(self) -> ReplicaCounters:
         """Return the counters of all replicas, as copies."""
         state = self._state
-        n, queues = int(state.whole[places.REPLICAS]), 2 * len(self._constants.stage)
+        own, queues = np.array(self._own, dtype=np.int64), 2 * len(self._constants.stage)
+        keys = {key: index for index, key in enumerate(self.pipeline.placement_keys())}
+        declared = np.array([keys.get(key, -1) for key in self._keys], dtype=np.int64)
         return ReplicaCounters(
-            placement=state.replica["placement"][:n].astype(np.int64),
-            arrived=state.replica["arrived"][:n].copy(),
-            refused=state.replica["refused"][:n].copy(),
-            completed=state.replica["completed"][:n].copy(),
-            batches=state.replica["batches"][:n].copy(),
-            busy_s=state.replica["busy_s"][:n].copy(),
-            service_s=state.replica["service_s"][:n].copy(),
-            latency_sum_s=state.replica["latency_sum_s"][:n].copy(),
-            refused_sessions=state.replica["refused_sessions"][:n].copy(),
-            latency_counts=state.latency_counts[:n].copy(),
-            queued=state.queue["n"][queues : queues + n].copy(),
-            in_service=state.replica["in_service"][:n].copy(),
-            sessions=state.replica["sessions"][:n].copy(),
+            placement=declared[state.replica["placement"][own]],
+            arrived=state.replica["arrived"][own],
+            refused=state.replica["refused"][own],
+            completed=state.replica["completed"][own],
+            batches=state.replica["batches"][own],
+            busy_s=state.replica["busy_s"][own],
+            service_s=state.replica["service_s"][own],
+            latency_sum_s=state.replica["latency_sum_s"][own],
+            refused_sessions=state.replica["refused_sessions"][own],
+            latency_counts=state.latency_counts[own],
+            queued=state.queue["n"][queues + own],
+            in_service=state.replica["in_service"][own],
+            sessions=state.replica["sessions"][own],
         )
 
     def ingress(self) -> IngressCounters:
@@ -381,7 +407,11 @@ class PipelineEngine:
         """Let items arrive at a stage now."""
         kernel.advance(self._constants, self._state, self._tally.arrays, self.now_s, stage, items, count)
 
+    def _with_link(self, number: int) -> list[int]:
+        """Return the numbers in the kernel of a replica and of the link to it, where there is one."""
+        return [self._own[number], *([self._link[number]] if number in self._link else [])]
+
     def _require_phase(self, number: int, phases: tuple[int, ...]) -> None:
-        known = 0 <= number < self._state.whole[places.REPLICAS]
-        if not known or self._state.replica["phase"][number] not in phases:
+        known = 0 <= number < len(self._own)
+        if not known or self._state.replica["phase"][self._own[number]] not in phases:
             raise ValueError(f"number: {number}: must be the number of a replica in a matching phase")

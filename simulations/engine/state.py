@@ -8,13 +8,14 @@ from 1, and are stored at number mod C. -1 means none.
 """
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.core.state.spec import DemandUnit, PipelineSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
 from optimizer.model import Routing
 from simulations.engine.draws import gamma_constants
 from simulations.results.histogram import VLLM_FIRST_TOKEN_S, WORKER_LATENCY_S
@@ -112,6 +113,7 @@ _STAGE = np.dtype(
         ("depth", np.int64),  # hops to it
         ("filters", np.int64),
         ("passes_below", np.uint64),  # an item goes on when its word is below
+        ("way_s", np.float64),  # time on the way to it that is the same for all items, hops left out
     ]
 )
 _PLACEMENT = np.dtype(
@@ -361,6 +363,7 @@ def constants_of(
         stage.pass_ratio < 1 and bool(follow) for stage, follow in zip(stages, follows, strict=True)
     ]
     stage_records["passes_below"] = [min(int(stage.pass_ratio * 2.0**64), 2**64 - 1) for stage in stages]
+    stage_records["way_s"] = _ways_s(stages, before)
     placement_records = np.zeros(len(placements), dtype=_PLACEMENT)
     placement_records["owner"] = owner
     placement_records["weight"] = capacity / largest[owner]
@@ -392,6 +395,16 @@ def constants_of(
         bounds_s=bounds_s,
         cells=cells_of(bounds_s),
     )
+
+
+def _ways_s(stages: Sequence[StageSpec], before: Counts) -> Floats:
+    """Return the constant times of the links on the longest way to each stage, its own included, in seconds."""
+    ways = np.zeros(len(stages))
+    for index, stage in enumerate(stages):
+        link = stage.placements[0].prior.link
+        sources = [ways[at] for at in before[index] if at >= 0]
+        ways[index] = max(sources, default=0.0) + (0.0 if link is None else link.fixed_s)
+    return ways
 
 
 def cells_of(bounds_s: Floats) -> Counts:

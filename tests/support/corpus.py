@@ -492,6 +492,15 @@ BAD: tuple[Bad, ...] = (
         "must hold at least one session",
         on_server=None,
     ),
+    _bad(
+        "no bandwidth", {"spec.stages[3].transfer.bandwidth": REMOVED}, "spec.stages[3].transfer.bandwidth", "required"
+    ),
+    _bad(
+        "nothing carried",
+        {"spec.stages[3].transfer.bytesPerItem": "0"},
+        "spec.stages[3].transfer.bytesPerItem",
+        "above 0",
+    ),
     _bad("target and variants", {f"{_T}.target": _TARGET}, _T, "needs exactly one of target and variants"),
     _bad(
         "a minimum of all variants",

@@ -75,6 +75,11 @@ def worker_spec(
             f"pipeline {pipeline.key}, stage {stage.name}"
             f": metrics.preset: {stage.preset!r}: must be one of {known} in the lab"
         )
+    if placement.prior.link is not None:
+        raise UnsupportedManifest(
+            f"pipeline {pipeline.key}, stage {stage.name}: transfer: not possible in the lab, whose items carry "
+            "nothing; `sluice simulate` has it"
+        )
     preset: Preset = next(preset for preset in get_args(Preset) if preset == stage.preset)
     prior = placement.prior
     return WorkerSpec(
