@@ -28,17 +28,29 @@ def switches(
         now = [name for name in names if assessment.current[stage.name, name] > 0]
         then = [name for name in names if planned[stage.name, name] > 0]
         moves = any(changing[stage.name, name] != assessment.current[stage.name, name] for name in names)
-        if now and then and moves and set(map(variant_of, now)) != set(map(variant_of, then)):
+        before = _left(now, then)
+        if before and then and moves:
             yield VariantSwitch(
                 stage=stage.name,
-                before=tuple(now),
+                before=tuple(before),
                 after=tuple(then),
-                wer_before=_wer(stage, now),
+                wer_before=_wer(stage, before),
                 wer_after=_wer(stage, then),
                 limit=assessment.spec.max_wer,
-                saving_per_hour=None if problem is None else _saving_per_hour(assessment, stage, now, problem),
+                saving_per_hour=None if problem is None else _saving_per_hour(assessment, stage, before, problem),
                 known=problem is not None,
             )
+
+
+def _left(now: list[PlacementName], then: list[PlacementName]) -> list[PlacementName]:
+    """Return the placements that a stage goes away from: none where its variants stay as they are.
+
+    While a switch is rolled out, both variants run; then it is those that leave, so that each step says the same.
+    """
+    running, planned = set(map(variant_of, now)), set(map(variant_of, then))
+    if planned <= running:
+        return [name for name in now if variant_of(name) not in planned]
+    return now
 
 
 def _wer(stage: StageSpec, names: list[PlacementName]) -> float | None:

@@ -236,6 +236,12 @@ class TestWhoeverWritesAPipeline:
             until(lambda: applied(user, a_pipeline("named")))
             assert NO_RIGHT in refusal(user, "named-too", stages=2)
 
+    def test_needs_the_right_to_the_target_of_each_variant(self, cluster: Cluster) -> None:
+        rule = {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": ["fp16"], "verbs": ["patch"]}
+        with a_user(cluster, "one-variant", rule) as user:
+            until(lambda: applied(user, with_variants("choice", "fp16")))
+            assert NO_RIGHT in refused(lambda: apply(user, with_variants("wider-choice", "fp16", "int8")))
+
     def test_is_asked_again_when_they_change_its_targets(self, cluster: Cluster) -> None:
         with a_user(cluster, "editor") as user:
             apply(cluster.admin, a_pipeline("shared"))
@@ -351,6 +357,16 @@ def a_pipeline(name: str, *, stages: int = 1) -> dict[str, Any]:
         placements = [{**first["placements"][0], "target": target}]
         document["spec"]["stages"].append({**first, "name": called, "placements": placements})
     return dict(document)
+
+
+def with_variants(name: str, *targets: str) -> dict[str, Any]:
+    """Return a pipeline of one stage, with a variant for each of `targets`, Deployments of the variants' names."""
+    document = a_pipeline(name)
+    (placement,) = document["spec"]["stages"][0]["placements"]
+    own = {field: placement.pop(field) for field in ("target", "serviceTime", "batching") if field in placement}
+    placement["replicas"] = {"max": 4}
+    placement["variants"] = [{**own, "name": each, "target": {**own["target"], "name": each}} for each in targets]
+    return document
 
 
 def apply(api: client.ApiClient, document: dict[str, Any]) -> None:

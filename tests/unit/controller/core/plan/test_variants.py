@@ -63,6 +63,12 @@ def test_a_cheaper_variant_takes_over_and_the_decision_says_what_it_saves_and_co
         assert "word error rate 7.8%→8.1%, maxWer 9.0%" in text
 
 
+def test_while_both_variants_run_the_decision_says_the_same_switch() -> None:
+    first, later = (the_switch(decided(a_choice(), running)) for running in (ON_FP16, {**ON_FP16, INT8: 4}))
+    assert (later.before, later.after) == (first.before, first.after)
+    assert later.saving_per_hour == pytest.approx(first.saving_per_hour)
+
+
 @pytest.mark.parametrize("limits", [{"max_wer": 0.08}, {"max_wer": 0.09, "noisy": 0.15}])
 def test_a_variant_whose_errors_are_above_a_limit_is_not_used(limits: Mapping[str, float]) -> None:
     decision = decided(a_choice(**limits), ON_FP16)
