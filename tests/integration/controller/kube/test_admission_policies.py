@@ -237,7 +237,12 @@ class TestWhoeverWritesAPipeline:
             assert NO_RIGHT in refusal(user, "named-too", stages=2)
 
     def test_needs_the_right_to_the_target_of_each_variant(self, cluster: Cluster) -> None:
-        rule = {"apiGroups": ["apps"], "resources": ["deployments/scale"], "resourceNames": ["fp16"], "verbs": ["patch"]}
+        rule = {
+            "apiGroups": ["apps"],
+            "resources": ["deployments/scale"],
+            "resourceNames": ["fp16"],
+            "verbs": ["patch"],
+        }
         with a_user(cluster, "one-variant", rule) as user:
             until(lambda: applied(user, with_variants("choice", "fp16")))
             assert NO_RIGHT in refused(lambda: apply(user, with_variants("wider-choice", "fp16", "int8")))
