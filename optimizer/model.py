@@ -362,6 +362,21 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cascade:
+    """Placements of a stage that serve one after the other: first the others, then `to`, with a better model.
+
+    The first pass the items that they are uncertain about, `share` (0–1) of them, on to the placement `to`. While none
+    of them has a replica, all items go to `to`.
+    """
+
+    to: PlacementName
+    share: float
+
+    def __post_init__(self) -> None:
+        require(0 <= self.share <= 1, "cascade.share", self.share, "must be in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """A stage of a pipeline. `placements` are in the user's order of preference.
 
@@ -372,7 +387,8 @@ class Stage:
     of replicas of all placements together; 0 for a stage that may have none while it has no load. `latency_factor` is
     measured latency / the model's latency, within `LATENCY_FACTORS`. `sharing` is set for a stage whose replicas serve
     several pipelines. With `first_answer` an item goes on when the first part of its answer is there, at servers with
-    continuous batching after its prefill, and not with the whole answer. All placements batch in the same way.
+    continuous batching after its prefill, and not with the whole answer. All placements batch in the same way. With a
+    `cascade` they serve one after the other instead of beside one another.
     """
 
     name: StageName
@@ -384,6 +400,7 @@ class Stage:
     latency_factor: float = 1.0
     first_answer: bool = False
     sharing: Sharing | None = None
+    cascade: Cascade | None = None
 
     @property
     def borrowed(self) -> bool:
@@ -409,6 +426,11 @@ class Stage:
         )
         links = {placement.link for placement in self.placements}
         require(len(links) == 1, f"stage {self.name}.placements", links, "all placements must have the same link")
+        if self.cascade is not None:
+            where, to = f"stage {self.name}.cascade.to", self.cascade.to
+            require(to in names and len(names) > 1, where, to, f"must be one of several placements, {names}")
+            slots = [placement.session_slots for placement in self.placements]
+            require(slots == [None] * len(slots), where, slots, "not with session slots")
         kinds = sorted({placement.batching.value for placement in self.placements})
         require(len(kinds) == 1, f"stage {self.name}.placements", kinds, "all placements must batch in the same way")
         require(

@@ -50,7 +50,13 @@ def _in_stage(
 ) -> Latency:
     """Return the time in a stage, infinite where it cannot carry the load; cached, as most stages stay the same."""
     answer = predict_all(
-        load, stage.placements, np.array([counts]), limits, routing=stage.routing, percentile=percentile
+        load,
+        stage.placements,
+        np.array([counts]),
+        limits,
+        routing=stage.routing,
+        percentile=percentile,
+        cascade=stage.cascade,
     )
     return Latency(mean_s=answer.mean_s[0], percentile_s=answer.percentile_s[0])
 

@@ -26,7 +26,7 @@ from optimizer.latency.batching import (
 from optimizer.latency.continuous import Load, time_in_engines
 from optimizer.latency.lines import lines_of
 from optimizer.latency.quantiles import gamma_quantile, mixture_percentile
-from optimizer.model import Link, Placement, Routing
+from optimizer.model import Cascade, Link, Placement, Routing, Stage
 from optimizer.runtime.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -130,6 +130,15 @@ def capacity_rps(placement: Placement, batch: int) -> float:
     return rate if placement.link is None else min(rate, 1 / placement.link.item_s)
 
 
+def carried_rps(stage: Stage, placement: Placement, batch: int) -> float:
+    """Return by how many items per second of `stage` one replica of `placement` raises what it carries.
+
+    In a cascade the first placements leave the uncertain items to others.
+    """
+    rate, cascade = capacity_rps(placement, batch), stage.cascade
+    return rate if cascade is None or placement.name == cascade.to else (1 - cascade.share) * rate
+
+
 def served_rps(placement: Placement, batch: int) -> float:
     """Return the items per second that one replica completes, however they reach it."""
     rate = placement.law_rps(batch)
@@ -175,14 +184,59 @@ def predict_all(
     *,
     routing: Routing,
     percentile: float,
+    cascade: Cascade | None = None,
 ) -> Predictions:
     """Return the predictions for allocations of several placements, which share the load in proportion to capacity.
 
     `replicas` has one row per allocation and one column per placement. `batches` has the batch limits in the same
     shape, or one row for all allocations. `percentile` is 0–100, exclusive. Times are infinite above
     `UTILIZATION_CEILING`, and where the slots of the replicas do not hold the load's sessions.
+
+    With a `cascade` the percentile is that of the items that take the slower path, through both models, so that they
+    are within an SLA too; the mean is that of all items.
     """
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
+    if cascade is None:
+        return _side_by_side(load, placements, replicas, limits, routing=routing, percentile=percentile)
+    last = np.array([placement.name == cascade.to for placement in placements])
+    both = replicas[:, ~last].sum(axis=1) > 0
+    uncertain = replace(
+        load,
+        rate_rps=load.rate_rps * cascade.share,
+        arrival_cv2=1 + cascade.share * (load.arrival_cv2 - 1),
+        periodic=False,
+    )
+    one, two, alone = (
+        _side_by_side(offered, placements, np.where(used, replicas, 0), limits, routing=routing, percentile=percentile)
+        for offered, used in ((load, ~last), (uncertain, last), (load, last))
+    )
+    mean = one.mean_s + cascade.share * two.mean_s
+    excess = np.hypot(_excess(one), _excess(two))
+    return Predictions(
+        mean_s=np.where(both, mean, alone.mean_s),
+        percentile_s=np.where(both, one.mean_s + two.mean_s + excess, alone.percentile_s),
+        utilization=np.where(both, np.maximum(one.utilization, two.utilization), alone.utilization),
+        error=np.where(both, np.maximum(one.error, two.error), alone.error),
+    )
+
+
+def _excess(predicted: Predictions) -> Array:
+    """Return by how much (s) the percentiles exceed the means, infinite where the load cannot be carried."""
+    excess = np.full(len(predicted.mean_s), np.inf)
+    np.subtract(predicted.percentile_s, predicted.mean_s, out=excess, where=np.isfinite(predicted.percentile_s))
+    return excess
+
+
+def _side_by_side(
+    load: StageLoad,
+    placements: Sequence[Placement],
+    replicas: Counts,
+    limits: Counts,
+    *,
+    routing: Routing,
+    percentile: float,
+) -> Predictions:
+    """Return the predictions for placements that share the load in proportion to their capacity."""
     kinds, kind = _kinds(placements, limits)
     offered = replicas * np.array([capacity_rps(placement, batch) for placement, batch in kinds])[kind]
     pinned = load.sessions or 0.0 if routing is Routing.STICKY else 0.0

@@ -122,10 +122,8 @@ def replay(
     groups = [_groups(stage, replicas, batches) for stage in pipeline.stages]
     demand, calls = pipeline.demand, _calls(pipeline)
     for stage, own in zip(pipeline.stages, groups, strict=True):
-        capacity = sum(group.replicas * group.capacity_rps for group, _ in own)
-        link = _link(stage)
-        on_links = math.inf if link is None else sum(group.replicas for group, _ in own) / link.item_s
-        if not own or demand.entry_rate_rps * calls[stage.name] >= min(capacity, on_links):
+        rate_rps = demand.entry_rate_rps * calls[stage.name]
+        if any(share * rate_rps >= _capacity_rps(stage, tier) for tier, share in _tiers(stage, own)):
             return None
     if _BLOCK * max(calls.values()) > _MOST_CALLS:
         return None
@@ -152,6 +150,25 @@ def replay(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """The servers of one placement. Their simulated times are multiplied by `factor`.
+
+    `last` says that they take only what the other groups of the stage are uncertain about, where there are others.
+    """
+
+    servers: ServerGroup
+    factor: float
+    last: bool = False
+
+    @property
+    def capacity_rps(self) -> float:
+        return self.servers.replicas * self.servers.capacity_rps
+
+    def with_replicas(self, replicas: int) -> "_Group":
+        return replace(self, servers=replace(self.servers, replicas=replicas))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """What is replayed: a pipeline, or a part of a large one with a part of the replicas of each stage.
 
@@ -160,7 +177,7 @@ class _Part:
     """
 
     pipeline: Pipeline
-    groups: list[list[tuple[ServerGroup, float]]]
+    groups: list[list[_Group]]
     demand: Demand
     calls: Mapping[StageName, float]
 
@@ -171,15 +188,17 @@ def _part(whole: _Part, window_s: float) -> _Part:
     One of n parts has an n-th of the items that enter and of the replicas, rounded up. Stages get so many more calls
     that their replicas are as busy as in the whole.
     """
-    fewest = min(group.replicas for own in whole.groups for group, _ in own)
+    if any(stage.cascade is not None for stage in whole.pipeline.stages):
+        return whole  # replicas that are rounded up would not be as busy in both of its models
+    fewest = min(each.servers.replicas for own in whole.groups for each in own)
     needed = window_s * whole.demand.entry_rate_rps
     parts = min(math.ceil(needed / _affordable(whole, _WORK_NS)), fewest // _FEWEST_REPLICAS)
     if parts <= 1:
         return whole
     groups, calls = [], {}
     for stage, own in zip(whole.pipeline.stages, whole.groups, strict=True):
-        groups.append([(replace(group, replicas=-(-group.replicas // parts)), factor) for group, factor in own])
-        before, after = (sum(g.replicas * g.capacity_rps for g, _ in each) for each in (own, groups[-1]))
+        groups.append([each.with_replicas(-(-each.servers.replicas // parts)) for each in own])
+        before, after = (sum(each.capacity_rps for each in some) for some in (own, groups[-1]))
         calls[stage.name] = whole.calls[stage.name] * after * parts / before
     demand, sessions = whole.demand, whole.demand.sessions
     demand = replace(
@@ -210,10 +229,8 @@ def _replay(part: _Part, count: int, seed: int) -> Replayed | None:
     )
 
 
-def _groups(
-    stage: Stage, replicas: Mapping[PlacementKey, int], batches: Mapping[PlacementKey, int]
-) -> list[tuple[ServerGroup, float]]:
-    """Return the server groups of a stage, each with the factor by which its simulated times are multiplied.
+def _groups(stage: Stage, replicas: Mapping[PlacementKey, int], batches: Mapping[PlacementKey, int]) -> list[_Group]:
+    """Return the server groups of a stage.
 
     A replica with a saturation rate below the capacity of its service law is simulated with longer service times, so
     that its utilisation is the same as in the model. The factor converts times back to those of the law, and applies
@@ -235,8 +252,27 @@ def _groups(
             batch_wait_s=placement.batch_wait_s * slower,
             continuous=placement.continuous,
         )
-        found.append((group, stage.latency_factor / slower))
+        last = stage.cascade is not None and placement.name == stage.cascade.to
+        found.append(_Group(servers=group, factor=stage.latency_factor / slower, last=last))
     return found
+
+
+def _tiers(stage: Stage, groups: list[_Group]) -> list[tuple[list[_Group], float]]:
+    """Return the groups that serve one after the other, each tier with the share of the items that it gets.
+
+    There is one tier, unless the stage has a cascade and replicas of its first placements.
+    """
+    first = [each for each in groups if not each.last]
+    if stage.cascade is None or not first:
+        return [(groups, 1.0)]
+    return [(first, 1.0), ([each for each in groups if each.last], stage.cascade.share)]
+
+
+def _capacity_rps(stage: Stage, groups: list[_Group]) -> float:
+    """Return the items per second that reach `groups` of a stage and that these complete; 0 without a group."""
+    link = _link(stage)
+    on_links = math.inf if link is None else sum(each.servers.replicas for each in groups) / link.item_s
+    return min(sum(each.capacity_rps for each in groups), on_links)
 
 
 def _last(pipeline: Pipeline) -> list[Stage]:
@@ -281,7 +317,7 @@ def _affordable(part: _Part, work_ns: float) -> int:
     """
     cost, calls, pipeline = 0.0, part.calls, part.pipeline
     for stage, own in zip(pipeline.stages, part.groups, strict=True):
-        replicas = sum(group.replicas for group, _ in own)
+        replicas = sum(each.servers.replicas for each in own)
         searched = _REPLICA_NS * replicas if stage.routing is Routing.LEAST_LOADED else 0.0
         cost += calls[stage.name] * (_ITEM_NS + searched)
     count = min(max(work_ns / cost, _FEWEST), _MOST)
@@ -289,10 +325,14 @@ def _affordable(part: _Part, work_ns: float) -> int:
     return int(min(count, _MOST_CALLS / max(calls.values())))
 
 
-def _drain_s(groups: list[list[tuple[ServerGroup, float]]]) -> float:
+def _drain_s(groups: list[list[_Group]]) -> float:
     """Return a time, in seconds, after which all items of a block of arrivals have left: 100 batches at each stage."""
     return sum(
-        100 * max(group.batch / group.service.rate_rps(group.batch) + group.batch_wait_s for group, _ in own)
+        100
+        * max(
+            servers.batch / servers.service.rate_rps(servers.batch) + servers.batch_wait_s
+            for servers in (each.servers for each in own)
+        )
         for own in groups
     )
 
@@ -364,11 +404,7 @@ def _through(
         if further > 0:
             block = order // (len(arrivals) // entering.blocks)
             came, users, kept = _with_calls(came, users, block, further, _seed(seed, 1024 + turn[stage.name]))
-        went = _served(stage, came, users, [group for group, _ in own], _seed(seed, 16 + turn[stage.name]))
-        capacity = [group.replicas * group.capacity_rps for group, _ in own]
-        factor = sum(c * f for c, (_, f) in zip(capacity, own, strict=True)) / sum(capacity)
-        if factor != 1:
-            went = came + (went - came) * factor
+        went = _served(stage, came, users, own, _seed(seed, 16 + turn[stage.name]))
         after = np.full(len(arrivals), np.nan)
         after[order] = went[kept]
         left[stage.name] = after
@@ -381,17 +417,33 @@ def _link(stage: Stage) -> Link | None:
     return stage.placements[0].link
 
 
-def _served(stage: Stage, came: Array, users: Counts, groups: list[ServerGroup], seed: int) -> Array:
-    """Return when each item leaves the stage: over the link of a replica, where there is one, then a replica."""
-    link = _link(stage)
-    if link is None:
-        return serve(came, users, groups=groups, routing=stage.routing, seed=seed)
-    links = [ServerGroup(replicas=group.replicas, service=link.law) for group in groups]
-    there = serve(came, users, groups=links, routing=stage.routing.of_links, seed=seed) + link.fixed_s
-    order = np.argsort(there, kind="stable")
-    went = np.empty(len(came))
-    went[order] = serve(there[order], users[order], groups=groups, routing=stage.routing, seed=seed)
+def _served(stage: Stage, came: Array, users: Counts, groups: list[_Group], seed: int) -> Array:
+    """Return when each item leaves the stage, after one tier of it or, of a cascade, after both."""
+    went = came
+    for number, (tier, share) in enumerate(_tiers(stage, groups)):
+        if number == 0:
+            went = _by(tier, stage, came, users, seed)
+            continue
+        uncertain = np.nonzero(_units(len(came), seed, 7) < share)[0]
+        order = uncertain[np.argsort(went[uncertain], kind="stable")]
+        if len(order):
+            went[order] = _by(tier, stage, went[order], users[order], _seed(seed, 8))
     return went
+
+
+def _by(groups: list[_Group], stage: Stage, came: Array, users: Counts, seed: int) -> Array:
+    """Return when each item leaves `groups` of a stage: over the link of a replica, if there is one, then a replica."""
+    link, servers = _link(stage), [each.servers for each in groups]
+    if link is None:
+        went = serve(came, users, groups=servers, routing=stage.routing, seed=seed)
+    else:
+        links = [ServerGroup(replicas=each.replicas, service=link.law) for each in servers]
+        there = serve(came, users, groups=links, routing=stage.routing.of_links, seed=seed) + link.fixed_s
+        order = np.argsort(there, kind="stable")
+        went = np.empty(len(came))
+        went[order] = serve(there[order], users[order], groups=servers, routing=stage.routing, seed=seed)
+    factor = sum(each.capacity_rps * each.factor for each in groups) / sum(each.capacity_rps for each in groups)
+    return went if factor == 1 else came + (went - came) * factor
 
 
 def _with_calls(came: Array, users: Counts, block: Counts, further: int, seed: int) -> tuple[Array, Counts, Counts]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.latency.stage import Predictions, StageLoad, capacity_rps, predict_all
-from optimizer.model import Placement, Pool, PoolName, Problem, Routing, Stage, share_instances
+from optimizer.model import Cascade, Placement, Pool, PoolName, Problem, Routing, Stage, share_instances
 from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.compiled import compiled
 
@@ -497,6 +497,7 @@ class _Request:
             batches,
             routing=self.stage.routing,
             percentile=self.percentile,
+            cascade=self.stage.cascade,
         )
 
 
@@ -518,21 +519,17 @@ def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current
         for p, low, high in zip(stage.placements, bounds.lowest, bounds.highest, strict=True)
     ]
     need = _need(stage, request.load, bounds)
+    if stage.cascade is not None:
+        return _in_cascade(stage, need, bounds, stage.cascade, current if keep_current else None)
     parts: list[_Part] = []
     for block in _blocks(bounds):
         numbers = _numbers(
             need.first(block), max(block.first, min(block.last, need.enough[block.placement])), block.most
         )
-        coarseness, coarse_from = 0.0, inf
-        if len(numbers) and numbers[-1] - numbers[0] >= len(numbers):
-            left_out = np.diff(numbers) - 1
-            coarseness = float((left_out / numbers[1:]).max())
-            cheapest = np.array(block.row)
-            cheapest[block.placement] = numbers[np.argmax(left_out > 0)] + 1
-            coarse_from = float(cheapest @ np.array(bounds.prices_per_hour))
-            now = current[block.placement]
-            if keep_current and numbers[0] < now < numbers[-1]:
-                numbers = np.union1d(numbers, [now])
+        coarseness, coarse_from = _left_out(numbers, block.row, block.placement, bounds)
+        now = current[block.placement]
+        if coarseness and keep_current and numbers[0] < now < numbers[-1]:
+            numbers = np.union1d(numbers, [now])
         rows = np.empty((len(numbers), len(current)), dtype=np.int64)
         rows[:] = block.row
         rows[:, block.placement] = numbers
@@ -546,6 +543,62 @@ def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current
         number = 1 + max(part.block for part in parts)
         if sum(current) >= need.floor:
             parts.append(_Part(np.array([current], dtype=np.int64), number, tuple(count > 0 for count in current)))
+    return [part for part in parts if len(part.replicas)]
+
+
+def _left_out(numbers: Counts, row: Sequence[int], placement: int, bounds: _Bounds) -> tuple[float, float]:
+    """Return `coarseness` and `coarse_from_per_hour` of allocations that differ from `row` in one placement."""
+    if not len(numbers) or numbers[-1] - numbers[0] < len(numbers):
+        return 0.0, inf
+    left_out = np.diff(numbers) - 1
+    cheapest = np.array(row)
+    cheapest[placement] = numbers[np.argmax(left_out > 0)] + 1
+    return float((left_out / numbers[1:]).max()), float(cheapest @ np.array(bounds.prices_per_hour))
+
+
+def _in_cascade(
+    stage: Stage, need: _Need, bounds: _Bounds, cascade: Cascade, current: Sequence[int] | None
+) -> list[_Part]:
+    """Return the allocations of a stage with a cascade: the last placement alone, and after each of the others.
+
+    A first placement needs replicas for all items, and the last one then for the uncertain ones. With `current`
+    replicas, they are one of the allocations.
+    """
+    last = next(k for k, placement in enumerate(stage.placements) if placement.name == cascade.to)
+    count, steps = len(stage.placements), isqrt(_MIXES_LIMIT)
+
+    def numbers_of(k: int, rate_rps: float) -> Counts:
+        least = max(bounds.lowest[k], ceil(min(rate_rps / need.each_rps[k], _ENDLESS)) - 1, 1)
+        enough = enough_replicas(stage.placements[k], stage.routing, rate_rps, None, 1)
+        return _numbers(least, min(bounds.highest[k], max(stage.min_replicas, least, enough)), steps)
+
+    parts = []
+    for first in range(count):
+        others = [low for k, low in enumerate(bounds.lowest) if k not in (first, last)]
+        alone = first == last
+        if alone and any(others):
+            continue
+        own = numbers_of(first, 0.0 if any(others) else need.rate_rps)
+        then = np.zeros(1, dtype=np.int64) if alone else numbers_of(last, cascade.share * need.rate_rps)
+        rows = np.tile(np.array(bounds.lowest, dtype=np.int64), (len(own) * len(then), 1))
+        rows[:, last] = np.tile(then, len(own))
+        rows[:, first] = np.repeat(own, len(then))
+        gaps = [
+            _left_out(each, rows[0] if len(rows) else bounds.lowest, k, bounds)
+            for k, each in ((first, own), (last, then))
+        ]
+        parts.append(
+            _Part(
+                rows[rows.sum(axis=1) >= need.floor],
+                first if alone else count + first,
+                tuple(bool(k in (first, last) or bounds.lowest[k]) for k in range(count)),
+                coarseness=max(share for share, _ in gaps),
+                coarse_from_per_hour=min(cost for _, cost in gaps),
+            )
+        )
+    if current is not None and sum(current) >= need.floor:
+        row = np.array([current], dtype=np.int64)
+        parts.append(_Part(row, 2 * count, tuple(number > 0 for number in current)))
     return [part for part in parts if len(part.replicas)]
 
 

@@ -18,7 +18,7 @@ from controller.core.state.decision import ChangeReason, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode
-from optimizer.latency.stage import capacity_rps
+from optimizer.latency.stage import carried_rps
 from optimizer.model import (
     Composition,
     GroupBudget,
@@ -58,7 +58,7 @@ class Move:
         declared = next(own for own in self.pipeline.stages if own.name == stage)
         return {
             placement.name: (
-                capacity_rps(placement, batches.get(placement.name, placement.batch_sizes[-1])),
+                carried_rps(declared, placement, batches.get(placement.name, placement.batch_sizes[-1])),
                 float(placement.session_slots or 0),
             )
             for placement in declared.placements
