@@ -375,6 +375,11 @@ class Cascade:
     def __post_init__(self) -> None:
         require(0 <= self.share <= 1, "cascade.share", self.share, "must be in [0, 1]")
 
+    def entered(self, serving: Iterable[PlacementName]) -> tuple[PlacementName, ...]:
+        """Return those of the `serving` placements that items come to first."""
+        names = tuple(serving)
+        return tuple(name for name in names if name != self.to) or names
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:

@@ -15,7 +15,16 @@ from optimizer.model import MOST_PASSED, Batching, PlacementKey, PlacementName, 
 from profiler.batch_times import with_measurement
 from profiler.law import fitted_law, with_prefill
 from profiler.neighbours import NOTHING, alone, crowding
-from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
+from profiler.samples import (
+    THROUGHPUT,
+    Absence,
+    AbsenceReason,
+    AtLeast,
+    DeviceQuantity,
+    PlacementSamples,
+    Quantity,
+    Reading,
+)
 from profiler.stages import (
     LatencySource,
     Learned,
@@ -169,6 +178,9 @@ def _stage_profile(
     if any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following):
         # Items that it refuses and gets again are no fan-out.
         ratio = max(before, min(ratio, 1.0))
+    share = learned.cascade_shares.get(stage.name)
+    if stage.settled and (escalated := _measured_cascade_share(stage)) is not None:
+        share = escalated if share is None else share + weight * (escalated - share)
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
     keys = [(stage.name, placement.name) for placement in stage.placements]
@@ -181,6 +193,7 @@ def _stage_profile(
         pass_ratio_measured=measured,
         pressure=pressure(own, pipeline.sla.latency_s),
         devices=_device_readings(stage),
+        cascade_share=share,
         crowdings={
             placement.name: crowding(learned.interference.get(key, NOTHING), placement.neighbours)
             for placement, key in zip(stage.placements, keys, strict=True)
@@ -408,6 +421,20 @@ def _measured_pass_ratio(
     return min(MOST_PASSED, ratio)
 
 
+def _measured_cascade_share(stage: StageInput) -> float | None:
+    """Return the share of the items of a cascade that went on to its last placement; None without enough items."""
+    first, last = _tiers(stage)
+    if not last:
+        return None
+    done, went_on = (
+        _stage_reading(quantity, tier)
+        for quantity, tier in ((Quantity.COMPLETION_RATE, first), (Quantity.ARRIVAL_RATE, last))
+    )
+    if isinstance(done, Absence) or isinstance(went_on, Absence) or done * stage.window_s < MIN_ITEMS:
+        return None
+    return min(1.0, went_on / done)
+
+
 def _offered(
     stage: StageInput, stages: Sequence[StageInput], readings: Mapping[StageName, Mapping[Quantity, Reading]]
 ) -> list[Reading]:
@@ -484,7 +511,52 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
 
 def _stage_readings(stage: StageInput) -> dict[Quantity, Reading]:
     serving = [placement for placement in stage.placements if placement.replicas > 0]
-    return {quantity: _stage_reading(quantity, serving) for quantity in Quantity}
+    readings = {quantity: _stage_reading(quantity, serving) for quantity in Quantity}
+    first, last = _tiers(stage)
+    if last:
+        readings |= {quantity: _stage_reading(quantity, first) for quantity in THROUGHPUT}
+        readings |= _through_both(first, last)
+    return readings
+
+
+def _tiers(stage: StageInput) -> tuple[list[PlacementInput], list[PlacementInput]]:
+    """Return the serving placements that items come to first, and those that only the uncertain ones go on to."""
+    serving = [placement for placement in stage.placements if placement.replicas > 0]
+    if stage.cascade is None:
+        return serving, []
+    entered = stage.cascade.entered(placement.name for placement in serving)
+    return [own for own in serving if own.name in entered], [own for own in serving if own.name not in entered]
+
+
+def _through_both(first: Sequence[PlacementInput], last: Sequence[PlacementInput]) -> dict[Quantity, Reading]:
+    """Return the latencies of a cascade: those of the items that take the slower path, and the mean of all items.
+
+    The percentiles are composed as those of stages in series (`composed_latency_s`). While nothing goes on to the last
+    placement, they are those of the first ones.
+    """
+    done, went_on = (
+        _stage_reading(quantity, tier)
+        for quantity, tier in ((Quantity.COMPLETION_RATE, first), (Quantity.ARRIVAL_RATE, last))
+    )
+    means = [_stage_reading(Quantity.LATENCY_MEAN, tier) for tier in (first, last)]
+    found: dict[Quantity, Reading] = {}
+    for quantity in (Quantity.LATENCY_MEAN, Quantity.LATENCY_P95, Quantity.LATENCY_P99):
+        one, two = (_stage_reading(quantity, tier) for tier in (first, last))
+        if isinstance(two, Absence) and two.reason is AbsenceReason.NO_TRAFFIC:
+            found[quantity] = one
+        elif isinstance(one, Absence) or isinstance(two, Absence):
+            found[quantity] = one if isinstance(one, Absence) else two
+        elif quantity is Quantity.LATENCY_MEAN:
+            known = not isinstance(done, Absence) and not isinstance(went_on, Absence) and done > 0
+            found[quantity] = one + two * (min(1.0, went_on / done) if known else 1.0)  # type: ignore[operator]
+        else:
+            centres = [
+                own if isinstance(mean, Absence) else min(mean, own)
+                for mean, own in zip(means, (one, two), strict=True)
+            ]
+            whole = sum(centres) + math.hypot(one - centres[0], two - centres[1])
+            found[quantity] = AtLeast(whole) if isinstance(one, AtLeast) or isinstance(two, AtLeast) else whole
+    return found
 
 
 _DEVICES_OVER_PLACEMENTS: Mapping[DeviceQuantity, Callable[[Sequence[_Part]], float]] = {

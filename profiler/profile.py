@@ -42,6 +42,7 @@ def profile_pipeline(
         receive_limits=learned.receive_limits,
         engines={**learned.engines, **dict(_engines(pipeline))},
         interference=dict(_interference(pipeline, profile, learned, interval_s)),
+        cascade_shares={own.name: own.cascade_share for own in profile.stages if own.cascade_share is not None},
     )
 
 

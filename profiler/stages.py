@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from optimizer.model import (
+    Cascade,
     Demand,
     Placement,
     PlacementKey,
@@ -92,6 +93,7 @@ class StageInput:
     first_answer: bool = False
     settled: bool = True
     shared: SharedInput | None = None
+    cascade: Cascade | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +156,8 @@ class Learned:
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
     `prefills_s` are the prefill times of those that batch continuously, without a declared service law.
     `receive_limits` has the packets of replicas, where an exporter reads them, and `engines` the engines in a replica.
-    `interference` is how neighbours on the same instances slow replicas.
+    `interference` is how neighbours on the same instances slow replicas, `cascade_shares` the share of the items of a
+    stage with a cascade that go on to its last placement.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -171,6 +174,7 @@ class Learned:
     receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
     engines: Mapping[PlacementKey, int] = field(default_factory=dict)
     interference: Mapping[PlacementKey, Interference] = field(default_factory=dict)
+    cascade_shares: Mapping[StageName, float] = field(default_factory=dict)
 
     def without(self, stages: Collection[StageName]) -> "Learned":
         """Return this without what is about `stages`."""
@@ -229,7 +233,8 @@ class StageProfile:
     the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
     the present load and replicas, None where it could not be compared with a measurement. `devices` has the readings of
     the devices of its pods, over the placements whose pools have some. `crowdings` has what neighbours on its
-    instances add to the service times of a placement; one that is missing has none.
+    instances add to the service times of a placement; one that is missing has none. `cascade_share` is the share of
+    the items that go on to the last placement of its cascade, smoothed; None where it was never measured.
     """
 
     name: StageName
@@ -243,6 +248,7 @@ class StageProfile:
     modelled_p95_s: float | None = None
     devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
     crowdings: Mapping[PlacementName, Crowding] = field(default_factory=dict)
+    cascade_share: float | None = None
 
     def crowding(self, placement: PlacementName) -> Crowding:
         """Return what neighbours add to the service times of `placement`."""

@@ -377,6 +377,7 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
         "deviceUtilization": number(stage.devices.get(DeviceQuantity.UTILIZATION)),
         "collectiveActivity": number(stage.devices.get(DeviceQuantity.COLLECTIVE_ACTIVITY)),
         "passRatio": number(stage.pass_ratio),
+        "cascadeShare": number(stage.cascade_share),
         "sharedFrom": None if spec.shared_from is None else "/".join(spec.shared_from),
         "costShare": None if shared is None else number(shared.cost_share),
         "pressure": number(stage.pressure),

@@ -165,6 +165,8 @@ class StageStatus(Part):
     """Traffic of the links between the accelerators of the busiest replica over their rate, 0 to 1."""
     pass_ratio: Number | None = None
     """Items passed on per item received, as used in the plan."""
+    cascade_share: Number | None = None
+    """Measured share of the items that go on to the placement cascade.to. Absent until it is measured."""
     shared_from: Annotated[str, Field(max_length=317)] | None = None
     """The stage of another pipeline whose replicas serve this stage, as NAMESPACE/PIPELINE/STAGE."""
     cost_share: Number | None = None

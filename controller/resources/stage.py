@@ -16,6 +16,7 @@ from controller.resources.fields import (
     PassRatio,
     PodSeriesLabel,
     Query,
+    Ratio,
     SeriesLabel,
     SeriesValue,
     duration_s,
@@ -199,6 +200,29 @@ class Transfer(Part):
     """Additional time of each item, such as that of a round trip."""
 
 
+class Cascade(Part):
+    """A cheap model first, and a better one for the items that it is uncertain about."""
+
+    to: Annotated[str, Field(min_length=1, max_length=127)]
+    """Placement with the better model, as POOL or POOL:VARIANT. All other placements of the stage come first; while
+    none of them has a replica, all items go to this one."""
+    share: Ratio
+    """Share of the items that go on to it. The initial estimate, replaced by measurement."""
+    confidence: Ratio | None = None
+    """Confidence below which the servers send an item on; for readers only."""
+    wer: Ratio | None = None
+    """Word error rate of both models together. By default each counts with its share of the items."""
+
+
+def _cascades_to_one(stage: "Stage") -> bool:
+    names = [own.name for _, own in stage.workloads()]
+    return stage.cascade is None or stage.placements is None or (stage.cascade.to in names and len(names) > 1)
+
+
+_WORKLOADS = "self.placements.map(p, has(p.variants) ? p.variants.map(v, p.pool + ':' + v.name) : [p.pool])"
+_HAVE_MEMORY = "has(p.memory) || has(p.variants) && p.variants.exists(v, has(v.memory))"
+
+
 def _of_the_servers(name: str, field: str, unset: str) -> Constraint:
     """Return the rule that a shared stage does not declare `field`; `unset` is the CEL expression for its default."""
 
@@ -244,6 +268,7 @@ class Stage(Part):
             " && !has(self.metrics.labels) && (!has(self.metrics.overrides) || size(self.metrics.overrides) == 0)",
         ),
         _of_the_servers("transfer", "transfer", "!has(self.transfer)"),
+        _of_the_servers("cascade", "cascade", "!has(self.cascade)"),
         _of_the_servers("queue_limit", "queueLimit", "!has(self.queueLimit)"),
         _of_the_servers("rules", "rules", "!has(self.rules) || size(self.rules) == 0"),
         constraint(
@@ -273,6 +298,23 @@ class Stage(Part):
             rule="serviceTime.prefill needs batching.kind Continuous",
             field="placements",
         ),
+        constraint(
+            holds=_cascades_to_one,
+            cel=f"!has(self.cascade) || !has(self.placements) || {_WORKLOADS}.exists(n, self.cascade.to in n)"
+            f" && {_WORKLOADS}.map(n, size(n)).sum() > 1",
+            rule="must be one of at least two placements of the stage, as POOL or POOL:VARIANT",
+            field="cascade.to",
+        ),
+        constraint(
+            holds=lambda stage: (
+                stage.cascade is None
+                or (stage.routing != "Sticky" and all(own.placement.memory is None for _, own in stage.workloads()))
+            ),
+            cel="!has(self.cascade) || (!has(self.routing) || self.routing != 'Sticky')"
+            f" && (!has(self.placements) || !self.placements.exists(p, {_HAVE_MEMORY}))",
+            rule="not allowed where sessions stay with a replica (memory, or routing Sticky)",
+            field="cascade",
+        ),
     )
 
     name: Label
@@ -288,6 +330,9 @@ class Stage(Part):
     transfer: Transfer | None = None
     """What items carry to a replica of this stage. It adds latency, and its link may be what bounds the replica. By
     default items are there at once."""
+    cascade: Cascade | None = None
+    """A cheap model first, and a better one for the items that it is uncertain about. By default the placements serve
+    beside one another."""
     metrics: Metrics = Metrics()
     """How to read the metrics of the stage's servers."""
     queue_limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
@@ -300,8 +345,8 @@ class Stage(Part):
     """Where the stage can run: one placement per pool, in order of preference. Required without sharedFrom."""
     shared_from: SharedFrom | None = None
     """A stage of another pipeline in the same namespace whose replicas serve this stage too; instead of placements,
-    routing, transfer, metrics, queueLimit and rules. That pipeline scales them, for the load of all; each pays for its
-    share."""
+    routing, transfer, cascade, metrics, queueLimit and rules. That pipeline scales them, for the load of all; each pays
+    for its share."""
 
     def continuous(self, placement: Placement) -> bool:
         """Return whether the servers of a placement of this stage batch continuously."""

@@ -4,6 +4,7 @@ Names that thousands of pipelines share are interned to save memory.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from sys import intern
 
 from controller.aws.price_table import bundled_quote
@@ -23,6 +24,7 @@ from controller.core.state.spec import (
     UNDECLARED_STARTUP_S,
     BudgetPeriod,
     BudgetSpec,
+    CascadeSpec,
     ColdStart,
     Declared,
     DemandUnit,
@@ -49,7 +51,7 @@ from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, ServiceTime, Workload
 from controller.resources.pool import ComputePool, Price, vcpus_per_instance
 from controller.resources.schedule import CronEntry, ExpectedDemand, LeastDemand
-from controller.resources.stage import MetricLabels, Stage, ThresholdRule
+from controller.resources.stage import Cascade, MetricLabels, Stage, ThresholdRule
 from controller.resources.time_zones import time_zone
 from optimizer import model
 from optimizer.model import InvalidProblem, Link, PipelineKey, PoolName, Routing, ServiceLaw, StageName
@@ -243,7 +245,7 @@ def windows_of(entry: CronEntry) -> CronWindows:
 
 def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
     stage, shared = stages[index], stages[index].shared_from
-    return StageSpec(
+    spec = StageSpec(
         name=StageName(intern(stage.name)),
         after=tuple(StageName(intern(name)) for name in takes_from(stages, index)),
         pass_ratio=float(stage.pass_ratio),
@@ -264,6 +266,21 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         if shared is None
         else (PipelineKey(f"{namespace}/{shared.pipeline}"), StageName(intern(shared.stage))),
     )
+    return spec if stage.cascade is None else _in_cascade(spec, stage.cascade)
+
+
+def _in_cascade(spec: StageSpec, cascade: Cascade) -> StageSpec:
+    share = float(cascade.share)
+    alone = {placement.name: (placement.prior.wer, placement.wer_by_slice) for placement in spec.placements}
+    declared = CascadeSpec(
+        to=model.named_placement(intern(cascade.to)),
+        share=share,
+        declared_share=share,
+        wer=_number(cascade.wer),
+        confidence=_number(cascade.confidence),
+        alone=alone,
+    )
+    return replace(spec, cascade=declared).with_share(share)
 
 
 def _series_labels(labels: MetricLabels | None) -> SeriesLabels | None:

@@ -773,6 +773,32 @@ def _route(c: Constants, s: State, stage: int, item: int, t: float, mask: int) -
     return _try_others(c, s, stage, item, t, chosen)
 
 
+@woven
+def _goes_on(c: Constants, s: State, stage: int, item: int, t: float, hops_s: float) -> bool:
+    """Let an item leave a stage; return whether it goes on to the next ones."""
+    place = _place(item, len(s.item) - 1)
+    leaving, own = s.item[place], c.stage[stage]
+    if t > leaving.arrival_s + c.numbers[0] - hops_s:
+        leaving.holds -= 1
+        return False
+    if own.filters == 1 and verdict(c.seed[0], stage, item) >= own.passes_below:
+        leaving.holds -= 1
+        for k in range(len(s.ended_s)):
+            if c.ends_below[stage, k] == 1:
+                s.ended_s[k, place] = min(s.ended_s[k, place], t + hops_s)
+    elif own.end >= 0:
+        leaving.holds -= 1
+        leaving.reached = 1
+        s.ended_s[own.end, place] = min(s.ended_s[own.end, place], t + hops_s)
+    else:
+        if own.after != 1:
+            leaving.holds += own.after - 1
+        return True
+    s.candidates[s.whole[at.CANDIDATES]] = item
+    s.whole[at.CANDIDATES] += 1
+    return False
+
+
 @borrowing
 def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: int, until_s: float) -> None:
     """Simulate a stage up to `until_s`, with the items it holds and the `n` items that arrive."""
@@ -786,8 +812,7 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
     ranks = _ranks(c, stage) and c.stage[stage].routing == at.LEAST_LOADED
     hops_s = c.numbers[2] * c.stage[stage].depth + c.stage[stage].way_s + c.numbers[5]
     patience_s = c.numbers[0] - hops_s
-    filters, passes_below = c.stage[stage].filters == 1, c.stage[stage].passes_below
-    after, end = c.stage[stage].after, c.stage[stage].end
+    takes = s.stage[stage].takes
     out_s, out_item, out_n = s.out_s[stage], s.out_item[stage], s.out_n[stage]
     due_n = s.stage[stage].due_n
     i = 0
@@ -822,28 +847,10 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
                 item = done.head
                 for _ in range(size):
                     place = _place(item, mask)
-                    leaving = s.item[place]
                     spent_s = t - visit[place].entered_s
                     s.latency_counts[replica, bucket(_BOUNDS_S, _CELLS, spent_s)] += 1
                     latency_sum_s += spent_s
-                    if t > leaving.arrival_s + patience_s:
-                        leaving.holds -= 1
-                    elif filters and verdict(c.seed[0], stage, item) >= passes_below:
-                        leaving.holds -= 1
-                        for k in range(len(s.ended_s)):
-                            if c.ends_below[stage, k] == 1:
-                                s.ended_s[k, place] = min(s.ended_s[k, place], t + hops_s)
-                        s.candidates[s.whole[at.CANDIDATES]] = item
-                        s.whole[at.CANDIDATES] += 1
-                    elif end >= 0:
-                        leaving.holds -= 1
-                        leaving.reached = 1
-                        s.ended_s[end, place] = min(s.ended_s[end, place], t + hops_s)
-                        s.candidates[s.whole[at.CANDIDATES]] = item
-                        s.whole[at.CANDIDATES] += 1
-                    else:
-                        if after != 1:
-                            leaving.holds += after - 1
+                    if _goes_on(c, s, stage, item, t, hops_s):
                         out_s[out_n] = t
                         out_item[out_n] = item
                         out_n += 1
@@ -876,6 +883,12 @@ def _play(c: Constants, s: State, stage: int, in_s: Floats, in_item: Counts, n: 
             t = arrival_s
             item = in_item[i]
             i += 1
+            if takes < 1.0 and uniform(verdict(c.seed[0], stages + stage, item)) > takes:
+                if _goes_on(c, s, stage, item, t, hops_s):
+                    out_s[out_n] = t
+                    out_item[out_n] = item
+                    out_n += 1
+                continue
             visit[_place(item, mask)].entered_s = t
             queue = _route(c, s, stage, item, t, mask)
             if queue < 0:

@@ -20,7 +20,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PlacementKey, StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
-from simulations.engine.links import with_links
+from simulations.engine.played import played
 from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.results.histogram import LatencyHistogram
 from simulations.results.scoring import (
@@ -135,14 +135,13 @@ class PipelineEngine:
         Raises:
             ValueError: a stage is listed before a stage in its `after`.
         """
-        linked = with_links(pipeline)
-        self.pipeline, self._played, self._links = pipeline, linked.pipeline, linked.links
+        self.pipeline, self._played = pipeline, played(pipeline)
         self._own: list[int] = []  # the number of each replica in the kernel, which numbers links too
         self._link: dict[int, int] = {}  # the link to a replica, by its number
         self.ingress_bounds_s = LatencyHistogram(pipeline.sla.latency_s).bounds_s
-        self._keys = linked.pipeline.placement_keys()
+        self._keys = self._played.pipeline.placement_keys()
         self._constants = constants_of(
-            linked.pipeline,
+            self._played.pipeline,
             schedule,
             duration_s=clock.duration_s,
             seed=seed,
@@ -204,8 +203,8 @@ class PipelineEngine:
         if key not in self.pipeline.placement_keys():
             raise ValueError(f"key: {key!r}: must be one of {list(self.pipeline.placement_keys())}")
         number = len(self._own)
-        self._own.append(self._add(key))
-        if (link := self._links.get(key)) is not None:  # after the replica: what comes over it finds one
+        self._own.append(self._add(self._played.own[key]))
+        if (link := self._played.links.get(key)) is not None:  # after the replica: what comes over it finds one
             self._link[number] = self._add(link)
         return number
 
@@ -223,15 +222,27 @@ class PipelineEngine:
         state.replica["drawn"][number] = (
             zlib.crc32(f"{self._seed}/{self.pipeline.key}/{key}/{rank}".encode()) * 0x9E3779B97F4A7C15 % 2**64
         )
-        self._slownesses.append(1.0 if key in self._links.values() else self._slowness(key, rank))
+        self._slownesses.append(1.0 if key in self._played.links.values() else self._slowness(key, rank))
         state.replica["slow"][number] = self._slownesses[number]
         state.replica["idle"][number] = constants.placement["concurrency"][placement]
         kernel.join_routing(constants, state, number)
+        self._divide()
         kernel.find_missing(constants, state, self.now_s)
         waiting = np.empty(len(state.item), dtype=np.int64)
         count = kernel.unqueue(state, stage, len(constants.stage) + stage, waiting, 0)
         self._arrive_again(stage, waiting, count)
         return number
+
+    def _divide(self) -> None:
+        """Let the items of a cascade come to its first models while one of these has a replica in the routing."""
+        names = [stage.name for stage in self._played.pipeline.stages]
+        for stage in self.pipeline.stages:
+            if stage.cascade is None:
+                continue
+            own, first = names.index(stage.name), names.index(self._played.first[stage.name])
+            serves = self._state.group["n"][self._constants.placement["owner"] == first].any()
+            self._state.stage["takes"][first] = float(serves)
+            self._state.stage["takes"][own] = stage.cascade.share if serves else 1.0
 
     def drain_replica(self, number: int, until_s: float) -> None:
         """Let a replica take no new items or streams; it ends when it has no items and streams.
@@ -250,6 +261,7 @@ class PipelineEngine:
     def _drain(self, number: int, until_s: float) -> None:
         state, constants = self._state, self._constants
         kernel.leave_routing(constants, state, number)
+        self._divide()
         state.replica["phase"][number] = places.DRAINING
         self._ending.add(number)
         state.replica["handed_over_s"][number] = min(self.now_s + HANDOVER_S, until_s)
@@ -283,6 +295,7 @@ class PipelineEngine:
         state, constants = self._state, self._constants
         if state.replica["phase"][number] == places.SERVING:
             kernel.leave_routing(constants, state, number)
+            self._divide()
         self._draining.pop(number, None)
         self._ending.discard(number)
         held = np.empty(len(state.item), dtype=np.int64)
@@ -316,12 +329,14 @@ class PipelineEngine:
         Raises:
             ValueError: there is no such stage, or the factor is not above 0.
         """
-        names = [each.name for each in self._played.stages]
+        names = [each.name for each in self._played.pipeline.stages]
         if stage not in [each.name for each in self.pipeline.stages]:
             raise ValueError(f"stage: {stage!r}: must be one of {[each.name for each in self.pipeline.stages]}")
         if not (0 < factor < math.inf):
             raise ValueError(f"factor: {factor!r}: must be finite and above 0")
         self._state.stage["slow"][names.index(stage)] = factor
+        if (first := self._played.first.get(stage)) is not None:
+            self._state.stage["slow"][names.index(first)] = factor
 
     def crowd(self, number: int, factor: float) -> None:
         """Multiply the service times of a replica by `factor` from now on, because of what is on its instance."""
@@ -336,7 +351,7 @@ class PipelineEngine:
         """Return the counters of all replicas, as copies."""
         state = self._state
         own, queues = np.array(self._own, dtype=np.int64), 2 * len(self._constants.stage)
-        keys = {key: index for index, key in enumerate(self.pipeline.placement_keys())}
+        keys = {self._played.own[key]: index for index, key in enumerate(self.pipeline.placement_keys())}
         declared = np.array([keys.get(key, -1) for key in self._keys], dtype=np.int64)
         return ReplicaCounters(
             placement=declared[state.replica["placement"][own]],

@@ -240,6 +240,7 @@ _GROUP = np.dtype([("n", np.int64), ("lowest", np.int64)])
 _AT_STAGE = np.dtype(
     [
         ("slow", np.float64),
+        ("takes", np.float64),  # the share of the items that it serves; it passes the others on at once
         ("idle_head", np.int64),
         ("idle_tail", np.int64),
         ("draws", np.int64),
@@ -443,7 +444,7 @@ def state_of(constants: Constants) -> State:
         whole=whole,
         real=real,
         ingress_counts=np.zeros(len(c.bounds_s) + 1, dtype=np.int64),
-        stage=_records(_AT_STAGE, stages, slow=1.0, idle_head=NONE, idle_tail=NONE),
+        stage=_records(_AT_STAGE, stages, slow=1.0, takes=1.0, idle_head=NONE, idle_tail=NONE),
         stream=stream,
         later=_records(_LATER, streams),
         pin=_records(_PIN, (streams if c.stage["pinned"].any() else 0, stages), replica=NONE),

@@ -5,11 +5,13 @@ import math
 import random
 from dataclasses import replace
 
+import engine_specs as specs
 import numpy as np
 import pytest
 from event_simulation import arrivals, simulate
 from problems import a_pipeline, a_stage, on
 
+from controller.core.state.spec import CascadeSpec
 from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import Cascade, Composition, Pipeline, PlacementKey, Pool, PoolName, Problem, Routing, StageName
@@ -53,6 +55,59 @@ def test_items_that_take_the_slower_path_are_late_as_an_event_simulation_says(
     print(f"slower path {slower_s:.4f} s, predicted {predicted_s / slower_s - 1:+.1%}; all {of_all:.4f} s")
     assert replayed.latency_s == pytest.approx(of_all, rel=0.04), "a replay is of all items"
     assert predicted_s == pytest.approx(slower_s, rel=0.08), "a plan keeps the SLA for the slower path too"
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_the_engine_of_simulations_plays_cascades_as_the_event_simulation(share: float) -> None:
+    rate_rps, duration_s, replicas = 100.0, 600.0, 4
+    after = math.ceil(share * rate_rps * LARGE_S / 0.7)
+    small = specs.a_placement("cpu", fixed_s=SMALL_S)
+    large = specs.a_placement("gpu", fixed_s=LARGE_S)
+    stage = replace(
+        specs.a_stage("asr", small, large, routing=Routing.LEAST_LOADED),
+        cascade=CascadeSpec(to=PoolName("gpu"), share=share, declared_share=share),
+    )
+    last = specs.a_stage("lm", specs.a_placement("lm", fixed_s=0.001), after=["asr"])
+    running = {("asr", "cpu"): replicas, ("asr", "gpu"): after, ("lm", "lm"): 4}
+    schedule = specs.poisson(rate_rps, duration_s)
+    engine = specs.an_engine(specs.a_pipeline(stage, last, sla_s=1.0), schedule, running, duration_s=duration_s + 20)
+    engine.advance(duration_s + 20)
+    counters, ingress = engine.counters(), engine.ingress()
+    assert ingress.served == ingress.offered
+    done = [int(counters.completed[counters.placement == k].sum()) for k in range(3)]
+    assert done[0] == done[2] == ingress.offered, "every item comes to the small model, and leaves once"
+    assert done[1] == pytest.approx(share * ingress.offered, rel=0.05)
+    times_s = arrivals(rate_rps, 1.0, ITEMS, 7)
+    there = times_s + simulate(times_s, replicas=replicas, fixed_s=SMALL_S, routing=Routing.LEAST_LOADED, seed=7)
+    uncertain = np.nonzero(np.random.default_rng(3).random(ITEMS) < share)[0]
+    order = uncertain[np.argsort(there[uncertain], kind="stable")]
+    there[order] += simulate(there[order], replicas=after, fixed_s=LARGE_S, routing=Routing.LEAST_LOADED, seed=8)
+    true_s = float(np.percentile(there - times_s, 95)) + 0.001
+    counts, bounds_s = ingress.latency_counts, np.array(engine.ingress_bounds_s)
+    bucket = int(np.searchsorted(np.cumsum(counts) / counts.sum(), 0.95))
+    assert 0.95 * bounds_s[bucket - 1] <= true_s <= 1.05 * bounds_s[bucket]
+
+
+def test_without_a_replica_of_the_small_model_all_items_go_to_the_large_one() -> None:
+    small, large = specs.a_placement("cpu", fixed_s=SMALL_S), specs.a_placement("gpu", fixed_s=LARGE_S)
+    stage = replace(
+        specs.a_stage("asr", small, large),
+        cascade=CascadeSpec(to=PoolName("gpu"), share=0.2, declared_share=0.2),
+    )
+    engine = specs.an_engine(
+        specs.a_pipeline(stage, sla_s=1.0), specs.poisson(20.0, 200.0), {("asr", "gpu"): 4}, duration_s=220.0
+    )
+    engine.advance(100.0)
+    assert engine.counters().completed[0] > 0
+    assert engine.counters().arrived.sum() == pytest.approx(engine.ingress().offered, abs=1)
+    number = engine.add_replica(("asr", "cpu"))
+    engine.advance(150.0)
+    counters, offered = engine.counters(), engine.ingress().offered
+    assert counters.arrived[number] > 0
+    engine.kill_replica(number)
+    engine.advance(219.0)
+    assert engine.ingress().served == engine.ingress().offered > offered
+    assert engine.counters().arrived[number] == counters.arrived[number]
 
 
 def cheapest(problem: Problem) -> float | None:

@@ -311,6 +311,7 @@ def _profiler_input(
                 first_answer=stage.metrics_answer is Answer.FIRST,
                 settled=settled(stage, stages_moved_at_s, now_s),
                 shared=_shared_with(shared.get(stage.shared_from or (spec.key, stage.name)), spec.key),
+                cascade=None if stage.cascade is None else stage.cascade.planned,
                 placements=tuple(
                     PlacementInput(
                         prior=placement.prior,

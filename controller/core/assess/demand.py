@@ -308,9 +308,10 @@ def _contradiction(
     if isinstance(observed, Absence):
         return None
     for stage in entries:
-        rates = [
-            state.samples_of(stage.name, placement.name).of(Quantity.ARRIVAL_RATE) for placement in stage.placements
-        ]
+        names = [placement.name for placement in stage.placements]
+        if stage.cascade is not None:  # what goes on to its last placement has come before
+            names = list(stage.cascade.planned.entered(name for name in names if state.ready(stage.name, name)))
+        rates = [state.samples_of(stage.name, name).of(Quantity.ARRIVAL_RATE) for name in names]
         arriving = sum(rate for rate in rates if not isinstance(rate, Absence)) / state.spec.items_per_unit_s
         # In a window, so many items come by chance.
         chance = CHANCES * math.sqrt(observed / (state.spec.items_per_unit_s * stage.metrics_window_s))

@@ -57,21 +57,26 @@ def _with_numbers(state: PipelineState) -> PipelineState:
         if (size := target.per_instance(placements[key].prior.per_instance)) != placements[key].prior.per_instance
     }
     numbers = (learned.startups_s, learned.session_slots, learned.sessions_held, learned.cvs, learned.engines)
-    if not (sizes or any(numbers)):
+    if not (sizes or any(numbers) or learned.cascade_shares):
         return state
     stages = tuple(
         replace(
-            stage,
+            _with_share(stage, learned),
             placements=tuple(
                 _sized(
                     _learned(placement, (stage.name, placement.name), learned), sizes.get((stage.name, placement.name))
                 )
-                for placement in stage.placements
+                for placement in _with_share(stage, learned).placements
             ),
         )
         for stage in state.spec.stages
     )
     return replace(state, spec=replace(state.spec, stages=stages))
+
+
+def _with_share(stage: StageSpec, learned: Learned) -> StageSpec:
+    share = learned.cascade_shares.get(stage.name)
+    return stage if share is None or stage.cascade is None else stage.with_share(min(1.0, to_grain(share)))
 
 
 def _sized(placement: PlacementSpec, per_instance: int | None) -> PlacementSpec:

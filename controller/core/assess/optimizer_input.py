@@ -169,6 +169,7 @@ def _stage(
         routing=spec.routing,
         latency_factor=1.0 if profile is None else to_grain(profile.latency_factor),
         first_answer=spec.metrics_answer is Answer.FIRST,
+        cascade=None if spec.cascade is None else spec.cascade.planned,
     )
 
 

@@ -1,4 +1,4 @@
-"""Switches between variants of a model: what they save, and what quality they cost."""
+"""Switches between variants of a model, to a cascade and from one: what they save, and what quality they cost."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -23,12 +23,12 @@ def switches(
     """
     for stage in assessment.spec.stages:
         names = [placement.name for placement in stage.placements]
-        if stage.shared_from is not None or all(variant_of(name) is None for name in names):
+        if stage.shared_from is not None or all(_model(stage, name) is None for name in names):
             continue
         now = [name for name in names if assessment.current[stage.name, name] > 0]
         then = [name for name in names if planned[stage.name, name] > 0]
         moves = any(changing[stage.name, name] != assessment.current[stage.name, name] for name in names)
-        before = _left(now, then)
+        before = _left(stage, now, then)
         if before and then and moves:
             yield VariantSwitch(
                 stage=stage.name,
@@ -42,15 +42,22 @@ def switches(
             )
 
 
-def _left(now: list[PlacementName], then: list[PlacementName]) -> list[PlacementName]:
-    """Return the placements that a stage goes away from: none where its variants stay as they are.
+def _model(stage: StageSpec, placement: PlacementName) -> str | None:
+    """Return what says which model a placement runs: its variant, or, in a cascade without variants, its name."""
+    return variant_of(placement) or (placement if stage.cascade is not None else None)
 
-    While a switch is rolled out, both variants run; then it is those that leave, so that each step says the same.
+
+def _left(stage: StageSpec, now: list[PlacementName], then: list[PlacementName]) -> list[PlacementName]:
+    """Return the placements that a stage goes away from: none where its models stay as they are.
+
+    While a switch is rolled out, both variants run; then it is those that leave, so that each step says the same. The
+    placements of a cascade serve together, and so are left together.
     """
-    running, planned = set(map(variant_of, now)), set(map(variant_of, then))
-    if planned <= running:
-        return [name for name in now if variant_of(name) not in planned]
-    return now
+    running, planned = ({_model(stage, name) for name in names} for names in (now, then))
+    if not planned <= running:
+        return now
+    leave = [name for name in now if _model(stage, name) not in planned]
+    return now if leave and stage.cascade is not None else leave
 
 
 def _wer(stage: StageSpec, names: list[PlacementName]) -> float | None:
@@ -67,10 +74,10 @@ def _saving_per_hour(
 
     The other pipelines are planned anew too. None where the present variants cannot serve it within the limits.
     """
-    variants = set(map(variant_of, kept))
+    models = {_model(stage, name) for name in kept}
 
     def of_now(name: str, placement: PlacementName, bounds: tuple[int, int]) -> tuple[int, int]:
-        return bounds if name != stage.name or variant_of(placement) in variants else (0, 0)
+        return bounds if name != stage.name or _model(stage, placement) in models else (0, 0)
 
     pipelines = tuple(
         own

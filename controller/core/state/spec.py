@@ -12,6 +12,7 @@ from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource, node_
 from controller.core.state.schedule import CronWindows, DemandFloor
 from optimizer.model import (
     Basis,
+    Cascade,
     PipelineKey,
     Placement,
     PlacementKey,
@@ -178,6 +179,37 @@ class ExcessWer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeSpec:
+    """A declared cascade (`optimizer.model.Cascade`): `share` of the items go on to the placement `to`.
+
+    `share` is the declared one until there is a measurement. `wer` is the word error rate of both models together,
+    None: each counts with its share of the items. `alone` has what the placements state of their own models: the word
+    error rate, and those by slice. `confidence` is what servers decide by.
+    """
+
+    to: PlacementName
+    share: float
+    declared_share: float
+    wer: float | None = None
+    confidence: float | None = None
+    alone: Mapping[PlacementName, tuple[float | None, Mapping[str, float]]] = field(default_factory=dict)
+
+    @property
+    def planned(self) -> Cascade:
+        """Return the cascade for plans."""
+        return Cascade(to=self.to, share=self.share)
+
+    def mixed(self, own: float | None, of_the_last: float | None) -> float | None:
+        """Return the word error rate of both models, of which each makes its `own` on its items; None: not stated.
+
+        It is too high where the first model errs most on the items that it passes on, as it should.
+        """
+        if own is None or of_the_last is None:
+            return None
+        return (1 - self.share) * own + self.share * of_the_last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
     """A declared stage; `pass_ratio` is the prior, above 1 for fan-out.
 
@@ -189,7 +221,8 @@ class StageSpec:
 
     `shared_from` names the stage of another pipeline whose replicas serve this stage too, None where the stage has its
     own. It is then resolved by `controller.core.state.shared`: `placements` and what belongs to the servers are those
-    of the other stage, and there are no rules.
+    of the other stage, and there are no rules. With a `cascade`, the word error rates of the first placements are those
+    of the mixture.
     """
 
     name: StageName
@@ -206,6 +239,26 @@ class StageSpec:
     metrics_answer: Answer = Answer.WHOLE
     metrics_labels: SeriesLabels | None = None
     shared_from: StageKey | None = None
+    cascade: CascadeSpec | None = None
+
+    def with_share(self, share: float) -> "StageSpec":
+        """Return the stage, which has a cascade, with `share` of its items going on.
+
+        The word error rates of its first placements become those of the mixture.
+        """
+        assert self.cascade is not None
+        cascade = replace(self.cascade, share=share)
+        last_wer, last_by_slice = cascade.alone[cascade.to]
+
+        def mixed(placement: PlacementSpec) -> PlacementSpec:
+            wer, by_slice = cascade.alone[placement.name]
+            if placement.name != cascade.to:
+                wer = cascade.mixed(wer, last_wer) if cascade.wer is None else cascade.wer
+                both = {name: cascade.mixed(own, last_by_slice.get(name)) for name, own in by_slice.items()}
+                by_slice = {name: own for name, own in both.items() if own is not None}
+            return replace(placement, prior=replace(placement.prior, wer=wer), wer_by_slice=by_slice)
+
+        return replace(self, cascade=cascade, placements=tuple(map(mixed, self.placements)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
