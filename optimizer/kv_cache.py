@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from optimizer.latency.quantiles import gamma_quantile
-from optimizer.model import require
+from optimizer.model import Link, require
 
 USABLE_SHARE = 0.9
 """Share of the device's memory that a server uses (vLLM's default)."""
@@ -86,14 +86,34 @@ class SessionGrowth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwapSpace:
+    """Where the caches of idle sessions go while the device is full, such as an NVMe disk of `capacity_bytes`.
+
+    They come back at `bytes_per_s`, one after the other, while the device serves others. `hit` is the share of the
+    items (0–1) whose session is on the device.
+    """
+
+    capacity_bytes: float
+    bytes_per_s: float
+    hit: float
+
+    def __post_init__(self) -> None:
+        for name in ("capacity_bytes", "bytes_per_s"):
+            value = getattr(self, name)
+            require(math.isfinite(value) and value > 0, name, value, "must be finite and > 0")
+        require(0 <= self.hit <= 1, "hit", self.hit, "must be in [0, 1]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheShape:
     """A model's KV cache on one device.
 
     `kv_heads` is the number of heads with their own keys and values (fewer than query heads with GQA), `head_dim` the
     length of a key or value. `tokens_per_session` is the most tokens of a session; where sessions grow, `growth` counts
-    instead. `device_bytes` is the memory of the device, `weight_bytes` what the weights take of it. `cross_frames` is
-    the length of the encoder output that a decoder with cross-attention reads (Whisper: 1500); its keys and values do
-    not grow with the tokens.
+    instead. `shared_tokens` of them are a prefix that all sessions have in common, and that is kept once.
+    `device_bytes` is the memory of the device, `weight_bytes` what the weights take of it. `cross_frames` is the length
+    of the encoder output that a decoder with cross-attention reads (Whisper: 1500); its keys and values do not grow
+    with the tokens. Idle sessions may go to `swap`.
     """
 
     layers: int
@@ -105,8 +125,13 @@ class KvCacheShape:
     weight_bytes: float
     cross_frames: int = 0
     growth: SessionGrowth | None = None
+    shared_tokens: int = 0
+    swap: SwapSpace | None = None
 
     def __post_init__(self) -> None:
+        require(self.shared_tokens >= 0, "shared_tokens", self.shared_tokens, "must be ≥ 0")
+        least = self.tokens_per_session if self.growth is None else self.growth.start_tokens
+        require(self.shared_tokens <= least, "shared_tokens", self.shared_tokens, f"must be at most {least}")
         for name in ("layers", "kv_heads", "head_dim", "bytes_per_element", "tokens_per_session"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be ≥ 1")
         require(self.cross_frames >= 0, "cross_frames", self.cross_frames, "must be ≥ 0")
@@ -126,18 +151,46 @@ class KvCacheShape:
 
     @property
     def session_bytes(self) -> int:
-        """Return the bytes of one session: its tokens, rounded up to whole blocks, and its cross-attention."""
-        blocks = math.ceil(self.tokens_per_session / BLOCK_TOKENS)
+        """Return the bytes of one session: its own tokens, rounded up to whole blocks, and its cross-attention."""
+        blocks = max(1, math.ceil((self.tokens_per_session - self.shared_tokens) / BLOCK_TOKENS))
         return self.bytes_per_token * BLOCK_TOKENS * blocks + self.cross_bytes
 
     @property
     def session_slots(self) -> int:
-        """Return the number of sessions that fit the free memory of the device; 0 if none fits."""
-        free = self.device_bytes * USABLE_SHARE - self.weight_bytes - ACTIVATION_BYTES
+        """Return the number of sessions that fit the free memory of the device and the swap space; 0 if none fits."""
+        return self._fitting(0.0 if self.swap is None else self.swap.capacity_bytes)
+
+    @property
+    def device_slots(self) -> int:
+        """Return the number of sessions that fit the free memory of the device alone; 0 if none fits."""
+        return self._fitting(0.0)
+
+    @property
+    def swap_link(self) -> Link | None:
+        """Return how the sessions that are not on the device come back to it; None: all of them are there."""
+        if self.swap is None or self.swap.hit == 1:
+            return None
+        own = self.session_bytes if self._own is None else self.bytes_per_token * self._own.tokens()[0]
+        return Link(item_s=own / self.swap.bytes_per_s, share=1 - self.swap.hit)
+
+    @property
+    def _own(self) -> SessionGrowth | None:
+        """Return the growth of a session without the prefix that all have; None where sessions do not grow."""
         if self.growth is None:
-            return max(0, math.floor(free / self.session_bytes))
+            return None
         # The keys and values of the cross-attention are as many tokens that do not grow.
-        grown = replace(self.growth, start_tokens=self.growth.start_tokens + self.cross_frames)
-        if grown.most_tokens is not None:
-            grown = replace(grown, most_tokens=grown.most_tokens + self.cross_frames)
-        return grown.sessions_in(free / self.bytes_per_token) if free > 0 else 0
+        further, most = self.cross_frames - self.shared_tokens, self.growth.most_tokens
+        return replace(
+            self.growth,
+            start_tokens=self.growth.start_tokens + further,
+            most_tokens=None if most is None else max(1, most + further),
+        )
+
+    def _fitting(self, beside_bytes: float) -> int:
+        free = self.device_bytes * USABLE_SHARE - self.weight_bytes - ACTIVATION_BYTES
+        free -= self.bytes_per_token * BLOCK_TOKENS * math.ceil(self.shared_tokens / BLOCK_TOKENS)
+        if free <= 0:
+            return 0
+        if self._own is None:
+            return math.floor(free / self.session_bytes) + math.floor(beside_bytes / self.session_bytes)
+        return self._own.sessions_in((free + beside_bytes) / self.bytes_per_token)

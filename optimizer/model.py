@@ -227,20 +227,29 @@ class Link:
     """How items reach a replica: `item_s` on its link, one item after the other, and `fixed_s` more for each.
 
     The link takes the next item while the replica computes. Where an item carries much, such as the KV cache of a
-    prompt, the link may have less capacity than the replica.
+    prompt, the link may have less capacity than the replica. Only the share `share` (0–1) of the items, chosen at
+    random, takes it; the others are there at once.
     """
 
     item_s: float
     fixed_s: float = 0.0
+    share: float = 1.0
 
     def __post_init__(self) -> None:
         _require_at_least_0("link.fixed_s", self.fixed_s)
+        require(0 < self.share <= 1, "link.share", self.share, "must be in (0, 1]")
+        require(self.share == 1 or self.fixed_s == 0, "link.fixed_s", self.fixed_s, "must be 0 where share is below 1")
         require(math.isfinite(self.item_s) and self.item_s > 0, "link.item_s", self.item_s, "must be finite and > 0")
 
     @property
     def law(self) -> ServiceLaw:
         """Return the service law of the link, as a server of its own."""
         return ServiceLaw(fixed_s=self.item_s)
+
+    @property
+    def capacity_rps(self) -> float:
+        """Return the items per second that reach a replica, those that do not take its link included."""
+        return 1 / (self.item_s * self.share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

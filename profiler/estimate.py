@@ -499,6 +499,7 @@ _OVER_PLACEMENTS: Mapping[Quantity, Callable[[Sequence[_Part]], float]] = {
     Quantity.SERVED_BATCH: _mean,
     Quantity.PRESENT_BATCH: _mean,
     Quantity.PREFILL_TIME: _mean,
+    Quantity.PREFIX_HIT_RATE: _mean,
     Quantity.WORK_VARIATION: _mean,
     Quantity.UTILIZATION: _mean,
     Quantity.QUEUE_DEPTH: _total,

@@ -1,5 +1,6 @@
 """Computes the profile of a pipeline from its metrics and from what earlier cycles learned. Pure."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from profiler.samples import Absence, Quantity
 from profiler.slots import learned_slots
 from profiler.stages import Learned, PipelineInput, PipelineProfile
 
+PREFIX_TIME_CONSTANT_S = 300.0
+"""Time constant of the share of prompts in a prefix cache: it is low after a start, and rises as the cache fills."""
 MOST_ENGINES = 64
 """No replica has more engines; bounds what an absurd reading can teach."""
 _ROUNDING = 1e-6
@@ -42,6 +45,7 @@ def profile_pipeline(
         receive_limits=learned.receive_limits,
         engines={**learned.engines, **dict(_engines(pipeline))},
         interference=dict(_interference(pipeline, profile, learned, interval_s)),
+        prefix_hit_rates={**learned.prefix_hit_rates, **dict(_prefix_hits(pipeline, learned, interval_s))},
         cascade_shares={own.name: own.cascade_share for own in profile.stages if own.cascade_share is not None},
     )
 
@@ -53,6 +57,18 @@ def _engines(pipeline: PipelineInput) -> Iterator[tuple[PlacementKey, int]]:
             engines = placement.samples.of(Quantity.ENGINES)
             if not isinstance(engines, Absence) and engines >= 1:
                 yield (stage.name, placement.name), int(min(MOST_ENGINES, engines) + _ROUNDING)
+
+
+def _prefix_hits(pipeline: PipelineInput, learned: Learned, interval_s: float) -> Iterator[tuple[PlacementKey, float]]:
+    """Yield the share of the tokens of prompts that the prefix cache of each placement has, smoothed."""
+    weight = 1 - math.exp(-interval_s / PREFIX_TIME_CONSTANT_S)
+    for stage in pipeline.stages:
+        for placement in stage.placements:
+            key, rate = (stage.name, placement.name), placement.samples.of(Quantity.PREFIX_HIT_RATE)
+            if isinstance(rate, Absence) or not 0 <= rate <= 1:
+                continue
+            before = learned.prefix_hit_rates.get(key)
+            yield key, rate if before is None else before + weight * (rate - before)
 
 
 def _interference(

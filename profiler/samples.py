@@ -92,6 +92,8 @@ class Quantity(Enum):
     BATCH_SIZE is then the mean over the time in which any item is in service. Long batches weigh more in both means."""
     PREFILL_TIME = "prefillTime"
     """Mean time of a request's prefill, in seconds, at servers that export it. Those before it may be included."""
+    PREFIX_HIT_RATE = "prefixHitRate"
+    """Share (0–1) of the tokens of prompts that the prefix cache had, so that their prefill was saved."""
     WORK_VARIATION = "workVariation"
     """Coefficient of variation (standard deviation / mean) of the work of items, such as the lengths of answers."""
     UTILIZATION = "utilization"

@@ -157,7 +157,8 @@ class Learned:
     `prefills_s` are the prefill times of those that batch continuously, without a declared service law.
     `receive_limits` has the packets of replicas, where an exporter reads them, and `engines` the engines in a replica.
     `interference` is how neighbours on the same instances slow replicas, `cascade_shares` the share of the items of a
-    stage with a cascade that go on to its last placement.
+    stage with a cascade that go on to its last placement, and `prefix_hit_rates` that of the tokens of prompts which a
+    placement's prefix cache has.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -175,6 +176,7 @@ class Learned:
     engines: Mapping[PlacementKey, int] = field(default_factory=dict)
     interference: Mapping[PlacementKey, Interference] = field(default_factory=dict)
     cascade_shares: Mapping[StageName, float] = field(default_factory=dict)
+    prefix_hit_rates: Mapping[PlacementKey, float] = field(default_factory=dict)
 
     def without(self, stages: Collection[StageName]) -> "Learned":
         """Return this without what is about `stages`."""

@@ -24,7 +24,7 @@ from controller.resources.fields import (
     quantity_bytes,
 )
 from controller.resources.manifests import FieldPath
-from optimizer.kv_cache import KvCacheShape, SessionGrowth
+from optimizer.kv_cache import KvCacheShape, SessionGrowth, SwapSpace
 from optimizer.model import InvalidProblem, PlacementName, placement_name
 
 Count = Annotated[int, Field(ge=1, le=1024)]
@@ -119,6 +119,12 @@ class ServiceTime(Part):
             rule="must be longer than 0s, and a larger batch must not take less time",
             field="points",
         ),
+        constraint(
+            holds=lambda time: time.prefix_hit_rate is None or duration_s(time.prefill) > 0,
+            cel="!has(self.prefixHitRate) || duration(self.prefill) > duration('0s')",
+            rule="needs prefill: the time of a whole prompt, of which a part is saved",
+            field="prefixHitRate",
+        ),
     )
 
     fixed: Duration = "0s"
@@ -132,6 +138,9 @@ class ServiceTime(Part):
     Between the points it is interpolated, beyond the last one continued with the last slope."""
     prefill: Duration = "0s"
     """Only with continuous batching: time of a request's prefill, during which no other request progresses."""
+    prefix_hit_rate: Ratio | None = None
+    """Share of the tokens of prompts that the prefix cache has already: of prefill, the time of a whole prompt, the
+    rest is left. The initial estimate, replaced by measurement where the server exports it (vLLM)."""
     cv: DecimalString | None = None
     """Coefficient of variation: standard deviation divided by mean. By default it is learned."""
     source: Annotated[str, Field(max_length=256)] | None = None
@@ -228,7 +237,7 @@ def _holds_a_session(cache: "KvCache") -> bool:
     if (cache.tokens_per_session is None) == (cache.growth is None):
         return True
     try:
-        return cache.shape().session_slots >= 1
+        return cache.shape(swap=None).session_slots >= 1
     except InvalidProblem:
         return True
 
@@ -251,6 +260,13 @@ class KvCache(Part):
             cel="has(self.tokensPerSession) != has(self.growth)",
             rule="needs exactly one of tokensPerSession and growth",
         ),
+        constraint(
+            holds=lambda cache: cache.shared_tokens < cache.least_tokens or cache.shared_tokens == 0,
+            cel="self.sharedTokens == 0 || self.sharedTokens < (has(self.tokensPerSession) ? self.tokensPerSession"
+            " : has(self.growth) ? self.growth.start : 1)",
+            rule="must be less than tokensPerSession or growth.start: a session has tokens of its own after them",
+            field="sharedTokens",
+        ),
     )
 
     layers: Count
@@ -265,13 +281,20 @@ class KvCache(Part):
     """Tokens that one session keeps in the cache."""
     growth: Growth | None = None
     """How the tokens of a session grow while it lasts; instead of tokensPerSession."""
+    shared_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Tokens of a prefix that all sessions have in common, such as instructions, and that the server keeps once."""
     device_memory: MemoryQuantity
     """Total memory of the replica's devices, such as 24Gi."""
     weights: MemoryQuantity
     """Memory used by the model's weights."""
 
-    def shape(self) -> KvCacheShape:
-        """Return the shape of the KV cache, with memory in bytes."""
+    @property
+    def least_tokens(self) -> int:
+        """Return the tokens of a session when it begins."""
+        return self.tokens_per_session or (0 if self.growth is None else self.growth.start)
+
+    def shape(self, swap: "Swap | None") -> KvCacheShape:
+        """Return the shape of the KV cache, with memory in bytes; idle sessions go to `swap`."""
         return KvCacheShape(
             layers=self.layers,
             kv_heads=self.kv_heads,
@@ -281,7 +304,26 @@ class KvCache(Part):
             growth=None if self.growth is None else self.growth.growth(),
             device_bytes=quantity_bytes(self.device_memory),
             weight_bytes=quantity_bytes(self.weights),
+            shared_tokens=self.shared_tokens,
+            swap=None
+            if swap is None
+            else SwapSpace(
+                capacity_bytes=quantity_bytes(swap.bytes_),
+                bytes_per_s=quantity_bytes(swap.bandwidth),
+                hit=float(swap.hit),
+            ),
         )
+
+
+class Swap(Part):
+    """Where the caches of idle sessions go while the device is full, such as a local NVMe disk."""
+
+    bytes_: Annotated[MemoryQuantity, Field(alias="bytes")]
+    """Memory of one replica for such sessions, such as 400Gi."""
+    bandwidth: MemoryQuantity
+    """Bytes per second at which sessions come back while others are written, such as 7Gi."""
+    hit: Ratio
+    """Share of the items whose session is on the device, so that nothing has to come back."""
 
 
 class Memory(Part):
@@ -293,12 +335,26 @@ class Memory(Part):
             cel="has(self.sessions) != has(self.kvCache)",
             rule="needs exactly one of sessions and kvCache",
         ),
+        constraint(
+            holds=lambda memory: memory.swap is None or memory.kv_cache is not None,
+            cel="!has(self.swap) || has(self.kvCache)",
+            rule="needs kvCache: how long a session takes to come back depends on its bytes",
+            field="swap",
+        ),
     )
 
     sessions: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Maximum number of sessions (streams) per replica."""
     kv_cache: KvCache | None = None
     """The shape of the model's KV cache, from which the sessions are computed."""
+    swap: Swap | None = None
+    """Where idle sessions go while the device is full: a replica holds more of them, and some items wait until theirs
+    is back. By default nowhere."""
+
+    @property
+    def shape(self) -> KvCacheShape | None:
+        """Return the shape of the KV cache, None where the sessions are stated."""
+        return None if self.kv_cache is None else self.kv_cache.shape(self.swap)
 
 
 SliceRates = Annotated[dict[str, Ratio], Field(min_length=1, max_length=16), DROP_NULLS]

@@ -21,7 +21,8 @@ from controller.resources.fields import (
     SeriesValue,
     duration_s,
 )
-from controller.resources.placement import Placement, Workload
+from controller.resources.placement import Memory, Placement, Workload
+from optimizer.model import InvalidProblem, Link
 from profiler.samples import Answer, Quantity
 
 CONTINUOUS_PRESETS = ("vllm",)
@@ -214,6 +215,15 @@ class Cascade(Part):
     """Word error rate of both models together. By default each counts with its share of the items."""
 
 
+def _way_back(memory: Memory | None) -> Link | None:
+    """Return how sessions come back from swap; None where there is none, and where other rules are broken."""
+    try:
+        shape = None if memory is None else memory.shape
+    except InvalidProblem:
+        return None
+    return None if shape is None else shape.swap_link
+
+
 def _cascades_to_one(stage: "Stage") -> bool:
     names = [own.name for _, own in stage.workloads()]
     return stage.cascade is None or stage.placements is None or (stage.cascade.to in names and len(names) > 1)
@@ -221,6 +231,10 @@ def _cascades_to_one(stage: "Stage") -> bool:
 
 _WORKLOADS = "self.placements.map(p, has(p.variants) ? p.variants.map(v, p.pool + ':' + v.name) : [p.pool])"
 _HAVE_MEMORY = "has(p.memory) || has(p.variants) && p.variants.exists(v, has(v.memory))"
+_HAVE_SWAP = (
+    "has(p.memory) && has(p.memory.swap)"
+    " || has(p.variants) && p.variants.exists(v, has(v.memory) && has(v.memory.swap))"
+)
 
 
 def _of_the_servers(name: str, field: str, unset: str) -> Constraint:
@@ -299,6 +313,18 @@ class Stage(Part):
             field="placements",
         ),
         constraint(
+            holds=lambda stage: stage.transfer is None or all(way is None for way in stage.ways_back),
+            cel=f"!has(self.transfer) || !has(self.placements) || !self.placements.exists(p, {_HAVE_SWAP})",
+            rule="not allowed together with memory.swap",
+            field="transfer",
+        ),
+        constraint(
+            holds=lambda stage: len(set(stage.ways_back)) <= 1,
+            cel=None,  # the time depends on the bytes of a session, by renewal theory
+            rule="memory.swap must bring sessions back in the same time, with the same hit, in all placements",
+            field="placements",
+        ),
+        constraint(
             holds=_cascades_to_one,
             cel=f"!has(self.cascade) || !has(self.placements) || {_WORKLOADS}.exists(n, self.cascade.to in n)"
             f" && {_WORKLOADS}.map(n, size(n)).sum() > 1",
@@ -356,6 +382,11 @@ class Stage(Part):
     def workloads(self) -> list[tuple[int, Workload]]:
         """Return the workloads of the placements, each after the index of its placement."""
         return [(index, own) for index, placement in enumerate(self.placements or ()) for own in placement.workloads()]
+
+    @property
+    def ways_back(self) -> list[Link | None]:
+        """Return how idle sessions come back to the devices of each workload."""
+        return [_way_back(own.placement.memory) for _, own in self.workloads()]
 
     def declares(self, name: str) -> bool:
         """Return whether the field `name` has another value than its default."""

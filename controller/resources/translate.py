@@ -41,6 +41,7 @@ from controller.core.state.spec import (
     StageSpec,
     StepPolicy,
     Target,
+    left_of_prefill,
 )
 from controller.resources import cron
 from controller.resources.annotations import overrides
@@ -259,8 +260,8 @@ def _stage(stages: list[Stage], index: int, namespace: str) -> StageSpec:
         metrics_answer=Answer.WHOLE if stage.metrics.answer is None else stage.metrics.answer,
         rules=tuple(_rule(rule) for rule in stage.rules),
         placements=tuple(
-            _placement(own, continuous=stage.continuous(own.placement), link=_link(stage))
-            for _, own in stage.workloads()
+            _placement(own, continuous=stage.continuous(own.placement), link=way_back or _link(stage))
+            for (_, own), way_back in zip(stage.workloads(), stage.ways_back, strict=True)
         ),
         shared_from=None
         if shared is None
@@ -354,6 +355,7 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
         source=None if time is None else time.source,
         confidence=None if time is None else time.confidence,
         wer_by_slice=_rates(placement.wer_by_slice),
+        prefix_hit_rate=0.0 if time is None else _number(time.prefix_hit_rate) or 0.0,
     )
 
 
@@ -363,14 +365,14 @@ def _service_law(time: ServiceTime) -> ServiceLaw:
         per_item_s=duration_s(time.per_item),
         floor_s=duration_s(time.floor),
         points=tuple(sorted((int(size), duration_s(text)) for size, text in (time.points or {}).items())),
-        prefill_s=duration_s(time.prefill),
+        prefill_s=duration_s(time.prefill) * left_of_prefill(_number(time.prefix_hit_rate) or 0.0),
         cv=UNDECLARED_CV if time.cv is None else float(time.cv),
     )
 
 
 def _session_slots(memory: Memory) -> int:
-    if memory.kv_cache is not None:
-        return memory.kv_cache.shape().session_slots
+    if memory.shape is not None:
+        return memory.shape.session_slots
     assert memory.sessions is not None, "validation requires sessions or kvCache"
     return memory.sessions
 

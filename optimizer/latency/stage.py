@@ -100,6 +100,15 @@ class StageLoad:
     first_answer: bool = False
     latency_factor: float = 1.0
 
+    def thinned(self, share: float) -> "StageLoad":
+        """Return the load of `share` (0–1) of the items, chosen at random: nearer to a Poisson process."""
+        return replace(
+            self,
+            rate_rps=self.rate_rps * share,
+            arrival_cv2=1 + share * (self.arrival_cv2 - 1),
+            periodic=False,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
@@ -127,7 +136,7 @@ class Predictions:
 def capacity_rps(placement: Placement, batch: int) -> float:
     """Return the items per second that reach one replica and that it completes with full batches of `batch` items."""
     rate = served_rps(placement, batch)
-    return rate if placement.link is None else min(rate, 1 / placement.link.item_s)
+    return rate if placement.link is None else min(rate, placement.link.capacity_rps)
 
 
 def carried_rps(stage: Stage, placement: Placement, batch: int) -> float:
@@ -200,12 +209,7 @@ def predict_all(
         return _side_by_side(load, placements, replicas, limits, routing=routing, percentile=percentile)
     last = np.array([placement.name == cascade.to for placement in placements])
     both = replicas[:, ~last].sum(axis=1) > 0
-    uncertain = replace(
-        load,
-        rate_rps=load.rate_rps * cascade.share,
-        arrival_cv2=1 + cascade.share * (load.arrival_cv2 - 1),
-        periodic=False,
-    )
+    uncertain = load.thinned(cascade.share)
     one, two, alone = (
         _side_by_side(offered, placements, np.where(used, replicas, 0), limits, routing=routing, percentile=percentile)
         for offered, used in ((load, ~last), (uncertain, last), (load, last))
@@ -411,30 +415,43 @@ class _Parts:
         """Return mean and percentile of the time in each part and on the links to its replicas, in seconds.
 
         `utilization` is of the capacity that the links allow. A link is a queue of its own in front of a replica; the
-        percentile is composed as that of stages in series (`Composition.RSS`).
+        percentile is composed as that of stages in series (`Composition.RSS`). Where some items do not take the link,
+        it is that of the mixture.
         """
         reached = [capacity_rps(placement, batch) for placement, batch in self.kinds]
         served = [served_rps(placement, batch) for placement, batch in self.kinds]
         items = np.array([0.0 if p.link is None else p.link.item_s for p, _ in self.kinds])
         fixed = np.array([0.0 if p.link is None else p.link.fixed_s for p, _ in self.kinds])
+        shares = np.array([1.0 if p.link is None else p.link.share for p, _ in self.kinds])
         each_rps = self.utilization * np.array(reached)[self.kind]
         mean, quantile = replace(self, utilization=each_rps / np.array(served)[self.kind]).latency()
         at = np.nonzero(items[self.kind] > 0)[0]
         if len(at):
             links = tuple((Placement(pool=p.pool, service=(p.link or _NO_LINK).law), 1) for p, _ in self.kinds)
+            share = shares[self.kind[at]]
+            least = float(share.min())
+            load = self.load if least == 1 else self.load.thinned(least)
             on_links = replace(
                 self,
+                load=load,
                 routing=self.routing.of_links,
                 kinds=links,
                 kind=self.kind[at],
                 replicas=self.replicas[at],
-                utilization=each_rps[at] * items[self.kind[at]],
+                utilization=each_rps[at] * items[self.kind[at]] * share,
                 streams=self.streams[at],
             )
             middle, tail = on_links.latency()
-            excess = np.hypot(quantile[at] - mean[at], tail - middle)
-            mean[at] += middle
-            quantile[at] = mean[at] + excess
+            slower = mean[at] + middle + np.hypot(quantile[at] - mean[at], tail - middle)
+            if least < 1:
+                slower = mixture_percentile(
+                    np.array([1 - share, share]),
+                    np.array([quantile[at], slower]),
+                    np.array([mean[at], mean[at] + middle]),
+                    self.percentile,
+                )
+            mean[at] += share * middle
+            quantile[at] = slower
         return mean + fixed[self.kind], quantile + fixed[self.kind]
 
     def _straightened(self) -> "tuple[_Parts, _Parts, Array]":

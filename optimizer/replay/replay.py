@@ -271,7 +271,7 @@ def _tiers(stage: Stage, groups: list[_Group]) -> list[tuple[list[_Group], float
 def _capacity_rps(stage: Stage, groups: list[_Group]) -> float:
     """Return the items per second that reach `groups` of a stage and that these complete; 0 without a group."""
     link = _link(stage)
-    on_links = math.inf if link is None else sum(each.servers.replicas for each in groups) / link.item_s
+    on_links = math.inf if link is None else sum(each.servers.replicas for each in groups) * link.capacity_rps
     return min(sum(each.capacity_rps for each in groups), on_links)
 
 
@@ -438,7 +438,11 @@ def _by(groups: list[_Group], stage: Stage, came: Array, users: Counts, seed: in
         went = serve(came, users, groups=servers, routing=stage.routing, seed=seed)
     else:
         links = [ServerGroup(replicas=each.replicas, service=link.law) for each in servers]
-        there = serve(came, users, groups=links, routing=stage.routing.of_links, seed=seed) + link.fixed_s
+        there = came.copy()
+        takes = np.nonzero(_units(len(came), seed, 9) < link.share)[0] if link.share < 1 else np.arange(len(came))
+        if len(takes):
+            by_links = serve(came[takes], users[takes], groups=links, routing=stage.routing.of_links, seed=seed)
+            there[takes] = by_links + link.fixed_s
         order = np.argsort(there, kind="stable")
         went = np.empty(len(came))
         went[order] = serve(there[order], users[order], groups=servers, routing=stage.routing, seed=seed)

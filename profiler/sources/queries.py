@@ -55,6 +55,7 @@ _KINDS: Mapping[Quantity, QueryKind] = {
     Quantity.SERVED_BATCH: QueryKind.SERVICE,
     Quantity.PRESENT_BATCH: QueryKind.SERVICE,
     Quantity.PREFILL_TIME: QueryKind.SERVICE,
+    Quantity.PREFIX_HIT_RATE: QueryKind.SERVICE,
     Quantity.WORK_VARIATION: QueryKind.SERVICE,
     Quantity.SESSIONS: QueryKind.SERVICE,
 }

@@ -151,6 +151,8 @@ class PipelineEngine:
             overhead_s=conditions.overhead_s,
         )
         self._state = state_of(self._constants)
+        for index, stage in enumerate(self._played.pipeline.stages):
+            self._state.stage["takes"][index] = self._played.takes.get(stage.name, 1.0)
         patience_s = LOST_AFTER_SLAS * pipeline.sla.latency_s
         self._tally = Tally(
             pipeline.sla,

@@ -12,13 +12,15 @@ class Played:
     """A pipeline as the kernel plays it.
 
     `own` has the key there of each declared placement, `links` that of the link of each that has one. `first` has the
-    stage of the first models of each stage with a cascade.
+    stage of the first models of each stage with a cascade. `takes` has the share of the items that take the links of a
+    stage of these, where not all do.
     """
 
     pipeline: PipelineSpec
     own: Mapping[PlacementKey, PlacementKey]
     links: Mapping[PlacementKey, PlacementKey]
     first: Mapping[StageName, StageName]
+    takes: Mapping[StageName, float]
 
 
 def played(pipeline: PipelineSpec) -> Played:
@@ -31,6 +33,7 @@ def played(pipeline: PipelineSpec) -> Played:
     own: dict[PlacementKey, PlacementKey] = {}
     links: dict[PlacementKey, PlacementKey] = {}
     first: dict[StageName, StageName] = {}
+    takes: dict[StageName, float] = {}
     for declared in pipeline.stages:
         tiers = [declared]
         if declared.cascade is not None:
@@ -43,11 +46,16 @@ def played(pipeline: PipelineSpec) -> Played:
                 stages.append(stage)
                 continue
             way = _way(stage, link)
+            takes[way.name] = link.share
             stages += [way, replace(stage, after=(way.name,))]
             links |= {(declared.name, placement.name): (way.name, placement.name) for placement in stage.placements}
     changed = links or first
     return Played(
-        pipeline=replace(pipeline, stages=tuple(stages)) if changed else pipeline, own=own, links=links, first=first
+        pipeline=replace(pipeline, stages=tuple(stages)) if changed else pipeline,
+        own=own,
+        links=links,
+        first=first,
+        takes=takes,
     )
 
 

@@ -30,6 +30,7 @@ UNTOLD = {
     Quantity.SERVED_BATCH,
     Quantity.PRESENT_BATCH,
     Quantity.PREFILL_TIME,
+    Quantity.PREFIX_HIT_RATE,
     Quantity.WORK_VARIATION,
     Quantity.ENGINES,
 }

@@ -100,7 +100,7 @@ def test_without_a_replica_of_the_small_model_all_items_go_to_the_large_one() ->
     engine.advance(100.0)
     assert engine.counters().completed[0] > 0
     assert engine.counters().arrived.sum() == pytest.approx(engine.ingress().offered, abs=1)
-    number = engine.add_replica(("asr", "cpu"))
+    number = engine.add_replica(SMALL)
     engine.advance(150.0)
     counters, offered = engine.counters(), engine.ingress().offered
     assert counters.arrived[number] > 0

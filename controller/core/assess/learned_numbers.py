@@ -56,8 +56,11 @@ def _with_numbers(state: PipelineState) -> PipelineState:
         for key, target in state.found()
         if (size := target.per_instance(placements[key].prior.per_instance)) != placements[key].prior.per_instance
     }
-    numbers = (learned.startups_s, learned.session_slots, learned.sessions_held, learned.cvs, learned.engines)
-    if not (sizes or any(numbers) or learned.cascade_shares):
+    numbers = (
+        *(learned.startups_s, learned.session_slots, learned.sessions_held, learned.cvs, learned.engines),
+        *(learned.cascade_shares, learned.prefix_hit_rates),
+    )
+    if not (sizes or any(numbers)):
         return state
     stages = tuple(
         replace(
@@ -88,6 +91,8 @@ def _sized(placement: PlacementSpec, per_instance: int | None) -> PlacementSpec:
 
 
 def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> PlacementSpec:
+    if placement.declared.service and (hits := learned.prefix_hit_rates.get(key)) is not None:
+        placement = placement.with_prefix_hits(1 - to_grain(1 - hits))
     declared, prior = placement.declared, placement.prior
     law, slots, startup_s = prior.service, prior.session_slots, placement.startup_s
     if declared.service and not declared.cv:

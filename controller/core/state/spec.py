@@ -35,6 +35,7 @@ UNDECLARED_SERVICE = ServiceLaw(fixed_s=0.05, cv=0.3)
 """Service law of a placement without `serviceTime`: a placeholder, in the range of speech models, that says nothing."""
 UNDECLARED_CV = 0.3
 """Coefficient of variation of a placement whose `serviceTime` has no `cv`: typical of speech models."""
+LEAST_OF_PREFILL = 0.01
 UNDECLARED_STARTUP_S = 60.0
 """Start-up time of a placement without `startup`, in seconds: long enough to load a model of some gigabytes."""
 
@@ -134,6 +135,14 @@ class Declared:
     memory: bool = True
 
 
+def left_of_prefill(hit_rate: float) -> float:
+    """Return the share of a prefill that is left where the prefix cache has `hit_rate` (0–1) of the tokens.
+
+    The last token of a prompt is computed in any case.
+    """
+    return max(LEAST_OF_PREFILL, 1 - hit_rate)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSpec:
     """A declared placement: `prior` has its bounds and the declared service law, `startup_s` is its start-up time.
@@ -141,7 +150,8 @@ class PlacementSpec:
     Where `declared` is false, `prior` and `startup_s` have the placeholders of this module, and no session slots.
     `source` and `confidence` say where the service law comes from and how reliable it is. `stated_per_instance` is the
     declared number of replicas per instance where the cluster shows another one, which is then in `prior`.
-    `wer_by_slice` has the word error rates for slices of the audio, `prior` that of all.
+    `wer_by_slice` has the word error rates for slices of the audio, `prior` that of all. `prefix_hit_rate` is the share
+    (0–1) of the tokens of prompts that need no prefill; the law in `prior` has what is left of it.
     """
 
     target: Target
@@ -152,6 +162,14 @@ class PlacementSpec:
     confidence: str | None = None
     stated_per_instance: int | None = None
     wer_by_slice: Mapping[str, float] = field(default_factory=dict)
+    prefix_hit_rate: float = 0.0
+
+    def with_prefix_hits(self, rate: float) -> "PlacementSpec":
+        """Return the placement with `rate` (0–1) of the tokens of prompts in the prefix cache: it shortens prefills."""
+        law = self.prior.service
+        kept = left_of_prefill(rate) / left_of_prefill(self.prefix_hit_rate)
+        prior = replace(self.prior, service=replace(law, prefill_s=law.prefill_s * kept))
+        return replace(self, prior=prior, prefix_hit_rate=rate)
 
     @property
     def name(self) -> PlacementName:

@@ -21,7 +21,7 @@ def test_a_kv_cache_is_passed_on_with_its_memory_in_bytes() -> None:
         "deviceMemory": "24Gi",
         "weights": "16G",
     }
-    shape = KvCache.model_validate(data).shape()
+    shape = KvCache.model_validate(data).shape(swap=None)
     assert (shape.device_bytes, shape.weight_bytes) == (24 * 2**30, 16e9)
     per_session = 2 * 32 * 8 * 128 * 2 * 2048
     assert shape.session_slots == int((0.9 * 24 * 2**30 - 16e9 - 1.5e9) // per_session)

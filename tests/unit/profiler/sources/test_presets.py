@@ -18,6 +18,7 @@ _OF_SOME_SERVERS = {
     Quantity.SERVED_BATCH,
     Quantity.PRESENT_BATCH,
     Quantity.PREFILL_TIME,
+    Quantity.PREFIX_HIT_RATE,
     Quantity.WORK_VARIATION,
     Quantity.ENGINES,
 }
