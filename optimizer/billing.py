@@ -23,6 +23,7 @@ from optimizer.model import (
     Pool,
     PoolName,
     Problem,
+    Size,
     share_instances,
     whole_instances,
 )
@@ -40,9 +41,9 @@ class Occupancy:
     instances: int
     units: Fraction
 
-    def weight(self, per_instance: int, replicas: int) -> Fraction:
+    def weight(self, per_instance: Size, replicas: int) -> Fraction:
         """Return the instances for which a placement with `replicas` pays: parts of them, or whole ones of its own."""
-        share = Fraction(replicas, per_instance)
+        share = Fraction(replicas) / per_instance
         return share if self.shared else Fraction(ceil(share))
 
     def unit_price_per_hour(self, pool: Pool) -> float:
@@ -53,11 +54,11 @@ class Occupancy:
         return pool.bill_per_hour(self.instances) / float(self.units) if self.units else pool.price_per_hour
 
 
-def occupancy(placements: Iterable[tuple[int, int]]) -> Occupancy:
+def occupancy(placements: Iterable[tuple[Size, int]]) -> Occupancy:
     """Return the occupancy of a pool by `placements`: pairs (replicas per instance, replicas)."""
     taken = [(size, count) for size, count in placements if count]
     shared, instances = share_instances(size for size, _ in taken), whole_instances(taken)
-    units = sum((Fraction(count, size) for size, count in taken), Fraction(0)) if shared else Fraction(instances)
+    units = sum((Fraction(count) / size for size, count in taken), Fraction(0)) if shared else Fraction(instances)
     return Occupancy(shared=shared, instances=instances, units=units)
 
 
@@ -71,7 +72,7 @@ class Charge:
     pipeline: PipelineKey
     basis: Basis
     pool: PoolName
-    per_instance: int
+    per_instance: Size
     replicas: int
     cost_share: float = 1.0
     borrowed: bool = False
@@ -80,7 +81,7 @@ class Charge:
 def costs_per_hour(charges: Iterable[Charge], pools: Mapping[PoolName, Pool]) -> Mapping[PipelineKey, float]:
     """Return the cost of each pipeline that has `charges`, on its own basis, in USD per hour."""
     charges = tuple(charges)
-    taken: dict[PoolName, list[tuple[int, int]]] = {name: list(pool.held) for name, pool in pools.items()}
+    taken: dict[PoolName, list[tuple[Size, int]]] = {name: list(pool.held) for name, pool in pools.items()}
     for charge in charges:
         if not charge.borrowed:
             taken[charge.pool].append((charge.per_instance, charge.replicas))

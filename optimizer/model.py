@@ -31,6 +31,10 @@ PlacementId = tuple[PipelineKey, StageName, PlacementName]
 """The key of a placement in the fleet."""
 
 
+Size = int | Fraction
+"""How many replicas fill an instance; 1/k for a replica that is a group of pods on k instances."""
+
+
 def placement_name(pool: str, variant: str | None = None) -> PlacementName:
     """Return the name of the placement on `pool` that runs `variant` of the model; None: the only one there."""
     return PoolName(pool) if variant is None else NameWithVariant(f"{pool}:{variant}")
@@ -257,22 +261,22 @@ class Placement:
     """One way to run a stage: on one pool, with one variant of its model, and its service law and replica bounds there.
 
     `variant` names the variant, such as int8 (None: the model has no other on this pool). `service` is the current
-    estimate: the prior, corrected by measurements. `per_instance` replicas share one instance of the pool. `batching`
-    says how items join those in service. `concurrency` is the number of batches that a replica serves at once, or of
-    its engines with continuous batching. `batch_sizes` are the batch limits to choose from (only one where the server's
-    limit is fixed); a batch waits at most `batch_wait_s` to fill, which continuous batching never does.
-    `session_slots` is the number of sessions that the memory of one replica holds (None: no limit). `wer` is the word
-    error rate of the model variant, as a share (None: not declared). `saturation_rps` is the highest rate observed at
-    an overloaded replica; it limits the capacity that follows from `service` (None: not observed). `current` is the
-    number of replicas desired now; switching costs count from it. Items reach a replica over its `link` (None: at
-    once).
+    estimate: the prior, corrected by measurements. `per_instance` replicas share one instance of the pool, or, where it
+    is 1/k, one replica takes k instances. `batching` says how items join those in service. `concurrency` is the number
+    of batches that a replica serves at once, or of its engines with continuous batching. `batch_sizes` are the batch
+    limits to choose from (only one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill,
+    which continuous batching never does. `session_slots` is the number of sessions that the memory of one replica holds
+    (None: no limit). `wer` is the word error rate of the model variant, as a share (None: not declared).
+    `saturation_rps` is the highest rate observed at an overloaded replica; it limits the capacity that follows from
+    `service` (None: not observed). `current` is the number of replicas desired now; switching costs count from it.
+    Items reach a replica over its `link` (None: at once).
     """
 
     pool: PoolName
     service: ServiceLaw
     min_replicas: int = 0
     max_replicas: int = 1
-    per_instance: int = 1
+    per_instance: Size = 1
     concurrency: int = 1
     batching: Batching = Batching.DYNAMIC
     batch_sizes: tuple[int, ...] = (1,)
@@ -292,7 +296,9 @@ class Placement:
             self.max_replicas,
             f"must be at least min_replicas ({self.min_replicas})",
         )
-        require(self.per_instance >= 1, "per_instance", self.per_instance, "must be ≥ 1")
+        size = self.per_instance
+        whole = size.denominator == 1 if size >= 1 else size.numerator == 1
+        require(size > 0 and whole, "per_instance", size, "must be a whole number ≥ 1, or 1 divided by one")
         require(self.concurrency >= 1, "concurrency", self.concurrency, "must be ≥ 1")
         require(
             bool(self.batch_sizes) and list(self.batch_sizes) == sorted(set(self.batch_sizes)),
@@ -599,7 +605,7 @@ class Pool:
     price_per_hour: float
     instances: int
     node_prices_per_hour: tuple[float, ...] = ()
-    held: tuple[tuple[int, int], ...] = ()
+    held: tuple[tuple[Size, int], ...] = ()
 
     def __post_init__(self) -> None:
         _require_at_least_0(f"pool {self.name}.price_per_hour", self.price_per_hour)
@@ -706,19 +712,22 @@ class Problem:
                     yield pipeline, stage, placement
 
 
-def share_instances(sizes: Iterable[int]) -> bool:
-    """Return whether replicas of `sizes` (replicas per instance) share instances: the sizes divide one another."""
-    return all(large % small == 0 for small, large in pairwise(sorted(set(sizes))))
+def share_instances(sizes: Iterable[Size]) -> bool:
+    """Return whether replicas of `sizes` (replicas per instance) share instances: the sizes divide one another.
+
+    Replicas that take whole instances leave nothing to share.
+    """
+    return all(large % small == 0 for small, large in pairwise(sorted({size for size in sizes if size >= 1})))
 
 
-def whole_instances(placements: Iterable[tuple[int, int]]) -> int:
+def whole_instances(placements: Iterable[tuple[Size, int]]) -> int:
     """Return the number of whole instances of one pool that `placements` need together.
 
     Each placement is a pair (replicas per instance, replicas). Where the numbers per instance divide one another,
     replicas of different placements share instances. Otherwise each placement is rounded up to whole instances, because
     the free part of its last instance may not fit a replica of another placement.
     """
-    shares = [(size, Fraction(count, size)) for size, count in placements if count]
+    shares = [(size, Fraction(count) / size) for size, count in placements if count]
     if share_instances(size for size, _ in shares):
         return ceil(sum(share for _, share in shares))
     return sum(ceil(share) for _, share in shares)

@@ -267,7 +267,7 @@ def _check_fit(
         for node in nodes
         if name_of(node) in inventory.pods_of_node
     ]
-    stated = placement.prior.per_instance
+    stated = int(max(1, placement.prior.per_instance))
     counted = [(fit.count, fit.because) for fit in fits if fit.count is not None]
     if not counted:
         why = fits[0].because if fits else "the pods of the nodes were not read"

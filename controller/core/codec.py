@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
+from fractions import Fraction
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -30,6 +31,8 @@ def encode(value: object) -> Json:
         if not math.isfinite(value):
             raise InvalidRecord(f"{value!r}: must be finite")
         return value
+    if isinstance(value, Fraction):
+        return str(value)
     if isinstance(value, Enum):
         return encode(value.value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -101,6 +104,11 @@ def _decode(kind: Any, data: Json, where: str) -> object:
             _decode(arguments[0], key, where): _decode(arguments[1], item, f"{where}.{key}")
             for key, item in _pairs(data, where)
         }
+    if kind is Fraction:
+        try:
+            return Fraction(cast("str", data))
+        except (TypeError, ValueError, ZeroDivisionError):
+            raise InvalidRecord(f"{where}: {data!r}: must be a fraction, such as 1/4") from None
     if issubclass(kind, Enum):
         try:
             return kind(data)
@@ -119,6 +127,8 @@ def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
     """Return `data` as a value of the first of `kinds` that fits. Dataclasses are distinguished by their fields."""
     if data is None and NoneType in kinds:
         return None
+    if isinstance(data, str) and Fraction in kinds:
+        return _decode(Fraction, data, where)
     for kind in kinds:
         if is_dataclass(kind):
             if isinstance(data, dict) and _has_fields(cast("Any", kind), set(data)):

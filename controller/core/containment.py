@@ -9,7 +9,7 @@ from controller.core.plan.ledger import entries
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
-from optimizer.model import PipelineKey, PoolName, pool_of
+from optimizer.model import PipelineKey, PoolName, Size, pool_of
 
 _MOST = 16
 """The most pipelines to leave out. If more fail, the error is not caused by single pipelines."""
@@ -66,7 +66,7 @@ def _failing(
 def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
     """Return the snapshot with only the pipelines `states`; the replicas of all others count as unaccounted."""
     kept = {state.spec.key for state in states}
-    unaccounted: dict[PoolName, Counter[int]] = {
+    unaccounted: dict[PoolName, Counter[Size]] = {
         name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()
     }
     for state in snapshot.pipelines:

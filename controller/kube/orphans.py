@@ -5,11 +5,12 @@ deleted while no operator ran is not known.
 """
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PipelineSpec, Target
-from optimizer.model import PipelineKey, PlacementKey, PoolName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size
 
 Json = dict[str, Any]
 Name = tuple[str, Target]
@@ -40,7 +41,7 @@ class Orphans:
                     target=target,
                     pipeline=PipelineKey(str(each["pipeline"])),
                     pool=pool,
-                    per_instance=max(1, int(each["perInstance"])),
+                    per_instance=_size(each),
                     replicas=max(0, int(each["replicas"])),
                 )
             except (KeyError, TypeError, ValueError):
@@ -91,3 +92,8 @@ class Orphans:
                     ).now(state)
                 elif before is not None and before.replicas != state.desired:
                     del self._scaled[name]
+
+
+def _size(orphan: Json) -> Size:
+    instances = int(orphan.get("instancesPerReplica") or 1)
+    return Fraction(1, instances) if instances > 1 else max(1, int(orphan["perInstance"]))

@@ -63,6 +63,7 @@ from controller.core.state.spec import (
     Target,
     with_basis,
 )
+from controller.kube import groups
 from controller.kube.auto_scaling import group_names, groups_of, made_by_groups, within_groups
 from controller.kube.carried_state import CarriedState
 from controller.kube.claims import Claims
@@ -329,7 +330,7 @@ class _Workload:
     """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
 
     `long_ready` are the pods that have had to report for `SILENT_S` and longer. `placed` has the nodes of its pods, and
-    `requests` what a pod requests.
+    `requests` what a pod requests. `spans` is as in `PoolMatch`.
     """
 
     state: TargetState | TargetMissing
@@ -339,12 +340,13 @@ class _Workload:
     placed: Mapping[str, str] = field(default_factory=dict)
     requests: Mapping[str, float] = field(default_factory=dict)
     limited: Mapping[str, Json] = field(default_factory=dict)
+    spans: int | None = None
 
     def on(self, pool: PoolNodes | None) -> "_Workload":
         """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
         if pool is None or isinstance(self.state, TargetMissing):
             return self
-        match = PoolMatch(outside=pool.outside(self.placed), fits=pool.holds(self.requests))
+        match = PoolMatch(outside=pool.outside(self.placed), fits=pool.holds(self.requests), spans=self.spans)
         words = pool.constraints(self.limited)
         pending = tuple(replace(each, constraint=words.get(each.name, "")) for each in self.state.pending)
         return replace(self, state=replace(self.state, match=match, pending=pending))
@@ -638,16 +640,30 @@ class Reader:
             scale = self._gateway.read_scale(namespace, target)
             if not scale.selector:
                 return _absent(unselected_target(target))
-            pods = owned_pods(target, self._gateway.list_all(PODS, namespace, scale.selector).items)
+            selector = groups.selector(target) if target.of_groups else scale.selector
+            pods = owned_pods(target, self._gateway.list_all(PODS, namespace, selector).items)
         except KubeError as error:
             return _unreadable(target, error)
-        return self._seen(namespace, scale, pods, nodes, now_s)
+        return self._seen(namespace, scale, pods, nodes, now_s, grouped=target.of_groups)
 
     def _seen(
-        self, namespace: str, scale: Scale | Workload, pods: Sequence[Json], nodes: NodeNames, now_s: float
+        self,
+        namespace: str,
+        scale: Scale | Workload,
+        pods: Sequence[Json],
+        nodes: NodeNames,
+        now_s: float,
+        *,
+        grouped: bool = False,
     ) -> _Workload:
         try:
-            return self._of_pods(namespace, scale, pods, nodes, now_s)
+            if not grouped:
+                return self._of_pods(namespace, scale, pods, nodes, now_s)
+            found = groups.groups_of(pods)
+            own = self._of_pods(namespace, scale, found.pods, nodes, now_s)
+            if isinstance(own.state, TargetState):
+                own = replace(own, state=replace(own.state, nodes=found.nodes if nodes.billed else {}))
+            return replace(own, spans=found.spans)
         except Exception as error:  # noqa: BLE001 -- what another wrote into a pod concerns its workload alone
             left_out("pods", f"of a workload in {namespace}", error)
             return _absent(f"its pods cannot be read: {type(error).__name__}: {error}", unreadable=True)

@@ -29,7 +29,7 @@ from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from controller.resources.pipeline_status import MAX_CROWDED
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
-from optimizer.model import PlacementKey, PoolName, ServiceLaw, placement_fields, whole_instances
+from optimizer.model import PlacementKey, PoolName, ServiceLaw, Size, placement_fields, whole_instances
 from optimizer.plan import PipelinePlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
@@ -185,7 +185,8 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
                     "name": own.target.name,
                     "pipeline": own.pipeline,
                     "replicas": own.replicas,
-                    "perInstance": own.per_instance,
+                    "perInstance": max(1, int(own.per_instance)),
+                    "instancesPerReplica": int(1 / own.per_instance) if own.per_instance < 1 else None,
                 }
                 for own in state.orphans[:MAX_ORPHANS]
             ]
@@ -338,7 +339,7 @@ def _billed_per_hour(state: PipelineState, plan: PipelinePlan, pools: Mapping[Po
 
     Those of a shared stage count at the pipeline that scales them.
     """
-    sizes: dict[PoolName, list[tuple[int, int]]] = {}
+    sizes: dict[PoolName, list[tuple[Size, int]]] = {}
     replicas = plan.replicas()
     for key, placement in state.spec.placements().items():
         if key[0] not in state.spec.borrowed:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec
 from controller.kube.orphans import Orphans
-from optimizer.model import PipelineKey, PlacementKey, PoolName
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size
 
 Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
 
@@ -16,8 +16,8 @@ Targets = Mapping[tuple[PipelineKey, PlacementKey], TargetState | TargetMissing]
 class Counted:
     """Replicas on one pool, by the number of such replicas that fit an instance: with a node, and only desired."""
 
-    placed: Counter[int] = field(default_factory=Counter)
-    claimed: Counter[int] = field(default_factory=Counter)
+    placed: Counter[Size] = field(default_factory=Counter)
+    claimed: Counter[Size] = field(default_factory=Counter)
 
 
 class UnaccountedReplicas:

@@ -101,33 +101,33 @@ def target_state(
     starting if the node is up, else as stranded. While the nodes are unread, the pod counts as starting, because its
     node may be up. One without a node is pending, whatever a scheduler says of it: the scheduler may be down or absent.
     """
-    alive = [pod for pod in pods if pod.get("status", {}).get("phase") not in _FINISHED]
+    alive = [pod for pod in pods if not has_finished(pod)]
     staying = sorted(
         (pod for pod in alive if "deletionTimestamp" not in pod["metadata"]), key=lambda pod: pod["metadata"]["name"]
     )
     waiting = [pod for pod in staying if not _holds(pod, "Ready") or pod["metadata"]["name"] in unready_since]
     revision = _newest_revision(staying)
     updated = {pod["metadata"]["name"] for pod in staying if revision is not None and _revision(pod) == revision}
-    placed = [pod for pod in waiting if _node(pod) is not None]
+    placed = [pod for pod in waiting if node_of(pod) is not None]
     return TargetState(
         desired=scale.replicas,
         existing=len(staying),
         ready=len(staying) - len(waiting),
         terminating=len(alive) - len(staying),
-        pending=_marked((_unscheduled(pod) for pod in waiting if _node(pod) is None), updated),
+        pending=_marked((_unscheduled(pod) for pod in waiting if node_of(pod) is None), updated),
         stranded=_marked(
-            (_stranded(pod, unready_since) for pod in placed if not nodes.unread and _node(pod) not in nodes.up),
+            (_stranded(pod, unready_since) for pod in placed if not nodes.unread and node_of(pod) not in nodes.up),
             updated,
         ),
         starting=_marked(
-            (_starting(pod, unready_since) for pod in placed if nodes.unread or _node(pod) in nodes.up), updated
+            (_starting(pod, unready_since) for pod in placed if nodes.unread or node_of(pod) in nodes.up), updated
         ),
         serving=tuple(_serving(pod, nodes) for pod in staying if pod not in waiting),
         resource_version=scale.resource_version,
         rolling=revision is not None or (isinstance(scale, Workload) and scale.rolling),
         updated=len(updated),
         refusal=scale.failure if isinstance(scale, Workload) else "",
-        nodes=Counter(node for pod in alive if (node := _node(pod)) is not None) if nodes.billed else {},
+        nodes=Counter(node for pod in alive if (node := node_of(pod)) is not None) if nodes.billed else {},
     )
 
 
@@ -276,7 +276,7 @@ def limited_pods(pods: Sequence[Json]) -> dict[str, Json]:
     found: dict[str, Json] = {}
     for pod in pods:
         spec = pod.get("spec") or {}
-        if _node(pod) is None and (kept := spec.get("constraints") or kept_constraints(spec)):
+        if node_of(pod) is None and (kept := spec.get("constraints") or kept_constraints(spec)):
             found[pod["metadata"]["name"]] = kept
     return found
 
@@ -284,9 +284,7 @@ def limited_pods(pods: Sequence[Json]) -> dict[str, Json]:
 def placed_pods(pods: Sequence[Json]) -> dict[str, str]:
     """Return the node of each pod that has one and is not finished, by the pod's name."""
     return {
-        pod["metadata"]["name"]: node
-        for pod in pods
-        if (node := _node(pod)) is not None and pod.get("status", {}).get("phase") not in _FINISHED
+        pod["metadata"]["name"]: node for pod in pods if (node := node_of(pod)) is not None and not has_finished(pod)
     }
 
 
@@ -351,6 +349,11 @@ def seconds(timestamp: str) -> float:
     return datetime.fromisoformat(timestamp).timestamp()
 
 
+def has_finished(pod: Json) -> bool:
+    """Return whether a pod has ended for good."""
+    return (pod.get("status") or {}).get("phase") in _FINISHED
+
+
 def is_ready(pod: Json) -> bool:
     """Return whether a pod is ready."""
     return _holds(pod, "Ready")
@@ -382,12 +385,12 @@ def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
     cost = (pod["metadata"].get("annotations") or {}).get(DELETION_COST, "0")
     return ServingReplica(
         name=pod["metadata"]["name"],
-        leaving=_node(pod) in nodes.leaving,
+        leaving=node_of(pod) in nodes.leaving,
         deletion_cost=int(cost) if re.fullmatch(r"[+-]?\d{1,10}", cost, re.ASCII) else 0,
         startup_s=_startup_s(pod),
         start_seen=bool(pod["status"].get(START_SEEN)),
         ready_s=_first_ready_s(pod),
-        node=_node(pod) or "",
+        node=node_of(pod) or "",
         out_of_memory_s=_out_of_memory_s(pod),
     )
 
@@ -424,7 +427,7 @@ def _unscheduled(pod: Json) -> PendingReplica:
 
 
 def _stranded(pod: Json, unready_since: Mapping[str, float]) -> PendingReplica:
-    return _replica(pod, _earliest_s(pod, unready_since), f"its node {_node(pod)} is not ready")
+    return _replica(pod, _earliest_s(pod, unready_since), f"its node {node_of(pod)} is not ready")
 
 
 def _earliest_s(pod: Json, unready_since: Mapping[str, float]) -> float:
@@ -502,7 +505,8 @@ def _replica(pod: Json, since_s: float, reason: str) -> PendingReplica:
     )
 
 
-def _node(pod: Json) -> str | None:
+def node_of(pod: Json) -> str | None:
+    """Return the name of the node that a pod runs on, None where it has none."""
     name: str | None = (pod.get("spec") or {}).get("nodeName")
     return name
 

@@ -29,6 +29,8 @@ from optimizer.model import InvalidProblem, PlacementName, placement_name
 
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
+GroupSize = Annotated[int, Field(ge=1, le=64)]
+GROUP_API, GROUP_KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
 MAX_VARIANTS = 8
 MAX_WORKLOADS = 16
 """The most workloads of a stage: its placements, with each variant counted."""
@@ -373,6 +375,8 @@ class Variant(Part):
     """Minimum and maximum number of replicas of this variant. By default from 0 to the maximum of the placement."""
     per_instance: Count | None = None
     """Replicas of this variant that fit on one instance."""
+    instances_per_replica: GroupSize | None = None
+    """Instances that one replica of this variant takes."""
     concurrency: Count | None = None
     """Batches that one replica serves at the same time."""
     service_time: ServiceTime | None = None
@@ -389,7 +393,10 @@ class Variant(Part):
     """Time from when a replica has a node until it is ready."""
 
 
-_INHERITED = ("per_instance", "concurrency", "service_time", "batching", "memory", "wer", "wer_by_slice", "startup")
+_INHERITED = (
+    *("per_instance", "instances_per_replica", "concurrency", "service_time", "batching", "memory"),
+    *("wer", "wer_by_slice", "startup"),
+)
 
 
 class Placement(Part):
@@ -407,6 +414,23 @@ class Placement(Part):
             rule="min must be 0 with variants: state it in the variant",
             field="replicas",
         ),
+        constraint(
+            holds=lambda placement: all(own.in_groups or own.instances == 1 for own in placement.workloads()),
+            cel="(has(self.variants) ? self.variants.all(v, (has(v.instancesPerReplica) ? v.instancesPerReplica"
+            f" : has(self.instancesPerReplica) ? self.instancesPerReplica : 1) == 1 || v.target.kind == '{GROUP_KIND}')"
+            " : !has(self.instancesPerReplica) || self.instancesPerReplica == 1 || has(self.target)"
+            f" && self.target.kind == '{GROUP_KIND}')",
+            rule=f"above 1 only where the target is a {GROUP_KIND}: the replicas of other kinds are single pods",
+            field="instancesPerReplica",
+        ),
+        constraint(
+            holds=lambda placement: all(
+                own.instances == 1 or own.placement.per_instance == 1 for own in placement.workloads()
+            ),
+            cel="!has(self.instancesPerReplica) || self.instancesPerReplica == 1 || self.perInstance == 1",
+            rule="not allowed with instancesPerReplica above 1: a replica takes whole instances",
+            field="perInstance",
+        ),
     )
 
     pool: Label
@@ -420,6 +444,8 @@ class Placement(Part):
     """Minimum and maximum number of replicas; with variants those of each variant that states none of its own."""
     per_instance: Count = 1
     """Replicas that fit on one instance of the pool. A replica costs the instance's price / perInstance."""
+    instances_per_replica: GroupSize | None = None
+    """Instances that one replica takes: a group of pods on as many nodes (LeaderWorkerSet); instead of perInstance."""
     concurrency: Count = 1
     """Batches that one replica serves at the same time."""
     service_time: ServiceTime | None = None
@@ -469,3 +495,14 @@ class Workload:
     def name(self) -> PlacementName:
         """Return the name of the placement within its stage."""
         return placement_name(self.placement.pool, self.variant)
+
+    @property
+    def instances(self) -> int:
+        """Return how many instances a replica takes, at least 1."""
+        return self.placement.instances_per_replica or 1
+
+    @property
+    def in_groups(self) -> bool:
+        """Return whether the replicas are groups of pods."""
+        target = self.placement.target
+        return target is not None and target.kind == GROUP_KIND

@@ -381,6 +381,8 @@ class OrphanStatus(Part):
     """The replicas that Sluice set last."""
     per_instance: int
     """How many of them fill an instance."""
+    instances_per_replica: int | None = None
+    """How many instances a replica takes; absent where it takes one, or a part of one."""
 
 
 class QuotaStatus(Part):

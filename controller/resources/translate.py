@@ -5,6 +5,7 @@ Names that thousands of pipelines share are interned to save memory.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from sys import intern
 
 from controller.aws.price_table import bundled_quote
@@ -330,7 +331,7 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
         service=UNDECLARED_SERVICE if time is None else _service_law(time),
         min_replicas=placement.replicas.min,
         max_replicas=placement.replicas.max,
-        per_instance=placement.per_instance,
+        per_instance=placement.per_instance if workload.instances == 1 else Fraction(1, workload.instances),
         concurrency=placement.concurrency,
         batching=model.Batching.CONTINUOUS if continuous else model.Batching.DYNAMIC,
         batch_sizes=(1,) if batching is None else batching.limits(),

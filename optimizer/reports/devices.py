@@ -10,7 +10,17 @@ from itertools import combinations
 from math import ceil, inf
 
 from optimizer.allocate import allocate
-from optimizer.model import Demand, Pipeline, PipelineKey, PlacementName, PoolName, Problem, StageName, whole_instances
+from optimizer.model import (
+    Demand,
+    Pipeline,
+    PipelineKey,
+    PlacementName,
+    PoolName,
+    Problem,
+    Size,
+    StageName,
+    whole_instances,
+)
 from optimizer.plan import PipelinePlan, StagePlan
 
 _MOST_INSTANCES = 10_000
@@ -101,7 +111,7 @@ class Devices:
         points = []
         for demand in demands:
             plan = self.plan(demand)
-            sizes: dict[PoolName, list[tuple[int, int]]] = {}
+            sizes: dict[PoolName, list[tuple[Size, int]]] = {}
             costs: dict[PoolName, float] = {}
             for stage, planned in zip(self.pipeline.stages, plan.stages, strict=True):
                 placements = {own.name: own for own in stage.placements}

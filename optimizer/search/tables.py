@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.latency.stage import Predictions, StageLoad, capacity_rps, predict_all
-from optimizer.model import Cascade, Placement, Pool, PoolName, Problem, Routing, Stage, share_instances
+from optimizer.model import Cascade, Placement, Pool, PoolName, Problem, Routing, Size, Stage, share_instances
 from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.compiled import compiled
 
@@ -70,7 +70,8 @@ class Supply:
     def units(self, placement: Placement, replicas: Counts) -> Counts:
         """Return the units that `replicas` of `placement` take of the placement's pool, rounded up, elementwise."""
         per_instance = int(self.units_per_instance[self.column(placement)])
-        return np.asarray(-(-replicas * per_instance // placement.per_instance), dtype=np.int64)
+        own = placement.per_instance
+        return np.asarray(-(-replicas * per_instance * own.denominator // own.numerator), dtype=np.int64)
 
     def most(self, placement: Placement) -> int:
         """Return how many replicas of `placement` fit the whole pool."""
@@ -85,7 +86,7 @@ class Supply:
 def supply_of(problem: Problem) -> Supply:
     """Return the pools of `problem`, by name, in units that suit all its placements."""
     names = tuple(sorted(problem.pools))
-    sizes: dict[PoolName, set[int]] = {name: {1} for name in names}
+    sizes: dict[PoolName, set[Size]] = {name: {1} for name in names}
     for _, _, placement in problem.placements():
         sizes[placement.pool].add(placement.per_instance)
     if problem.counts_instances:  # replicas outside the problem share the nodes that are paid for
@@ -263,8 +264,9 @@ def _table(
     cost = replicas @ np.array(bounds.prices_per_hour)
     moved = np.abs(replicas - np.array([p.current for p in placements])).sum(axis=1)
     objective = cost + switching_cost_per_hour * moved
-    per_instance = np.array([p.per_instance for p in placements], dtype=np.int64)
-    units = -(-replicas * np.array(bounds.units_per_instance, dtype=np.int64) // per_instance)
+    sizes = [(p.per_instance.numerator, p.per_instance.denominator) for p in placements]
+    fill, each = np.array(sizes, dtype=np.int64).T
+    units = -(-replicas * np.array(bounds.units_per_instance, dtype=np.int64) * each // fill)
     if stage.borrowed:
         units = np.zeros_like(units)
     # Variants of a model share a pool: what counts is what they take of it together.
@@ -767,5 +769,5 @@ def _by_running(rows: Counts) -> list[_Part]:
     ]
 
 
-def _divisor(sizes: set[int]) -> int:
-    return max(sizes) if share_instances(sizes) else 1
+def _divisor(sizes: set[Size]) -> int:
+    return int(max(sizes)) if share_instances(sizes) else 1

@@ -89,7 +89,7 @@ def _above_capacity(records: Sequence[PipelineRecord], instances: Mapping[PoolNa
     used: dict[PoolName, np.ndarray] = {}
     for record in records:
         for key, counts in (record.replicas or {}).items():
-            share = np.nan_to_num(counts) / record.spec.placements()[key].prior.per_instance
+            share = np.nan_to_num(counts) / float(record.spec.placements()[key].prior.per_instance)
             used[pool_of(key[1])] = used.get(pool_of(key[1]), np.zeros(len(share))) + share
     return [
         f"pool {pool}: replicas of {values.max():.3g} instances ran, replayed with {instances[pool]}: the others stay "

@@ -195,7 +195,7 @@ class _World:
                 max,
                 self._lag_s,
             )
-            room = np.floor(self._room(placement.pool) * prior.per_instance + _WHOLE)
+            room = np.floor(self._room(placement.pool) * float(prior.per_instance) + _WHOLE)
             most = np.where(lost, 0.0, np.minimum(most, room))
             yield ReplicaSupply(
                 startup_s=placement.startup_s * min([1.0, *self._start_factors(placement.pool)]),
@@ -211,7 +211,7 @@ class _World:
             on_it = [k for k, (*_, placement) in enumerate(self.placements) if placement.pool == pool.name]
             most = self._room(pool.name)
             if on_it and np.all(np.isfinite(most)):
-                share = np.array([[1 / self.placements[k][2].prior.per_instance] for k in on_it])
+                share = np.array([[float(1 / self.placements[k][2].prior.per_instance)] for k in on_it])
                 yield CapacityLimit(supplies=tuple(on_it), weights=np.repeat(share, len(most), axis=1), most=most)
         for pipeline in self.pipelines:
             own = [k for k, (owner, *_) in enumerate(self.placements) if owner is pipeline]
@@ -228,7 +228,7 @@ class _World:
     def _price_per_hour(self, placement: PlacementSpec, back_s: float) -> Array:
         """Return, for each segment, a replica's lowest price (USD per hour) in it and in the `back_s` before it."""
         prices = [(epoch.at_s, _pool(epoch, placement.pool).price_per_hour) for epoch in self.epochs]
-        return np.asarray(self._steps(prices, min, back_s) / placement.prior.per_instance)
+        return np.asarray(self._steps(prices, min, back_s) / float(placement.prior.per_instance))
 
     def slow_factor(self, pipeline: PipelineSpec, stage: StageSpec) -> Array:
         """Return, for each segment, the least factor by which batches are slowed down that may end in it."""

@@ -42,7 +42,7 @@ class Neighbours:
             now = float(self._serving[key].engine.busy(number))
             before = self._busy.get((key, number), 0.0)
             busy[key, number] = before + LOOK_S / MEMORY_S * (now - before)
-            of_nodes.setdefault(id(pod.node), []).append(pod)
+            of_nodes.setdefault(id(pod.nodes[0]), []).append(pod)
         self._busy = busy
         for pods in of_nodes.values():
             for pod in pods:
@@ -52,7 +52,7 @@ class Neighbours:
 
     def _serving_pods(self) -> Iterator[Pod]:
         for workload in self._workloads.workloads.values():
-            yield from (pod for pod in workload.pods if pod.number is not None and pod.node is not None)
+            yield from (pod for pod in workload.pods if pod.number is not None and pod.nodes)
 
     def _addition(self, pod: Pod, other: Pod) -> float:
         return (self._factors[_stage(pod), _stage(other)] - 1) * self._busy[_name(other)]

@@ -132,20 +132,22 @@ class NodePool:
             return True
         return False
 
-    def place(self, share: Fraction, now_s: float = 0.0) -> Node | None:
-        """Take `share` of the fullest node that has so much free, and return the node; None if no node has.
+    def place(self, share: Fraction, now_s: float = 0.0) -> tuple[Node, ...]:
+        """Take `share` of the fullest node that has so much free, or as many whole nodes; none if they are not there.
 
-        An empty node of a launched pool is launched now.
+        Empty nodes of a launched pool are launched now.
         """
         announced = self.announced()
-        fits = [node for node in self.present() if node.index not in announced and node.free >= share]
-        if not fits:
-            return None
-        node = min(fits, key=lambda node: node.free)
-        if self.launch is not None and node.free == 1:
-            node.asked_s, node.up_s = now_s, now_s + self.launch()
-        node.free -= share
-        return node
+        each, count = (share, 1) if share <= 1 else (Fraction(1), int(share))
+        fits = [node for node in self.present() if node.index not in announced and node.free >= each]
+        if len(fits) < count:
+            return ()
+        chosen = tuple(sorted(fits, key=lambda node: node.free)[:count])
+        for node in chosen:
+            if self.launch is not None and node.free == 1:
+                node.asked_s, node.up_s = now_s, now_s + self.launch()
+            node.free -= each
+        return chosen
 
     def words(self, others: int, *, refused: bool, now_s: float = math.inf) -> str:
         """Return the scheduler's message for a pending replica; `others` is the number of nodes of other pools."""

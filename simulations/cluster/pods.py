@@ -2,7 +2,6 @@
 
 import math
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -12,7 +11,7 @@ from typing import Protocol
 
 from controller.core.state.snapshot import PendingReplica, ServingReplica, TargetState
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec
-from optimizer.model import PipelineKey, PlacementKey, PoolName, pool_of
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, pool_of
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.node_pool import Node, NodePool, launch_times
 from simulations.results.spending import Replicas
@@ -28,7 +27,9 @@ NO_COSTS: Mapping[str, int] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Pod:
-    """A replica. It is pending without `node`, starting from `bound_s`, ready from `ready_s`, draining if `leaving`.
+    """A replica. It is pending without `nodes`, starting from `bound_s`, ready from `ready_s`, draining if `leaving`.
+
+    A group of pods that takes several nodes is one replica here, and gets all of its nodes at once.
 
     `reason` is the scheduler's message while it is pending. `number` is its number in the engine, once it is ready.
     `tie` decides among equal pods which one is deleted.
@@ -38,7 +39,7 @@ class Pod:
     workload: "Workload"
     created_s: float
     tie: int
-    node: Node | None = None
+    nodes: tuple[Node, ...] = ()
     reason: str = ""
     bound_s: float | None = None
     ready_s: float | None = None
@@ -73,8 +74,8 @@ class Workload:
 
     @property
     def share(self) -> Fraction:
-        """Return the share (0–1) of a node that a replica takes."""
-        return Fraction(1, self.placement.prior.per_instance)
+        """Return the share of a node that a replica takes, above 1 where it takes several nodes."""
+        return Fraction(1) / self.placement.prior.per_instance
 
     def staying(self) -> list[Pod]:
         """Return the pods that are not terminating."""
@@ -84,12 +85,17 @@ class Workload:
         """Return the number of pods that a roll-out may add to the desired ones: 1 while there are outdated pods."""
         return int(any(pod.outdated for pod in self.staying()))
 
-    def nodes(self) -> Mapping[str, int]:
-        """Return the number of pods on each node, by its name."""
-        return Counter(self._node_name(pod) for pod in self.pods if pod.node is not None)
+    def nodes(self) -> Mapping[str, Size]:
+        """Return the number of replicas on each node, by its name; of a group of pods, the part that is there."""
+        found: dict[str, Size] = {}
+        for pod in self.pods:
+            for node in pod.nodes:
+                name = self._name_of(node)
+                found[name] = found.get(name, 0) + (1 if len(pod.nodes) == 1 else Fraction(1, len(pod.nodes)))
+        return found
 
-    def _node_name(self, pod: Pod) -> str:
-        return "" if pod.node is None else f"{self.key[1]}-{pod.node.index}"
+    def _name_of(self, node: Node) -> str:
+        return f"{self.key[1]}-{node.index}"
 
     def target_state(self, pool: NodePool, *, now_s: float = math.inf, billed: bool = False) -> TargetState:
         """Return the state of the Deployment, on `pool`, as the API server reports it: times are in whole seconds.
@@ -100,15 +106,15 @@ class Workload:
         pending, starting, serving = [], [], []
         for pod in staying:
             if pod.ready_s is not None:
-                leaving = pod.node is not None and pod.node.index in announced
+                leaving = any(node.index in announced for node in pod.nodes)
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
-                node = self._node_name(pod)
+                node = self._name_of(pod.nodes[0]) if pod.nodes else ""
                 serving.append(_serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s))
-            elif pod.bound_s is not None and pod.node is not None and pod.node.up_s <= now_s:
+            elif pod.bound_s is not None and pod.nodes and all(node.up_s <= now_s for node in pod.nodes):
                 since_s = math.floor(pod.bound_s)
                 starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
             else:
-                coming = () if pod.node is None else (pool.expected(pod.node),)
+                coming = tuple(map(pool.expected, pod.nodes))
                 since_s = math.floor(pod.created_s)
                 pending.append(PendingReplica(name=pod.name, since_s=since_s, reason=pod.reason, expected=coming))
         return TargetState(
@@ -131,7 +137,7 @@ class Workload:
             existing=len(self.pods),
             terminating=len(self.pods) - len(staying),
             ready=sum(pod.ready_s is not None for pod in staying),
-            scheduled=sum(pod.node is not None for pod in self.pods),
+            scheduled=sum(bool(pod.nodes) for pod in self.pods),
             nodes=self.nodes() if billed else {},
         )
 
@@ -203,8 +209,9 @@ class Workloads:
         """Set the desired replicas of a Deployment and make them ready at once, for the beginning of a run."""
         self.scale(name, replicas, now_s)
         for pod in self.workloads[name].pods:
-            if pod.node is not None and pod.ready_s is None:
-                pod.node.asked_s, pod.node.up_s = -math.inf, now_s
+            if pod.nodes and pod.ready_s is None:
+                for node in pod.nodes:
+                    node.asked_s, node.up_s = -math.inf, now_s
                 pod.bound_s = now_s
                 self._ready(pod, now_s)
 
@@ -303,14 +310,14 @@ class Workloads:
         pod.gone = True
         self.changes += 1
         pod.workload.pods.remove(pod)
-        if pod.node is not None:
-            pod.node.free += pod.workload.share
+        for node in pod.nodes:
+            node.free += pod.workload.share / len(pod.nodes)
 
     def _clear(self, pool: NodePool, now_s: float) -> None:
         """Remove the pods whose nodes are gone; their Deployments create new ones."""
         present = {id(node) for node in pool.present()}
         for workload in tuple(self.of_pool(pool.name)):
-            lost = [pod for pod in workload.pods if pod.node is not None and id(pod.node) not in present]
+            lost = [pod for pod in workload.pods if any(id(node) not in present for node in pod.nodes)]
             for pod in lost:
                 if pod.number is not None:
                     self._servers.kill(pod)
@@ -320,7 +327,7 @@ class Workloads:
 
     def _fill(self, pool: NodePool, now_s: float) -> None:
         """Place the pending pods of a pool, the oldest first."""
-        waiting = [pod for workload in self.of_pool(pool.name) for pod in workload.pods if pod.node is None]
+        waiting = [pod for workload in self.of_pool(pool.name) for pod in workload.pods if not pod.nodes]
         if not waiting:
             return
         waiting.sort(key=lambda pod: (pod.created_s, pod.name))
@@ -330,10 +337,11 @@ class Workloads:
             self._agenda.at(pool.refused_until_s, lambda: self._fill(pool, pool.refused_until_s))
         others = sum(len(other.present()) for other in self.pools.values() if other is not pool)
         for pod in waiting:
-            pod.node = None if refused else pool.place(pod.workload.share, now_s)
+            pod.nodes = () if refused else pool.place(pod.workload.share, now_s)
             pod.reason = pool.words(others, refused=refused, now_s=now_s)
-            if pod.node is not None:
-                self._start(pod, max(now_s, pod.created_s, pod.node.up_s), pool.start_factor)
+            if pod.nodes:
+                up_s = max(node.up_s for node in pod.nodes)
+                self._start(pod, max(now_s, pod.created_s, up_s), pool.start_factor)
 
     def _start(self, pod: Pod, at_s: float, factor: float) -> None:
         self.changes += 1
@@ -372,23 +380,27 @@ def _first_to_go(pods: list[Pod], now_s: float) -> list[Pod]:
     that share their node with most others of the Deployment, then the youngest. Ages are compared by their binary
     logarithms rounded down. Ties are broken by chance.
     """
-    on_node: dict[int, int] = {}
+    on_node: dict[tuple[int, ...], int] = {}
     for pod in pods:
-        on_node[id(pod.node)] = on_node.get(id(pod.node), 0) + 1
+        on_node[_ids(pod)] = on_node.get(_ids(pod), 0) + 1
 
     def rank(pod: Pod) -> tuple[bool, bool, int, int, int, int]:
         since_s = pod.created_s if pod.ready_s is None else pod.ready_s
         age_ns = (now_s - since_s) * 1e9
         return (
-            pod.node is not None,
+            bool(pod.nodes),
             pod.ready_s is not None,
             pod.deletion_cost,
-            -on_node[id(pod.node)],
+            -on_node[_ids(pod)],
             int(math.log2(age_ns)) if age_ns >= 1 else -1,
             pod.tie,
         )
 
     return sorted(pods, key=rank)
+
+
+def _ids(pod: Pod) -> tuple[int, ...]:
+    return tuple(map(id, pod.nodes))
 
 
 def initial_replicas(pipeline: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> Mapping[PlacementKey, int]:

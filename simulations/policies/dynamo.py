@@ -319,7 +319,7 @@ def profiled(work: Deployment, target_s: float) -> tuple[float, float]:
 def _budgeted(works: Sequence[Deployment], wanted: dict[PlacementId, int], pool: PoolState) -> dict[PlacementId, int]:
     counts = within_budget(
         [wanted[work.name] for work in works],
-        [1 / work.placement.prior.per_instance for work in works],
+        [float(1 / work.placement.prior.per_instance) for work in works],
         [work.least for work in works],
         float(pool.limit),
     )

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import Basis, PipelineKey, PlacementId, Pool, PoolName
+from optimizer.model import Basis, PipelineKey, PlacementId, Pool, PoolName, Size
 from simulations.results import scoring
 from simulations.results.scoring import Clock, Interval, Steps
 
@@ -28,7 +28,7 @@ class Replicas:
     terminating: int
     ready: int
     scheduled: int
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, Size] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,5 +121,3 @@ def test_swap_raises_the_sessions_of_a_replica_at_the_latency_of_coming_back() -
     assert fewest[1.0, False] == math.ceil(sessions / 12)
     assert fewest[1.0, True] <= fewest[1.0, False] / 2
     assert (0.25, True) not in fewest, "one item in ten waits 210 ms for its session"
-        "one item in ten waits 210 ms for its session, which a tighter SLA has no time for"
-    )

@@ -19,6 +19,7 @@ from optimizer.model import (
     Pool,
     PoolName,
     Problem,
+    Size,
 )
 from optimizer.reports.certificate import certified_plan
 
@@ -96,7 +97,7 @@ def allocations(problem: Problem, *, mixed: bool) -> Iterator[Counts]:
             yield counts
 
 
-def _instances(taken: list[tuple[int, int]]) -> int:
+def _instances(taken: list[tuple[Size, int]]) -> int:
     sizes = sorted({size for size, _ in taken})
     if all(large % small == 0 for small, large in itertools.pairwise(sizes)):
         largest = sizes[-1] if sizes else 1

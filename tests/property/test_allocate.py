@@ -263,7 +263,7 @@ def everything(problem: Problem, limit_s: float) -> float:
 
 def least(problem: Problem, placement: Placement) -> int:
     """Return the minimum of a placement, as far as its pool holds it."""
-    return min(placement.min_replicas, problem.pools[placement.pool].instances * placement.per_instance)
+    return min(placement.min_replicas, int(problem.pools[placement.pool].instances * placement.per_instance))
 
 
 def fits(problem: Problem, pipeline: Pipeline, allocation: Allocation) -> bool:

@@ -23,6 +23,7 @@ from optimizer.model import (
     Problem,
     Routing,
     ServiceLaw,
+    Size,
     Sla,
     Stage,
     StageName,
@@ -107,7 +108,7 @@ def problems(draw: st.DrawFn) -> Problem:
 def check(problem: Problem, plan: Plan) -> None:
     """A plan keeps every hard limit, whatever it was asked, and holds numbers only."""
     total = 0.0
-    used: dict[PoolName, list[tuple[int, int]]] = {name: [] for name in problem.pools}
+    used: dict[PoolName, list[tuple[Size, int]]] = {name: [] for name in problem.pools}
     for pipeline in problem.pipelines:
         answer = plan.of(pipeline.key)
         replicas, cost = answer.replicas(), 0.0

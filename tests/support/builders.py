@@ -32,7 +32,18 @@ from controller.core.state.spec import (
     StepPolicy,
     Target,
 )
-from optimizer.model import Basis, PipelineKey, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import (
+    Basis,
+    PipelineKey,
+    Placement,
+    PlacementKey,
+    PoolName,
+    Routing,
+    ServiceLaw,
+    Size,
+    Sla,
+    StageName,
+)
 from profiler.samples import PlacementSamples, Quantity, Reading
 
 VAD: PlacementKey = (StageName("vad"), PoolName("cpu"))
@@ -51,7 +62,7 @@ def a_pool(
     leaving: int = 0,
     memory: PoolMemory | None = None,
     unread: str = "",
-    unaccounted: Mapping[int, int] | None = None,
+    unaccounted: Mapping[Size, int] | None = None,
     node_pool: NodePoolState | None = None,
     ready_nodes: bool = False,
     shared_nodes: Mapping[PoolName, tuple[str, ...]] | None = None,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from controller.core.state.shared import filled
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing
 from controller.core.state.spec import PlacementSpec, StageSpec
-from optimizer.model import PlacementKey, StageName
+from optimizer.model import PlacementKey, Size, StageName
 from profiler.stages import Learned, to_grain
 
 WARM_UP_S = 120.0
@@ -82,7 +82,7 @@ def _with_share(stage: StageSpec, learned: Learned) -> StageSpec:
     return stage if share is None or stage.cascade is None else stage.with_share(min(1.0, to_grain(share)))
 
 
-def _sized(placement: PlacementSpec, per_instance: int | None) -> PlacementSpec:
+def _sized(placement: PlacementSpec, per_instance: Size | None) -> PlacementSpec:
     """Return the placement with `per_instance` replicas per instance, unchanged where this is None."""
     if per_instance is None:
         return placement

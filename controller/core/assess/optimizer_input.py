@@ -17,6 +17,7 @@ from optimizer.model import (
     PlacementName,
     Pool,
     ServiceLaw,
+    Size,
     Sla,
     Stage,
 )
@@ -126,7 +127,7 @@ def optimizer_pool(spec: PoolSpec, instances: int) -> Pool:
     return Pool(name=spec.name, price_per_hour=spec.price_per_hour, instances=instances)
 
 
-def billed_pool(state: PoolState, instances: int, held: Iterable[tuple[int, int]] = ()) -> Pool:
+def billed_pool(state: PoolState, instances: int, held: Iterable[tuple[Size, int]] = ()) -> Pool:
     """Return the pool for plans that count whole instances: with the prices of its nodes, and the replicas on them.
 
     `held` are the replicas that are not planned, as pairs (replicas per instance, replicas). Unaccounted replicas are

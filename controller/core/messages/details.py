@@ -6,7 +6,7 @@ from controller.core.messages.phrases import count_of, duration, number, timesta
 from controller.core.state.carry_over import Conflict
 from controller.core.state.snapshot import PendingReplica
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin, Target
-from optimizer.model import PipelineKey, PlacementName, Sla, StageName
+from optimizer.model import PipelineKey, PlacementName, Size, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
 
@@ -143,8 +143,10 @@ def outside(pods: Mapping[str, str]) -> str:
     return f"{count_of(len(names), 'replica')} on other nodes: {', '.join(names[:_SHOWN])}{more}"
 
 
-def wrong_per_instance(per_instance: int, fits: int) -> str:
-    """Return the text about a `perInstance` that is not what a node holds, or runs."""
+def wrong_per_instance(per_instance: Size, fits: Size) -> str:
+    """Return the text about a `perInstance` that is not what a node holds, or runs, or an `instancesPerReplica`."""
+    if 0 < fits < 1 or per_instance < 1:
+        return f"instancesPerReplica is {1 / per_instance}, but its pods are on {count_of(int(1 / fits), 'node')}"
     if fits > per_instance:
         return f"perInstance is {per_instance}, but a node runs {fits} on average; {fits} counts"
     return f"perInstance is {per_instance}, but the allocatable resources of a node hold {fits}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import ceil, inf
+from math import ceil, fsum, inf
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -28,6 +28,7 @@ from optimizer.model import (
     PlacementKey,
     Pool,
     PoolName,
+    Size,
     pool_of,
     share_instances,
     whole_instances,
@@ -48,10 +49,10 @@ class PoolTotals:
     """The replicas on each pool, counted by size: how many of them fill one instance."""
 
     def __init__(self) -> None:
-        self._replicas: dict[PoolName, dict[int, int]] = {}
+        self._replicas: dict[PoolName, dict[Size, int]] = {}
         self._rounded: dict[PoolName, int] = {}
 
-    def move(self, pool: PoolName, per_instance: int, before: int, after: int) -> None:
+    def move(self, pool: PoolName, per_instance: Size, before: int, after: int) -> None:
         """Replace `before` replicas of a placement on `pool` by `after`; `per_instance` is their size."""
         sizes = self._replicas.setdefault(pool, {})
         sizes[per_instance] = sizes.get(per_instance, 0) + after - before
@@ -69,11 +70,11 @@ class PoolTotals:
         """Return the pools that have or had replicas."""
         return self._replicas.keys()
 
-    def replicas(self, pool: PoolName) -> Mapping[int, int]:
+    def replicas(self, pool: PoolName) -> Mapping[Size, int]:
         """Return the replicas on `pool` by their size."""
         return self._replicas.get(pool, {})
 
-    def occupancy(self, pool: PoolName, held: Collection[tuple[int, int]]) -> Occupancy:
+    def occupancy(self, pool: PoolName, held: Collection[tuple[Size, int]]) -> Occupancy:
         """Return the occupancy of `pool` by the replicas and those `held`: pairs (replicas per instance, replicas)."""
         sizes = [(size, count) for size, count in (*self.replicas(pool).items(), *held) if count]
         if share_instances(size for size, _ in sizes):
@@ -100,7 +101,7 @@ class Replicas(MutableMapping[K, int]):
     def __init__(
         self,
         replicas: Mapping[K, int],
-        where: Mapping[K, tuple[PoolName, int]],
+        where: Mapping[K, tuple[PoolName, Size]],
         *,
         occupied: Mapping[K, Callable[[int], int]],
     ) -> None:
@@ -151,7 +152,7 @@ class Entry:
     """
 
     price_per_hour: float
-    per_instance: int
+    per_instance: Size
     desired: int
     existing: int
     terminating: int
@@ -265,7 +266,7 @@ class Ledger:
             self._payers[name] = tuple(key for key in shares if key in self._caps)
             for payer, share in shares.items():
                 self._paid.setdefault(payer, []).append((name, share))
-        self._claimed: dict[PoolName, list[tuple[int, int]]] = {
+        self._claimed: dict[PoolName, list[tuple[Size, int]]] = {
             name: list(pool.claimed.items()) for name, pool in pools.items()
         }
         for name, entry in self._entries.items():
@@ -414,7 +415,7 @@ class Ledger:
 
     def in_use(self, pool: PoolName) -> float:
         """Return how many instances of `pool` pods use or wait for now; shared instances count in parts."""
-        return sum(
+        return fsum(
             (entry.existing + entry.terminating) / entry.per_instance
             for name, entry in self._entries.items()
             if pool_of(name[1][1]) == pool
@@ -646,7 +647,7 @@ class Payments:
         self._units: dict[PoolName, tuple[float, float]] = {}  # instances of the others: in parts, and rounded up
 
     def move(
-        self, pool: PoolSpec, per_instance: int, before: int, after: int, *, basis: Basis, share: float = 1.0
+        self, pool: PoolSpec, per_instance: Size, before: int, after: int, *, basis: Basis, share: float = 1.0
     ) -> None:
         """Replace `before` replicas of a placement on `pool`, of whose cost `share` (0–1) is paid, by `after`."""
         exact = share * (after - before) / per_instance
@@ -698,7 +699,7 @@ class Holdings:
     def _claims(self, assessments: Sequence[Assessment]) -> tuple[Mapping[PoolName, float], Mapping[str | None, float]]:
         """Return the claimed instances of each pool, and the claimed money of each budget by name (None: the fleet)."""
         instances = {
-            name: sum(count / size for size, count in pool.claimed.items()) for name, pool in self._pools.items()
+            name: fsum(count / size for size, count in pool.claimed.items()) for name, pool in self._pools.items()
         }
         money: dict[str | None, float] = {None: sum(map(claimed_per_hour, self._pools.values()))}
         for each in assessments:
@@ -706,7 +707,7 @@ class Holdings:
                 placement = each.spec.placements()[key]
                 if placement.pool not in self._pools:
                     continue
-                instances[placement.pool] += count / placement.prior.per_instance
+                instances[placement.pool] += float(count / placement.prior.per_instance)
                 price = self._pools[placement.pool].spec.replica_price_per_hour(placement.prior.per_instance)
                 for name in (None, *(budget.name for budget, _ in self._groups if each.key in budget.pipelines)):
                     money[name] = money.get(name, 0.0) + count * price
@@ -714,7 +715,7 @@ class Holdings:
 
     def _present(self, pool: PoolName) -> float:
         """Return the instances of `pool` that replicas of the released pipelines occupy."""
-        return sum(
+        return fsum(
             count / each.spec.placements()[key].prior.per_instance
             for each in self._existing.values()
             for key, count in each.existing.items()

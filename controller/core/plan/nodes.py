@@ -13,7 +13,7 @@ from math import floor
 from typing import Generic, Protocol, TypeVar
 
 from optimizer.billing import Occupancy, occupancy
-from optimizer.model import Pool, PoolName
+from optimizer.model import Pool, PoolName, Size
 
 K = TypeVar("K")
 
@@ -31,9 +31,9 @@ class Placed(Generic[K]):
 
     name: K
     pool: PoolName
-    per_instance: int
+    per_instance: Size
     replicas: int
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, Size] = field(default_factory=dict)
 
 
 def instance_costs_per_hour(
@@ -44,16 +44,16 @@ def instance_costs_per_hour(
     `pools` have the prices for replicas that have no node yet.
     """
     placements = tuple(placements)
-    taken: dict[PoolName, list[tuple[int, int]]] = {name: list(pool.held) for name, pool in pools.items()}
+    taken: dict[PoolName, list[tuple[Size, int]]] = {name: list(pool.held) for name, pool in pools.items()}
     shares: dict[tuple[PoolName, str], Fraction] = {}
     for placed in placements:
         taken[placed.pool].append((placed.per_instance, placed.replicas))
         for node, count in placed.nodes.items():
             there = (placed.pool, node)
-            shares[there] = shares.get(there, Fraction(0)) + Fraction(count, placed.per_instance)
+            shares[there] = shares.get(there, Fraction(0)) + Fraction(count) / placed.per_instance
     occupancies = {name: occupancy(pairs) for name, pairs in taken.items()}
     free = {there: 1 - share for there, share in shares.items()}
-    fitting: dict[K, int] = {}
+    fitting: dict[K, Size] = {}
     for placed in sorted(placements, key=lambda placed: placed.per_instance):
         fitting[placed.name] = _fit(placed, free)
     return {
@@ -62,32 +62,33 @@ def instance_costs_per_hour(
     }
 
 
-def _fit(placed: Placed[K], free: dict[tuple[PoolName, str], Fraction]) -> int:
+def _fit(placed: Placed[K], free: dict[tuple[PoolName, str], Fraction]) -> Size:
     """Return how many replicas without a node fit into the `free` shares of nodes in use, and take those shares."""
     left = placed.replicas - sum(placed.nodes.values())
     for there, share in free.items():
         if left > 0 and there[0] == placed.pool and share > 0:
             count = min(left, floor(share * placed.per_instance))
-            free[there] -= Fraction(count, placed.per_instance)
+            free[there] -= Fraction(count) / placed.per_instance
             left -= count
     return placed.replicas - sum(placed.nodes.values()) - max(left, 0)
 
 
 def _cost_per_hour(
     placed: Placed[K],
-    fitting: int,
+    fitting: Size,
     there: Occupancy,
     pools: Mapping[PoolName, Pool],
     nodes: Mapping[PoolName, PricedNodes],
     shares: Mapping[tuple[PoolName, str], Fraction],
 ) -> float:
-    cost, placeless = 0.0, placed.replicas - max(fitting, 0)
+    cost = 0.0
+    placeless: Size = placed.replicas - max(fitting, 0)
     for node, count in placed.nodes.items():
-        part = Fraction(count, placed.per_instance) / shares[placed.pool, node]
+        part = Fraction(count) / placed.per_instance / shares[placed.pool, node]
         cost += float(part) * nodes[placed.pool].node_price_per_hour(node)
         placeless -= count
     if placeless > 0:
-        part = Fraction(placeless, placed.replicas)
+        part = Fraction(placeless) / placed.replicas
         weight = part * there.weight(placed.per_instance, placed.replicas)
         cost += float(weight) * there.unit_price_per_hour(pools[placed.pool])
     return cost

@@ -11,7 +11,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, StageKey, Target
-from optimizer.model import PipelineKey, PlacementKey, PlacementName, PoolName, StageName
+from optimizer.model import PipelineKey, PlacementKey, PlacementName, PoolName, Size, StageName
 from optimizer.plan import Limit, PipelinePlan, Plan
 from profiler.samples import Absence, DeviceFault, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
@@ -119,14 +119,15 @@ class Mismatch:
 
     `outside` are replicas on nodes that are not of the pool, each with its node. `fits` is how many replicas an
     instance holds where this is not the declared `per_instance`, else None: fewer by the allocatable resources of a
-    node, or more because nodes run more. `resized_by` names the object that changes the requests of its pods.
+    node, more because nodes run more, or what groups of pods take. `resized_by` names the object that changes the
+    requests of its pods.
     """
 
     stage: StageName
     placement: PlacementName
     outside: Mapping[str, str]
-    per_instance: int
-    fits: int | None
+    per_instance: Size
+    fits: Size | None
     resized_by: str | None = None
 
 

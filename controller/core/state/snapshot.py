@@ -1,14 +1,25 @@
 """The snapshot: all values that a cycle uses, read at one moment by `controller.kube.reader` or a simulation."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from fractions import Fraction
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.provider_errors import ProviderError
 from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PoolSpec, Target
-from optimizer.model import Pipeline, PipelineKey, PlacementKey, PlacementName, PoolName, StageName, whole_instances
+from optimizer.model import (
+    Pipeline,
+    PipelineKey,
+    PlacementKey,
+    PlacementName,
+    PoolName,
+    Size,
+    StageName,
+    whole_instances,
+)
 from optimizer.plan import PipelinePlan
 from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
 
@@ -71,11 +82,13 @@ class PoolMatch:
     """How the pods of a placement match its pool.
 
     `outside` has the pods on nodes that are not of the pool, each with its node. `fits` is how many replicas an
-    instance of the pool holds by its allocatable resources, None where that is not known.
+    instance of the pool holds by its allocatable resources, None where that is not known. `spans` is how many nodes the
+    pods of a replica are on, where it is a group of pods and one is complete.
     """
 
     outside: Mapping[str, str] = field(default_factory=dict)
     fits: int | None = None
+    spans: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +105,7 @@ class TargetState:
     `rolling` says that not all replicas are of the same revision, of which `updated` are of the new one. `refusal` has
     the words of the workload's controller for why pods cannot be created. `match` is how the pods match the nodes of
     the placement's pool. `nodes` has the number of pods on each node, terminating ones included, where budgets count
-    whole instances.
+    whole instances; of a group of pods, the part of it that is there.
     """
 
     desired: int
@@ -109,18 +122,22 @@ class TargetState:
     updated: int = 0
     refusal: str = ""
     match: PoolMatch = PoolMatch()
-    nodes: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, Size] = field(default_factory=dict)
 
     @property
     def occupied(self) -> int:
         """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
 
-    def per_instance(self, declared: int) -> int:
+    def per_instance(self, declared: Size) -> Size:
         """Return how many replicas fill an instance: as `declared`, unless the cluster shows otherwise.
 
-        No more do than the allocatable resources of a node hold, and no fewer than nodes run on average.
+        No more do than the allocatable resources of a node hold, and no fewer than nodes run on average. A replica that
+        is a group of pods takes the nodes that its pods are on.
         """
+        if declared < 1 or self.match.spans is not None:
+            spans = 1 / declared if self.match.spans is None else self.match.spans
+            return Fraction(1, int(spans)) if spans > 1 else max(1, declared)
         nodes = [replica.node for replica in self.serving if replica.node and replica.name not in self.match.outside]
         runs = -(-len(nodes) // len(set(nodes))) if nodes else 0
         return max(1, runs, declared if self.match.fits is None else min(declared, self.match.fits))
@@ -307,7 +324,7 @@ class Orphan:
     target: Target
     pipeline: PipelineKey
     pool: PoolName
-    per_instance: int
+    per_instance: Size
     replicas: int
     placed: int = 0
     claimed: int = 0
@@ -394,8 +411,8 @@ class PoolState:
     memory: PoolMemory
     leaving_instances: int = 0
     unread: str = ""
-    unaccounted: Mapping[int, int] = field(default_factory=dict)
-    claimed: Mapping[int, int] = field(default_factory=dict)
+    unaccounted: Mapping[Size, int] = field(default_factory=dict)
+    claimed: Mapping[Size, int] = field(default_factory=dict)
     orphans: tuple[Orphan, ...] = ()
     node_pool: NodePoolState | None = None
     shared_nodes: Mapping[PoolName, tuple[str, ...]] = field(default_factory=dict)
@@ -471,7 +488,7 @@ class PoolState:
     @property
     def unaccounted_in_use(self) -> float:
         """Return how many instances unaccounted replicas occupy; shared instances count in parts."""
-        return sum(count / per_instance for per_instance, count in self.unaccounted.items())
+        return math.fsum(count / per_instance for per_instance, count in self.unaccounted.items())
 
     @property
     def unaccounted_per_hour(self) -> float:

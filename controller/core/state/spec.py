@@ -20,6 +20,7 @@ from optimizer.model import (
     PoolName,
     Routing,
     ServiceLaw,
+    Size,
     Sla,
     StageName,
 )
@@ -120,6 +121,11 @@ class Target:
         """Whether the target is an Auto Scaling group."""
         return self.kind == GROUP_KIND
 
+    @property
+    def of_groups(self) -> bool:
+        """Whether each replica of the target is a group of pods, one of which leads it."""
+        return self.kind == "LeaderWorkerSet"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
@@ -160,7 +166,7 @@ class PlacementSpec:
     declared: Declared = Declared()
     source: str | None = None
     confidence: str | None = None
-    stated_per_instance: int | None = None
+    stated_per_instance: Size | None = None
     wer_by_slice: Mapping[str, float] = field(default_factory=dict)
     prefix_hit_rate: float = 0.0
 
@@ -547,7 +553,7 @@ class PoolSpec:
         zonal = prices.get(node_key(instance_type, zone))
         return prices.get(instance_type, self.price_per_hour) if zonal is None else zonal
 
-    def replica_price_per_hour(self, per_instance: int) -> float:
+    def replica_price_per_hour(self, per_instance: Size) -> float:
         """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""
         return self.price_per_hour / per_instance
 

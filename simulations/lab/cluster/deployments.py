@@ -75,10 +75,18 @@ def worker_spec(
             f"pipeline {pipeline.key}, stage {stage.name}"
             f": metrics.preset: {stage.preset!r}: must be one of {known} in the lab"
         )
-    if placement.prior.link is not None:
+    impossible = [
+        words
+        for words, asked in (
+            ("transfer and memory.swap: not possible in the lab, whose items carry nothing", placement.prior.link),
+            ("cascade: not possible in the lab, whose ingress does not send items on", stage.cascade),
+            ("LeaderWorkerSet: not possible in the lab, whose replicas are single pods", placement.target.of_groups),
+        )
+        if asked
+    ]
+    if impossible:
         raise UnsupportedManifest(
-            f"pipeline {pipeline.key}, stage {stage.name}: transfer: not possible in the lab, whose items carry "
-            "nothing; `sluice simulate` has it"
+            f"pipeline {pipeline.key}, stage {stage.name}: {impossible[0]}; `sluice simulate` has it"
         )
     preset: Preset = next(preset for preset in get_args(Preset) if preset == stage.preset)
     prior = placement.prior
@@ -162,7 +170,7 @@ def _deployment(
     pipeline: PipelineSpec, placement: PlacementSpec, worker: WorkerSpec, nodes: PoolNodes
 ) -> dict[str, Any]:
     try:
-        resources = pod_resources(nodes, placement.prior.per_instance)
+        resources = pod_resources(nodes, int(placement.prior.per_instance))
     except ValueError as error:
         raise UnsupportedManifest(
             f"pipeline {pipeline.key}, stage {worker.stage}, placement {placement.name}: {error}"

@@ -1,8 +1,11 @@
+import json
+
 """Values survive JSON, and what is no such value is refused with its place."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from fractions import Fraction
 from typing import NewType
 
 import pytest
@@ -99,6 +102,20 @@ def test_what_an_earlier_version_did_not_have_is_as_by_default_and_what_it_had_i
         decode(Older, {"added": 1})
     with pytest.raises(InvalidRecord, match="must have exactly the fields"):
         decode(Older, {"name": "n", "other": 1})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized:
+    size: int | Fraction
+    counts: Mapping[int | Fraction, int]
+
+
+@pytest.mark.parametrize("counts", [{Fraction(1, 3): 2}, {Fraction(1, 4): 1, 2: 3}])
+def test_a_fraction_survives_also_as_a_key(counts: Mapping[int | Fraction, int]) -> None:
+    value = Sized(size=Fraction(1, 4), counts=counts)
+    assert decode(Sized, json.loads(json.dumps(encode(value)))) == value
+    with pytest.raises(InvalidRecord, match="must be a fraction, such as 1/4"):
+        decode(Sized, {"size": "four", "counts": {}})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object()])

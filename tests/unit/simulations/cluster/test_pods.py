@@ -108,7 +108,7 @@ def test_nodes_are_filled_one_after_the_other() -> None:
     world = World()
     world.scale(2)
 
-    assert len({id(pod.node) for pod in world.pods}) == 1
+    assert len({id(node) for pod in world.pods for node in pod.nodes}) == 1
     assert [node.free for node in world.cpu.nodes] == [0, 1]
 
 
@@ -220,7 +220,7 @@ def test_reclaimed_nodes_take_only_what_ran_on_them() -> None:
     world.pass_until(100.0)
     world.cluster.remove_nodes(world.cpu, [0], world.now_s)
 
-    assert [pod.node for pod in world.servers.killed] == [world.cpu.nodes[0]] * 2
+    assert [pod.nodes for pod in world.servers.killed] == [(world.cpu.nodes[0],)] * 2
     assert world.state() == (4, 4, 2, 0, 2)
     world.cluster.restore_nodes(world.cpu, [0], 150.0)
     world.pass_until(200.0)
