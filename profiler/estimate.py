@@ -178,7 +178,7 @@ def _stage_profile(
     if any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following):
         # Items that it refuses and gets again are no fan-out.
         ratio = max(before, min(ratio, 1.0))
-    share = learned.cascade_shares.get(stage.name)
+    share = learned.shares.cascade.get(stage.name)
     if stage.settled and (escalated := _measured_cascade_share(stage)) is not None:
         share = escalated if share is None else share + weight * (escalated - share)
     if not all(other.settled for other in (stage, *following)):

@@ -11,7 +11,7 @@ from profiler.neighbours import NOTHING, Interference, with_exposure
 from profiler.receive import learned_receive_limits
 from profiler.samples import Absence, Quantity
 from profiler.slots import learned_slots
-from profiler.stages import Learned, PipelineInput, PipelineProfile
+from profiler.stages import Learned, PipelineInput, PipelineProfile, Shares
 
 PREFIX_TIME_CONSTANT_S = 300.0
 """Time constant of the share of prompts in a prefix cache: it is low after a start, and rises as the cache fills."""
@@ -45,8 +45,10 @@ def profile_pipeline(
         receive_limits=learned.receive_limits,
         engines={**learned.engines, **dict(_engines(pipeline))},
         interference=dict(_interference(pipeline, profile, learned, interval_s)),
-        prefix_hit_rates={**learned.prefix_hit_rates, **dict(_prefix_hits(pipeline, learned, interval_s))},
-        cascade_shares={own.name: own.cascade_share for own in profile.stages if own.cascade_share is not None},
+        shares=Shares(
+            cascade={own.name: own.cascade_share for own in profile.stages if own.cascade_share is not None},
+            prefix={**learned.shares.prefix, **dict(_prefix_hits(pipeline, learned, interval_s))},
+        ),
     )
 
 
@@ -67,7 +69,7 @@ def _prefix_hits(pipeline: PipelineInput, learned: Learned, interval_s: float) -
             key, rate = (stage.name, placement.name), placement.samples.of(Quantity.PREFIX_HIT_RATE)
             if isinstance(rate, Absence) or not 0 <= rate <= 1:
                 continue
-            before = learned.prefix_hit_rates.get(key)
+            before = learned.shares.prefix.get(key)
             yield key, rate if before is None else before + weight * (rate - before)
 
 

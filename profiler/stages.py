@@ -145,6 +145,23 @@ class ReceiveLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """Measured shares (0–1), smoothed: of the items of a stage that go on to the last placement of its `cascade`, and
+    of the tokens of prompts that the `prefix` cache of a placement has.
+    """
+
+    cascade: Mapping[StageName, float] = field(default_factory=dict)
+    prefix: Mapping[PlacementKey, float] = field(default_factory=dict)
+
+    def without(self, stages: Collection[StageName]) -> "Shares":
+        """Return this without what is about `stages`."""
+        return Shares(
+            cascade={name: share for name, share in self.cascade.items() if name not in stages},
+            prefix={key: share for key, share in self.prefix.items() if key[0] not in stages},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
     """What measurements have shown about a pipeline. Every profile starts from it and returns it updated.
 
@@ -156,9 +173,7 @@ class Learned:
     replica of placements without declared memory, and `session_slots` their limit, of those that have refused sessions.
     `prefills_s` are the prefill times of those that batch continuously, without a declared service law.
     `receive_limits` has the packets of replicas, where an exporter reads them, and `engines` the engines in a replica.
-    `interference` is how neighbours on the same instances slow replicas, `cascade_shares` the share of the items of a
-    stage with a cascade that go on to its last placement, and `prefix_hit_rates` that of the tokens of prompts which a
-    placement's prefix cache has.
+    `interference` is how neighbours on the same instances slow replicas.
     """
 
     pass_ratios: Mapping[StageName, float] = field(default_factory=dict)
@@ -175,8 +190,7 @@ class Learned:
     receive_limits: Mapping[PlacementKey, ReceiveLimit] = field(default_factory=dict)
     engines: Mapping[PlacementKey, int] = field(default_factory=dict)
     interference: Mapping[PlacementKey, Interference] = field(default_factory=dict)
-    cascade_shares: Mapping[StageName, float] = field(default_factory=dict)
-    prefix_hit_rates: Mapping[PlacementKey, float] = field(default_factory=dict)
+    shares: Shares = field(default_factory=Shares)
 
     def without(self, stages: Collection[StageName]) -> "Learned":
         """Return this without what is about `stages`."""
@@ -189,7 +203,7 @@ class Learned:
             for part in fields(self)
             if isinstance(value := getattr(self, part.name), Mapping)
         }
-        return replace(self, **kept)
+        return replace(self, **kept, shares=self.shares.without(stages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

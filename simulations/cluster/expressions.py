@@ -235,7 +235,7 @@ EXPRESSIONS: Mapping[str, Mapping[Quantity, Expression]] = {
         ),
         # From the start of the service to the first token, as the lab's workers export it.
         Quantity.PREFILL_TIME: Expression(value=_prefill_s, over=_rate(Counter.COMPLETED)),
-        Quantity.PREFIX_HIT_RATE: _NOT_EXPORTED,
+        Quantity.PREFIX_HIT_RATE: Expression(value=_NOT_EXPORTED.value, over=_NOT_EXPORTED.value),
         Quantity.WORK_VARIATION: Expression(value=_tokens, upper_bounds=VLLM_TOKENS),
         Quantity.UTILIZATION: Expression(value=_mean(Level.IN_SERVICE)),
         Quantity.QUEUE_DEPTH: Expression(value=_mean(Level.QUEUED)),

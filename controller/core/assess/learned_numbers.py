@@ -58,7 +58,7 @@ def _with_numbers(state: PipelineState) -> PipelineState:
     }
     numbers = (
         *(learned.startups_s, learned.session_slots, learned.sessions_held, learned.cvs, learned.engines),
-        *(learned.cascade_shares, learned.prefix_hit_rates),
+        *(learned.shares.cascade, learned.shares.prefix),
     )
     if not (sizes or any(numbers)):
         return state
@@ -78,7 +78,7 @@ def _with_numbers(state: PipelineState) -> PipelineState:
 
 
 def _with_share(stage: StageSpec, learned: Learned) -> StageSpec:
-    share = learned.cascade_shares.get(stage.name)
+    share = learned.shares.cascade.get(stage.name)
     return stage if share is None or stage.cascade is None else stage.with_share(min(1.0, to_grain(share)))
 
 
@@ -91,7 +91,7 @@ def _sized(placement: PlacementSpec, per_instance: Size | None) -> PlacementSpec
 
 
 def _learned(placement: PlacementSpec, key: PlacementKey, learned: Learned) -> PlacementSpec:
-    if placement.declared.service and (hits := learned.prefix_hit_rates.get(key)) is not None:
+    if placement.declared.service and (hits := learned.shares.prefix.get(key)) is not None:
         placement = placement.with_prefix_hits(1 - to_grain(1 - hits))
     declared, prior = placement.declared, placement.prior
     law, slots, startup_s = prior.service, prior.session_slots, placement.startup_s

@@ -379,10 +379,10 @@ def _require_learned(learned: Learned) -> None:
         require(low <= factor <= high, f"service_factors {name}", factor, f"must be in {list(FACTOR_BOUNDS)}")
     for stage, ratio in learned.pass_ratios.items():
         require(0 < ratio <= MOST_PASSED, f"pass_ratios {stage}", ratio, f"must be in (0, {MOST_PASSED:g}]")
-    for stage, share in learned.cascade_shares.items():
-        require(0 <= share <= 1, f"cascade_shares {stage}", share, "must be in [0, 1]")
-    for key, rate in learned.prefix_hit_rates.items():
-        require(0 <= rate <= 1, f"prefix_hit_rates {key}", rate, "must be in [0, 1]")
+    for stage, share in learned.shares.cascade.items():
+        require(0 <= share <= 1, f"shares.cascade {stage}", share, "must be in [0, 1]")
+    for key, rate in learned.shares.prefix.items():
+        require(0 <= rate <= 1, f"shares.prefix {key}", rate, "must be in [0, 1]")
     for stage, correction in learned.latency_corrections.items():
         _require_sane(correction, LATENCY_FACTORS, f"latency_corrections {stage}")
     for key, correction in learned.throughput_corrections.items():

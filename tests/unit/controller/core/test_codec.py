@@ -1,7 +1,6 @@
-import json
-
 """Values survive JSON, and what is no such value is refused with its place."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
