@@ -186,11 +186,26 @@ class KvCacheShape:
             most_tokens=None if most is None else max(1, most + further),
         )
 
+    @property
+    def most_tokens(self) -> float:
+        """Return how many tokens of all sessions device and swap space hold together, beside a shared prefix."""
+        beside_bytes = 0.0 if self.swap is None else self.swap.capacity_bytes
+        return max(0.0, self._free_bytes + beside_bytes) / self.bytes_per_token
+
+    @property
+    def mean_slots(self) -> int:
+        """Return how many sessions fit where each holds the mean tokens: in about half of the time they do not."""
+        tokens = self.session_bytes / self.bytes_per_token if self._own is None else self._own.tokens()[0]
+        return math.floor(self.most_tokens / tokens)
+
+    @property
+    def _free_bytes(self) -> float:
+        shared = self.bytes_per_token * BLOCK_TOKENS * math.ceil(self.shared_tokens / BLOCK_TOKENS)
+        return self.device_bytes * USABLE_SHARE - self.weight_bytes - ACTIVATION_BYTES - shared
+
     def _fitting(self, beside_bytes: float) -> int:
-        free = self.device_bytes * USABLE_SHARE - self.weight_bytes - ACTIVATION_BYTES
-        free -= self.bytes_per_token * BLOCK_TOKENS * math.ceil(self.shared_tokens / BLOCK_TOKENS)
-        if free <= 0:
+        if self._free_bytes <= 0:
             return 0
         if self._own is None:
-            return math.floor(free / self.session_bytes) + math.floor(beside_bytes / self.session_bytes)
-        return self._own.sessions_in((free + beside_bytes) / self.bytes_per_token)
+            return math.floor(self._free_bytes / self.session_bytes) + math.floor(beside_bytes / self.session_bytes)
+        return self._own.sessions_in((self._free_bytes + beside_bytes) / self.bytes_per_token)

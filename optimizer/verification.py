@@ -198,7 +198,8 @@ def _queues_only(stage: Stage, running: Collection[PlacementKey]) -> Stage:
     if not placements:
         return stage
     sharing = None if stage.sharing is None else replace(stage.sharing, borrowed=False, cost_share=1.0)
-    return replace(stage, placements=placements, min_replicas=1, sharing=sharing)
+    cascade = stage.cascade if len(placements) > 1 else None  # without its first models all items go to the last
+    return replace(stage, placements=placements, min_replicas=1, sharing=sharing, cascade=cascade)
 
 
 def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, Miss]:

@@ -440,6 +440,7 @@ def _placement(
     prior_s = profile.prior.occupied_s(batch_size if isinstance(batch_size, float) else 1) if declared.service else None
     law = profile.service if declared.service or profile.batch_times is not None else None
     return {
+        "variant": "",  # as the API server fills it in: one of the keys of the list
         **placement_fields(profile.name),
         "current": None if found is None else found.desired,
         "ready": None if found is None else found.ready,

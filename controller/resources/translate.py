@@ -356,6 +356,7 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
         source=None if time is None else time.source,
         confidence=None if time is None else time.confidence,
         wer_by_slice=_rates(placement.wer_by_slice),
+        cache=None if placement.memory is None else placement.memory.shape,
         prefix_hit_rate=0.0 if time is None else _number(time.prefix_hit_rate) or 0.0,
     )
 

@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -49,6 +49,7 @@ class Pod:
     """Whether a roll-out has yet to replace it."""
     gone: bool = False
     deletion_cost: int = 0
+    out_of_memory_s: float | None = None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -109,10 +110,17 @@ class Workload:
                 leaving = any(node.index in announced for node in pod.nodes)
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
                 node = self._name_of(pod.nodes[0]) if pod.nodes else ""
-                serving.append(_serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s))
+                own = _serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s)
+                killed_s = pod.out_of_memory_s
+                serving.append(own if killed_s is None else replace(own, out_of_memory_s=math.floor(killed_s)))
             elif pod.bound_s is not None and pod.nodes and all(node.up_s <= now_s for node in pod.nodes):
                 since_s = math.floor(pod.bound_s)
-                starting.append(PendingReplica(name=pod.name, since_s=since_s, reason="ContainersNotReady"))
+                killed_s = None if pod.out_of_memory_s is None else math.floor(pod.out_of_memory_s)
+                starting.append(
+                    PendingReplica(
+                        name=pod.name, since_s=since_s, reason="ContainersNotReady", out_of_memory_s=killed_s
+                    )
+                )
             else:
                 coming = tuple(map(pool.expected, pod.nodes))
                 since_s = math.floor(pod.created_s)
@@ -219,6 +227,15 @@ class Workloads:
         """Remove a drained pod, and place pending pods on its node."""
         self._remove(pod)
         self._fill(self.pools[pod.workload.pool], now_s)
+
+    def restart(self, pod: Pod, now_s: float) -> None:
+        """Let a pod that has run out of memory start again on its nodes; one that was draining is gone."""
+        self._servers.kill(pod)
+        if pod.leaving:
+            self.ended(pod, now_s)
+            return
+        pod.number, pod.ready_s, pod.out_of_memory_s = None, None, now_s
+        self._start(pod, now_s, self.pools[pod.workload.pool].start_factor)
 
     # -- faults
 

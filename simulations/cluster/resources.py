@@ -12,6 +12,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
 from optimizer.model import PipelineKey, PoolName
+from simulations.cluster.memory import by_mean_tokens
 from simulations.scenario.calendar import in_run_time, windows_in_run_time
 from simulations.scenario.scenario import Scenario
 
@@ -21,6 +22,7 @@ class Resources:
 
     def __init__(self, scenario: Scenario) -> None:
         """Begin with the resources of the manifests; uids, which an API server would give, are made from names."""
+        self._ignores_growth = scenario.file.ignore_growth
         self._begins_s = None if scenario.file.begins is None else moment_s(scenario.file.begins)
         self.pipelines: dict[PipelineKey, PipelineSpec] = {}
         for pipeline in map(self._pipeline, scenario.pipelines):
@@ -70,7 +72,7 @@ class Resources:
         self.changes += 1
 
     def _pipeline(self, resource: SpeechPipeline) -> PipelineSpec:
-        pipeline = pipeline_spec(resource)
+        pipeline = by_mean_tokens(pipeline_spec(resource)) if self._ignores_growth else pipeline_spec(resource)
         return pipeline if self._begins_s is None else in_run_time(pipeline, self._begins_s)
 
     def _budget(self, resource: ComputeBudget) -> BudgetSpec:

@@ -21,6 +21,8 @@ from optimizer.model import Basis, PipelineKey, PlacementId, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
 from simulations.cluster.ingress_queries import ActiveStreams, parse_query
+from simulations.cluster.memory import LOOK_S as LOOK_AT_MEMORY_S
+from simulations.cluster.memory import grows, out_of_memory
 from simulations.cluster.metric_faults import MetricFaults
 from simulations.cluster.metrics import SimulatedMetrics
 from simulations.cluster.neighbours import LOOK_S, Neighbours
@@ -89,6 +91,8 @@ class SimulatedCluster:
         self.pipelines = tuple(self._resources.pipelines.values())
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
+        self.out_of_memory = 0
+        """How many replicas have run out of memory so far."""
         self._seed = seed
         self._window_s = window_s
         self._disturbances = MetricFaults(seed=seed)
@@ -152,6 +156,8 @@ class SimulatedCluster:
         for pipeline in () if cold else self.pipelines:
             for key, replicas in initial_replicas(pipeline, self._resources.pools).items():
                 self._workloads.start_at_once((pipeline.key, key), replicas, self.now_s)
+        for pipeline in filter(grows, self.pipelines):
+            self._agenda.at(0.0, partial(self._look_at_memory, pipeline))
         if scenario.file.interference:
             self._look_at(Neighbours(scenario.file.interference, self._workloads, self._serving))
         self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)
@@ -281,6 +287,12 @@ class SimulatedCluster:
             if not self._disturbances.stale(key):
                 serving.scrape(self.now_s)
         self._agenda.at(self.now_s + duration_s(self._file.scrape_interval), self._scrape)
+
+    def _look_at_memory(self, pipeline: PipelineSpec) -> None:
+        for pod in tuple(out_of_memory(self._workloads, self._serving[pipeline.key].engine, pipeline)):
+            self.out_of_memory += 1
+            self._workloads.restart(pod, self.now_s)
+        self._agenda.at(self.now_s + LOOK_AT_MEMORY_S, partial(self._look_at_memory, pipeline))
 
     def _look_at(self, neighbours: Neighbours) -> None:
         neighbours.look()

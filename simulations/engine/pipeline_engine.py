@@ -349,6 +349,22 @@ class PipelineEngine:
         """Return whether a replica serves an item now."""
         return bool(self._state.replica["in_service"][self._own[number]] > 0)
 
+    def session_ages(self, stage: StageName) -> tuple[Counts, Floats]:
+        """Return the number of the replica of each open stream at a stage that pins them, and how long it is there.
+
+        The times are in seconds. Streams that have lost their replica are not included.
+        """
+        state = self._state
+        index = [own.name for own in self._played.pipeline.stages].index(stage)
+        if not len(state.pin):
+            return np.zeros(0, dtype=np.int64), np.zeros(0)
+        pins, sessions = state.pin[:, index], self._constants.session
+        present = (pins["replica"] >= 0) & (state.stream["status"] == places.OPEN) & (sessions["end_s"] > self.now_s)
+        present &= pins["since_s"] <= self.now_s
+        numbers = np.full(int(state.whole[places.REPLICAS]), -1, dtype=np.int64)
+        numbers[self._own] = np.arange(len(self._own))
+        return numbers[pins["replica"][present]], self.now_s - pins["since_s"][present]
+
     def counters(self) -> ReplicaCounters:
         """Return the counters of all replicas, as copies."""
         state = self._state

@@ -431,6 +431,7 @@ def _result(
         p95_s=_percentile(tallies, scores, 95),
         p99_s=_percentile(tallies, scores, 99),
         sessions_cut=cluster.sessions_cut,
+        out_of_memory=cluster.out_of_memory,
         replica_changes=spending.replica_changes(cluster.observations, clock),
         cap_violations=sum(
             spending.cap_violations(cluster.observations, pipeline, interval_s=interval_s, duration_s=clock.duration_s)

@@ -131,6 +131,7 @@ class RunResult:
     lost: int
     in_flight: int
     sessions_cut: int
+    out_of_memory: int
     replica_changes: int
     cap_violations: int
     simulated_s: float

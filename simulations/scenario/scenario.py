@@ -477,6 +477,9 @@ class ScenarioFile(Part):
     """By stage (NAME or PIPELINE/NAME): the declared service times are the true ones times this factor."""
     hide_profiles: bool = False
     """Whether service times and start-up times are hidden from the policies."""
+    ignore_growth: bool = False
+    """Whether sessions that grow (`memory.kvCache.growth`) are planned and admitted by their mean tokens. Replicas run
+    out of memory all the same. Only in the simulator."""
     overhead: Duration = "0s"
     """Time of every item outside the stages, such as in a gateway."""
     speed_spread: Number = 0.0

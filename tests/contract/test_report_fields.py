@@ -66,6 +66,7 @@ REPORT = {
         "lost": NUMBER,
         "in_flight": NUMBER,
         "sessions_cut": NUMBER,
+        "out_of_memory": NUMBER,
         "retries": NUMBER,
         "cost": NUMBER,
         "static_peak_cost": NUMBER,

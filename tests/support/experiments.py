@@ -151,6 +151,7 @@ def a_result(
         lost=5,
         in_flight=2,
         sessions_cut=4,
+        out_of_memory=0,
         replica_changes=31,
         cap_violations=violations,
         simulated_s=3000.0,

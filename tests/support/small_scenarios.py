@@ -97,6 +97,7 @@ def a_scenario(
     pools: str = POOLS,
     seeds: str = "[1]",
     policies: str = "[sluice]",
+    session: str = "",
     properties: str = "",
 ) -> Scenario:
     """Write and load a scenario; `load` is what is offered (requests/s, or streams) from each instant on.
@@ -105,6 +106,7 @@ def a_scenario(
     """
     levels = [next(level for from_s, level in reversed(load) if from_s <= t_s) for t_s in range(duration_s)]
     column = "streams" if streams else "rate_per_s"
+    session = session and f", session: {session}"
     folder.mkdir(exist_ok=True)
     (folder / "load.csv").write_text(f"t_s,{column}\n" + "".join(f"{t},{level}\n" for t, level in enumerate(levels)))
     (folder / "pipeline.yaml").write_text(pipeline.replace(*STREAMS) if streams else pipeline)
@@ -113,7 +115,7 @@ def a_scenario(
     path.write_text(
         f"name: small\nmanifests: [pools.yaml, pipeline.yaml]\nduration: {duration_s}s\nwarmup: {warmup_s}s\n"
         f"seeds: {seeds}\npolicies: {policies}\nload:\n"
-        f"  - {{pipeline: speech/captions, trace: load.csv, column: {column}}}\n"
+        f"  - {{pipeline: speech/captions, trace: load.csv, column: {column}{session}}}\n"
         f"faults: {faults}\nwhatIf: {what_if}\n{properties}\n"
     )
     return load_scenario(path)

@@ -10,6 +10,7 @@ from enum import Enum
 
 from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource, node_key
 from controller.core.state.schedule import CronWindows, DemandFloor
+from optimizer.kv_cache import KvCacheShape
 from optimizer.model import (
     Basis,
     Cascade,
@@ -157,7 +158,8 @@ class PlacementSpec:
     `source` and `confidence` say where the service law comes from and how reliable it is. `stated_per_instance` is the
     declared number of replicas per instance where the cluster shows another one, which is then in `prior`.
     `wer_by_slice` has the word error rates for slices of the audio, `prior` that of all. `prefix_hit_rate` is the share
-    (0–1) of the tokens of prompts that need no prefill; the law in `prior` has what is left of it.
+    (0–1) of the tokens of prompts that need no prefill; the law in `prior` has what is left of it. `cache` is the KV
+    cache that the session slots follow from, None where they are stated.
     """
 
     target: Target
@@ -169,6 +171,7 @@ class PlacementSpec:
     stated_per_instance: Size | None = None
     wer_by_slice: Mapping[str, float] = field(default_factory=dict)
     prefix_hit_rate: float = 0.0
+    cache: KvCacheShape | None = None
 
     def with_prefix_hits(self, rate: float) -> "PlacementSpec":
         """Return the placement with `rate` (0–1) of the tokens of prompts in the prefix cache: it shortens prefills."""

@@ -12,7 +12,7 @@ from simulations.results.results import BoundResult, Tuning, dominated_by, domin
 
 RUN = ["policy", "tuning", "what_if", "cost", "cost_over_bound", "windows", "sla_windows_met", "sla_windows_met_calm"]
 RUN += ["within_sla_share", "p50_s", "p95_s", "p99_s", "offered", "served", "filtered", "shed", "lost", "in_flight"]
-RUN += ["sessions_cut", "replica_changes", "cap_violations", "simulated_s", "wall_s"]
+RUN += ["sessions_cut", "out_of_memory", "replica_changes", "cap_violations", "simulated_s", "wall_s"]
 
 
 def bound(cost: float | None, *, seed: int = 1, what_if: str | None = None) -> BoundResult:

@@ -1,0 +1,156 @@
+"""Cascades, swap and long sessions in the simulator: what pays is used, and what does not fit is planned for."""
+
+from pathlib import Path
+
+from small_scenarios import PIPELINE, a_scenario
+
+from simulations.experiment.experiment import run_one
+from simulations.policies.catalogue import POLICIES
+from simulations.results.results import RunResult
+
+OFTEN = POLICIES["sluice"].settings_of({"interval_s": 5.0})
+UNTIL_ASR = PIPELINE[: PIPELINE.index("    - name: asr")]
+CASCADE = """\
+    - name: asr
+      metrics: {window: 10s}
+      cascade: {to: gpu, share: "SHARE", confidence: "0.8"}
+      placements:
+        - pool: gpu
+          target: {apiVersion: apps/v1, kind: Deployment, name: asr-large}
+          replicas: {min: 0, max: 10}
+          serviceTime: {fixed: 90ms, cv: "0.3"}
+          startup: 20s
+          wer: "0.07"
+        - pool: cpu
+          target: {apiVersion: apps/v1, kind: Deployment, name: asr-small}
+          replicas: {min: 0, max: 10}
+          serviceTime: {fixed: 40ms, cv: "0.3"}
+          startup: 10s
+          wer: "0.10"
+"""
+
+
+def ready(result: RunResult, placement: str) -> int:
+    (own,) = [
+        each for each in result.series.pipelines[0].placements if (each.stage, each.placement) == ("asr", placement)
+    ]
+    return own.ready[-1]
+
+
+def with_cascade(folder: Path, *, share: float = 0.2, max_wer: str = "0.1") -> RunResult:
+    pipeline = UNTIL_ASR.replace("    percentile: 95\n", f'    percentile: 95\n    maxWer: "{max_wer}"\n')
+    pipeline += CASCADE.replace("SHARE", str(share))
+    return run_one(
+        a_scenario(folder, load=((0.0, 60.0),), duration_s=400, pipeline=pipeline, pools=POOLS),
+        policy="sluice",
+        seed=1,
+        settings=OFTEN,
+    )
+
+
+def test_a_cascade_that_pays_is_used_and_one_with_too_many_errors_is_not(tmp_path: Path) -> None:
+    """Both models together make 0.8 × 10 % + 0.2 × 7 % = 9.4 % errors."""
+    free, strict = with_cascade(tmp_path / "free"), with_cascade(tmp_path / "strict", max_wer="0.09")
+    assert ready(free, "cpu") > 0
+    assert 0 < ready(free, "gpu") < ready(strict, "gpu")
+    assert ready(strict, "cpu") == 0
+    assert free.cost < 0.7 * strict.cost
+    for result in (free, strict):
+        assert all(result.series.pipelines[0].met[-10:])
+
+
+def test_a_cascade_does_not_pay_where_most_items_go_on(tmp_path: Path) -> None:
+    result = with_cascade(tmp_path, share=0.95)
+    assert ready(result, "cpu") == 0
+    assert all(result.series.pipelines[0].met[-10:])
+
+
+SESSIONS = """\
+    - name: asr
+      metrics: {window: 10s}
+      placements:
+        - pool: gpu
+          target: {apiVersion: apps/v1, kind: Deployment, name: asr}
+          replicas: {min: 1, max: 20}
+          serviceTime: {fixed: 10ms, cv: "0.3"}
+          startup: 20s
+          memory:
+            kvCache:
+              layers: 32
+              kvHeads: 32
+              headDim: 128
+              deviceMemory: 80G
+              weights: 16G
+              TOKENS
+            SWAP
+"""
+POOLS = """\
+apiVersion: sluice.dev/v1alpha1
+kind: ComputePool
+metadata: {name: cpu}
+spec: {device: CPU, nodeSelector: {pool: cpu}, price: {perHour: "0.5"}, capacity: {instances: 10}}
+---
+apiVersion: sluice.dev/v1alpha1
+kind: ComputePool
+metadata: {name: gpu}
+spec: {device: GPU, nodeSelector: {pool: gpu}, price: {perHour: "2"}, capacity: {instances: 20}}
+"""
+
+
+def sessions(tokens: str, swap: str = "") -> str:
+    pipeline = (UNTIL_ASR + SESSIONS).replace("TOKENS", tokens).replace("            SWAP\n", swap)
+    return pipeline.replace("latency: 500ms", "latency: 1s").replace('perHour: "30"', 'perHour: "60"')
+
+
+def with_sessions(folder: Path, *, tokens: str, swap: str = "") -> RunResult:
+    scenario = a_scenario(
+        folder,
+        load=((0.0, 60.0),),
+        duration_s=400,
+        streams=True,
+        pipeline=sessions(tokens, swap),
+        pools=POOLS,
+    )
+    return run_one(scenario, policy="sluice", seed=1, settings=OFTEN)
+
+
+def test_swap_raises_the_sessions_of_a_replica_at_the_stated_latency(tmp_path: Path) -> None:
+    """A session is 4.19 GB: 12 fit the device, 19 more the disk, and come back in 210 ms at 20 GB/s."""
+    swap = '            swap: {bytes: 80G, bandwidth: 20G, hit: "0.97"}\n'
+    without = with_sessions(tmp_path / "without", tokens="tokensPerSession: 8000")
+    with_disk = with_sessions(tmp_path / "with", tokens="tokensPerSession: 8000", swap=swap)
+    assert ready(without, "gpu") >= 60 / 12
+    assert ready(with_disk, "gpu") <= 3
+    for result in (without, with_disk):
+        assert all(result.series.pipelines[0].met[-10:])
+
+
+GROWTH = """\
+growth:
+                tokensPerMinute: 6000
+                start: 200
+                most: 16000
+                session: {mean: 90s, cv: "1"}"""
+
+
+def test_long_sessions_run_out_of_memory_where_their_mean_is_planned_and_not_where_their_growth_is(
+    tmp_path: Path,
+) -> None:
+    """A session gains 6 000 tokens, 3.1 GB, in a minute: most are short, and the long ones fill the memory."""
+    out_of_memory = {}
+    for ignores in (False, True):
+        scenario = a_scenario(
+            tmp_path / str(ignores),
+            load=((0.0, 60.0),),
+            duration_s=900,
+            streams=True,
+            pipeline=sessions(GROWTH),
+            pools=POOLS,
+            session="{mean: 90s, cv: 1}",
+            properties=f"ignoreGrowth: {str(ignores).lower()}",
+        )
+        result = run_one(scenario, policy="sluice", seed=1, settings=OFTEN)
+        out_of_memory[ignores] = result.out_of_memory
+        print(ignores, ready(result, "gpu"), result.sessions_cut, result.cost, result.out_of_memory)
+    assert out_of_memory[True] > 10
+    assert out_of_memory[False] == 0
