@@ -83,7 +83,7 @@ def constraint(*, holds: Callable[[Any], bool], cel: str | None, rule: str, fiel
 
     def find(part: Part) -> Iterator[Breach]:
         if not holds(part):
-            yield Breach(path=(field,) if field else (), rule=rule.format_map(vars(part)))
+            yield Breach(path=tuple(field.split(".")) if field else (), rule=rule.format_map(vars(part)))
 
     return Constraint(find=find, cel=cel, rule=rule, field=field)
 

@@ -66,7 +66,6 @@ REPORT = {
         "lost": NUMBER,
         "in_flight": NUMBER,
         "sessions_cut": NUMBER,
-        "out_of_memory": NUMBER,
         "retries": NUMBER,
         "cost": NUMBER,
         "static_peak_cost": NUMBER,

@@ -198,6 +198,8 @@ _G5 = {"instanceType": "g5.xlarge", "region": "us-east-1"}
 _V = "spec.stages[0]"
 _G = "spec.stages[1].placements[2].variants[0].memory.kvCache"
 _T = "spec.stages[1].placements[2]"
+_C = "spec.stages[2]"
+_S = "spec.stages[4].placements[0]"
 _TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "another"}
 _E = "spec.stages[1].placements[0]"
 _L = "spec.stages[3].placements[0]"
@@ -501,6 +503,62 @@ BAD: tuple[Bad, ...] = (
         "spec.stages[3].transfer.bytesPerItem",
         "above 0",
     ),
+    _bad("a cascade to elsewhere", {f"{_C}.cascade.to": "tpu"}, f"{_C}.cascade.to", "one of at least two placements"),
+    _bad("a cascade of one placement", {f"{_C}.placements[0]": REMOVED}, f"{_C}.cascade.to", "at least two placements"),
+    _bad("a share in percent", {f"{_C}.cascade.share": "20"}, f"{_C}.cascade.share", "from 0 to 1"),
+    _bad(
+        "a cascade of sessions",
+        {f"{_C}.placements[1].memory": {"sessions": 4}},
+        f"{_C}.cascade",
+        "not allowed where sessions stay with a replica",
+    ),
+    _bad("a sticky cascade", {f"{_C}.routing": "Sticky"}, f"{_C}.cascade", "not allowed where sessions stay"),
+    _bad(
+        "a pod on two nodes",
+        {f"{_L}.instancesPerReplica": 2},
+        f"{_L}.instancesPerReplica",
+        "only where the target is a LeaderWorkerSet",
+    ),
+    _bad("groups that share", {f"{_S}.perInstance": 2}, f"{_S}.perInstance", "with instancesPerReplica above 1"),
+    _bad(
+        "swap without a cache",
+        {f"{_S}.memory.kvCache": REMOVED, f"{_S}.memory.sessions": 40},
+        f"{_S}.memory.swap",
+        "needs kvCache",
+    ),
+    _bad("swap without a rate", {f"{_S}.memory.swap.bandwidth": REMOVED}, f"{_S}.memory.swap.bandwidth", "required"),
+    _bad(
+        "swap and transfer",
+        {"spec.stages[4].transfer": {"bytesPerItem": "1Mi", "bandwidth": "1G"}},
+        "spec.stages[4].transfer",
+        "not allowed together with memory.swap",
+    ),
+    _bad(
+        "swap on one of two devices",
+        {
+            "spec.stages[4].placements[1]": {
+                "pool": "inferentia",
+                "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "summary-inferentia"},
+                "replicas": {"max": 4},
+                "memory": {"sessions": 10},
+            }
+        },
+        "spec.stages[4].placements",
+        "in all placements",
+        on_server=None,
+    ),
+    _bad(
+        "a prefix of no prefill",
+        {f"{_S}.serviceTime.prefill": REMOVED},
+        f"{_S}.serviceTime.prefixHitRate",
+        "needs prefill",
+    ),
+    _bad(
+        "a prefix longer than the session",
+        {f"{_S}.memory.kvCache.sharedTokens": 4096},
+        f"{_S}.memory.kvCache.sharedTokens",
+        "must be less than tokensPerSession",
+    ),
     _bad("target and variants", {f"{_T}.target": _TARGET}, _T, "needs exactly one of target and variants"),
     _bad(
         "a minimum of all variants",
@@ -698,8 +756,8 @@ BAD: tuple[Bad, ...] = (
     ),
     _bad(
         "stage without a replica",
-        {"spec.stages[2].placements[0].replicas.max": 0},
-        "spec.stages[2].placements",
+        {"spec.stages[3].placements[0].replicas.max": 0},
+        "spec.stages[3].placements",
         "at least one placement must allow a replica",
     ),
     _bad(

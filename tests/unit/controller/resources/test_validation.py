@@ -9,7 +9,8 @@ from controller.resources.validation import Validation, validate_documents, vali
 
 OTHER = {
     "metadata.name": "other",
-    **{f"spec.stages[{i}].placements[0].target.name": f"other-{i}" for i in range(4)},
+    **{f"spec.stages[{i}].placements[0].target.name": f"other-{i}" for i in range(5)},
+    "spec.stages[2].placements[1].target.name": "other-large",
     "spec.stages[1].placements[1].target.name": "other-gpu",
     **{f"spec.stages[1].placements[2].variants[{k}].target.name": f"other-variant-{k}" for k in range(2)},
 }
