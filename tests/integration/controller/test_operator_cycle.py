@@ -1,6 +1,7 @@
 """The operator's loop, as its own ServiceAccount, on the real API server, with metrics that the test dictates."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from kubernetes import client
+from kubernetes import client, utils
+from kubernetes.utils import FailToCreateError
 from waiting import until
 
 from controller.commands.overrides import pause, pin, resume
@@ -147,6 +149,9 @@ class World:
                 },
             },
         )
+
+    def node(self, number: int) -> str:
+        return nodes.node_names(self._nodes)[number]
 
     def add_pipeline(self, name: str, **spec: Any) -> None:
         """A pipeline of one stage, whose replicas serve 20 requests/s each; its demand is the query `name`."""
@@ -525,3 +530,187 @@ def test_memory_that_somebody_has_damaged_is_started_anew(world: World) -> None:
     world.restart()
     world.cycle()
     assert isinstance(world.pipeline("captions")["status"]["memory"]["samples"], list)
+
+
+class Groups:
+    """A LeaderWorkerSet with groups of two pods; the test is its controller, which makes pods as the real one does."""
+
+    API = ("leaderworkerset.x-k8s.io", "v1")
+    LABELS = "leaderworkerset.sigs.k8s.io"
+
+    def __init__(self, world: World, admin: client.ApiClient) -> None:
+        self._world, self._admin = world, admin
+        self._core, self._objects = client.CoreV1Api(admin), client.CustomObjectsApi(admin)
+        with suppress(FailToCreateError):  # another test has made them
+            utils.create_from_dict(admin, self._kind())
+        with suppress(FailToCreateError):
+            utils.create_from_dict(admin, self._role())
+            utils.create_from_dict(admin, self._binding())
+        body = {
+            "apiVersion": "/".join(self.API),
+            "kind": "LeaderWorkerSet",
+            "metadata": {"name": "vllm", "namespace": world.namespace},
+            "spec": {"replicas": 1},
+        }
+
+        def created() -> bool:
+            try:
+                made = self._objects.create_namespaced_custom_object(
+                    *self.API, world.namespace, "leaderworkersets", body
+                )
+            except client.ApiException as error:
+                if error.status != 404:  # the kind is served a moment after it is made
+                    raise
+                return False
+            self._uid = made["metadata"]["uid"]
+            return True
+
+        until(created)
+        leads = f"{self.LABELS}/name=vllm,{self.LABELS}/worker-index=0"
+        self._objects.patch_namespaced_custom_object_status(
+            *self.API, world.namespace, "leaderworkersets", "vllm", {"status": {"replicas": 1, "hpaPodSelector": leads}}
+        )
+
+    def _kind(self) -> dict[str, Any]:
+        free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        scale = {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.hpaPodSelector",
+        }
+        version = {
+            "name": "v1",
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": free, "status": free}}},
+            "subresources": {"status": {}, "scale": scale},
+        }
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": "leaderworkersets.leaderworkerset.x-k8s.io",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"},
+            },
+            "spec": {
+                "group": self.API[0],
+                "scope": "Namespaced",
+                "names": {"plural": "leaderworkersets", "singular": "leaderworkerset", "kind": "LeaderWorkerSet"},
+                "versions": [version],
+            },
+        }
+
+    def _role(self) -> dict[str, Any]:
+        """The further right that the documentation names."""
+        rule = {"apiGroups": [self.API[0]], "resources": ["leaderworkersets/scale"], "verbs": ["get", "patch"]}
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": "sluice-groups"},
+            "rules": [rule],
+        }
+
+    def _binding(self) -> dict[str, Any]:
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": "sluice-groups"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "sluice-groups"},
+            "subjects": [{"kind": "ServiceAccount", "name": "sluice", "namespace": "sluice-system"}],
+        }
+
+    def add_pod(self, group: int, worker: int, node: int) -> None:
+        """Add a ready pod of a group on a node of the pool."""
+        name = f"vllm-{group}" + (f"-{worker}" if worker else "")
+        labels = {"name": "vllm", "group-index": str(group), "worker-index": str(worker)}
+        owner = {
+            "apiVersion": "/".join(self.API),
+            "kind": "LeaderWorkerSet",
+            "name": "vllm",
+            "uid": self._uid,
+            "controller": True,
+        }
+        self._core.create_namespaced_pod(
+            self._world.namespace,
+            {
+                "metadata": {
+                    "name": name,
+                    "labels": {f"{self.LABELS}/{key}": value for key, value in labels.items()},
+                    "annotations": {f"{self.LABELS}/size": "2"},
+                    "ownerReferences": [owner],
+                },
+                "spec": {
+                    "nodeName": self._world.node(node),
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [{"name": "vllm", "image": "none"}],
+                },
+            },
+        )
+        conditions = [
+            {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            for kind in ("PodScheduled", "Ready")
+        ]
+        self._core.patch_namespaced_pod_status(
+            name, self._world.namespace, {"status": {"phase": "Running", "conditions": conditions}}
+        )
+
+    def remove_pod(self, name: str) -> None:
+        self._core.delete_namespaced_pod(name, self._world.namespace, grace_period_seconds=0)
+
+    @property
+    def replicas(self) -> int:
+        found = self._objects.get_namespaced_custom_object(*self.API, self._world.namespace, "leaderworkersets", "vllm")
+        replicas: int = found["spec"]["replicas"]
+        return replicas
+
+
+def test_groups_of_pods_are_scaled_priced_and_counted_as_the_nodes_that_they_take(
+    world: World, admin: client.ApiClient
+) -> None:
+    groups = Groups(world, admin)
+    groups.add_pod(0, 0, node=0)
+    groups.add_pod(0, 1, node=1)
+    stage = world.a_stage("asr", target="vllm")
+    (placement,) = stage["placements"]
+    del placement["perInstance"]
+    target = {"apiVersion": "/".join(Groups.API), "kind": "LeaderWorkerSet", "name": "vllm"}
+    placement |= {"target": target, "instancesPerReplica": 2}
+    world.add_pipeline("captions", stages=[stage])
+    world.metrics.offered = {"captions": 50.0}
+
+    def own() -> dict[str, Any]:
+        found: dict[str, Any] = world.pipeline("captions")["status"]["stages"][0]["placements"][0]
+        return found
+
+    until(lambda: world.cycle() is not None and own().get("ready") == 1)  # the new right counts after a moment
+    status = world.pipeline("captions")["status"]
+    assert groups.replicas == own()["desired"] > 1
+    assert float(status["costPerHour"]) == pytest.approx(groups.replicas * 2 * 0.4), "two nodes for each"
+    assert groups.replicas <= 5, "the pool has ten nodes"
+
+    groups.add_pod(1, 0, node=2)
+    world.cycle()
+    assert own()["ready"] == 1, "the second group lacks a pod"
+    groups.add_pod(1, 1, node=3)
+    world.cycle()
+    assert own()["ready"] == 2
+    assert world.condition("captions", "PlacementsMatch")["status"] == "True"
+
+
+def test_groups_on_another_number_of_nodes_than_declared_are_counted_as_they_are(
+    world: World, admin: client.ApiClient
+) -> None:
+    groups = Groups(world, admin)
+    groups.add_pod(0, 0, node=0)
+    groups.add_pod(0, 1, node=0)
+    stage = world.a_stage("asr", target="vllm")
+    (placement,) = stage["placements"]
+    del placement["perInstance"]
+    target = {"apiVersion": "/".join(Groups.API), "kind": "LeaderWorkerSet", "name": "vllm"}
+    placement |= {"target": target, "instancesPerReplica": 2}
+    world.add_pipeline("captions", stages=[stage])
+    world.metrics.offered = {"captions": 50.0}
+    until(lambda: world.cycle() is not None and world.condition("captions", "PlacementsMatch")["status"] == "False")
+    message = world.condition("captions", "PlacementsMatch")["message"]
+    assert "instancesPerReplica is 2, but its pods are on 1 node" in message
+    assert float(world.pipeline("captions")["status"]["costPerHour"]) == pytest.approx(groups.replicas * 0.4)

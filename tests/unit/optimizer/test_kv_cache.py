@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from optimizer.kv_cache import KvCacheShape, SessionGrowth
+from optimizer.kv_cache import KvCacheShape, SessionGrowth, SwapSpace
 from optimizer.model import InvalidProblem
 
 
@@ -163,3 +163,51 @@ def test_sessions_that_grow_take_the_place_of_a_fixed_number_of_tokens() -> None
 def test_growth_that_is_not_possible_is_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidProblem, match=message):
         growing(**changes)
+
+
+def test_a_prefix_that_all_sessions_have_is_kept_once() -> None:
+    """Of 8 000 tokens 4 000 are instructions: 0.52 GB for all, and as much for each session."""
+    whole, shared = a_shape(), a_shape(shared_tokens=4_000)
+    assert shared.session_bytes == 4_000 * whole.bytes_per_token
+    free = 80e9 * 0.9 - 16e9 - 1.5e9
+    assert shared.session_slots == (free - 4_000 * whole.bytes_per_token) // shared.session_bytes
+    assert shared.session_slots > 2 * whole.session_slots - 2
+    with pytest.raises(InvalidProblem, match="shared_tokens: 8001: must be at most 8000"):
+        a_shape(shared_tokens=8_001)
+
+
+def test_sessions_on_disk_are_beside_those_on_the_device() -> None:
+    swap = SwapSpace(capacity_bytes=100e9, bytes_per_s=7e9, hit=0.9)
+    shape = replace(a_shape(kv_heads=32), swap=swap)
+    assert (shape.device_slots, shape.session_slots) == (12, 35)
+    link = shape.swap_link
+    assert link is not None
+    assert link.item_s == pytest.approx(4_194_304_000 / 7e9)
+    assert link.share == pytest.approx(0.1)
+    assert replace(shape, swap=replace(swap, hit=1.0)).swap_link is None, "nothing comes back"
+    assert a_shape().swap_link is None
+
+
+def test_sessions_that_grow_come_back_with_the_tokens_of_a_random_moment() -> None:
+    growth = SessionGrowth(tokens_per_s=10.0, length_s=600.0, length_cv=1.0, start_tokens=500)
+    swap = SwapSpace(capacity_bytes=100e9, bytes_per_s=10e9, hit=0.5)
+    alone = replace(a_shape(), growth=growth)
+    both = replace(alone, swap=swap)
+    assert both.session_slots > both.device_slots == alone.session_slots
+    link = both.swap_link
+    assert link is not None
+    assert link.item_s == pytest.approx(growth.tokens()[0] * both.bytes_per_token / 10e9)
+
+
+def test_where_all_sessions_held_the_mean_more_would_fit() -> None:
+    growth = SessionGrowth(tokens_per_s=10.0, length_s=600.0, length_cv=1.0, start_tokens=500)
+    shape = replace(a_shape(), growth=growth)
+    assert shape.mean_slots == int(shape.most_tokens / growth.tokens()[0])
+    assert shape.session_slots < shape.mean_slots
+    assert a_shape().mean_slots == a_shape().session_slots, "without growth all hold the same"
+
+
+@pytest.mark.parametrize(("field", "value"), [("capacity_bytes", 0.0), ("bytes_per_s", float("nan")), ("hit", 1.1)])
+def test_a_swap_space_that_cannot_be_is_refused(field: str, value: float) -> None:
+    with pytest.raises(InvalidProblem, match=field):
+        SwapSpace(**{"capacity_bytes": 1e9, "bytes_per_s": 1e9, "hit": 0.5, field: value})

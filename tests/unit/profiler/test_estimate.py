@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.model import Batching, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
+from optimizer.model import Batching, Cascade, Placement, PlacementKey, PoolName, Routing, ServiceLaw, Sla, StageName
 from profiler.batch_times import BatchTimes, SizeTimes
 from profiler.estimate import FACTOR_BOUNDS, SMOOTHING, estimate_pipeline
 from profiler.samples import Absence, AbsenceReason, AtLeast, DeviceQuantity, PlacementSamples, Quantity, Reading
@@ -17,6 +17,7 @@ from profiler.stages import (
     PlacementInput,
     PlacementProfile,
     SharedInput,
+    Shares,
     StageInput,
     StageProfile,
 )
@@ -554,3 +555,60 @@ class TestSharedStages:
     def test_its_own_ratio_is_the_declared_one(self) -> None:
         assert isinstance(self.profiles()[1].pass_ratio_measured, Absence)
         assert self.profiles(asr_ratio=0.5)[1].pass_ratio == 0.5
+
+
+class TestCascade:
+    """The cpu has the first model, the gpu the one that uncertain items go on to."""
+
+    CASCADE = Cascade(to=PoolName("gpu"), share=0.2)
+
+    def staged(self, *, replicas: int = 2, settled: bool = True, **last: Reading) -> StageInput:
+        first = placement("cpu", replicas=replicas)
+        slow: dict[str, Any] = {"arrival_rate": 30.0, "completion_rate": 30.0, "latency_mean": 0.1, **last}
+        then = placement("gpu", **slow)
+        return replace(stage("asr", then, first), cascade=self.CASCADE, settled=settled)
+
+    def of(self, own: StageInput, share: float | None = None) -> StageProfile:
+        shares = Shares(cascade={} if share is None else {own.name: share})
+        return profile_of(own, learned=Learned(shares=shares)).stages[0]
+
+    def test_the_load_of_the_stage_is_that_of_its_first_placements(self) -> None:
+        readings = self.of(self.staged()).readings
+        assert readings[Quantity.ARRIVAL_RATE] == readings[Quantity.COMPLETION_RATE] == 100.0
+        alone = self.of(self.staged(replicas=0)).readings
+        assert alone[Quantity.ARRIVAL_RATE] == 30.0, "without them it is that of the last one"
+
+    def test_latencies_are_those_of_the_slower_path_and_the_mean_of_all_items(self) -> None:
+        readings = self.of(self.staged(latency_p95=0.2)).readings
+        assert readings[Quantity.LATENCY_MEAN] == pytest.approx(0.02 + 0.3 * 0.1)
+        assert readings[Quantity.LATENCY_P95] == pytest.approx(0.02 + 0.1 + sqrt(0.03**2 + 0.1**2))
+        bounded = self.of(self.staged(latency_p95=AtLeast(0.2))).readings[Quantity.LATENCY_P95]
+        assert isinstance(bounded, AtLeast)
+
+    def test_while_nothing_goes_on_they_are_those_of_the_first_placements(self) -> None:
+        idle = self.staged(arrival_rate=0.0, completion_rate=0.0, latency_mean=NO_TRAFFIC, latency_p95=NO_TRAFFIC)
+        readings = self.of(idle).readings
+        assert readings[Quantity.LATENCY_P95] == 0.05
+        lost = self.of(self.staged(latency_p95=MISSING)).readings[Quantity.LATENCY_P95]
+        assert isinstance(lost, Absence), "what is missing is not nothing"
+
+    def test_the_share_that_goes_on_is_measured_and_smoothed(self) -> None:
+        assert self.of(self.staged()).cascade_share == pytest.approx(0.3), "the first measurement counts in full"
+        later = self.of(self.staged(), share=0.2).cascade_share
+        assert later is not None
+        assert 0.2 < later < 0.3
+
+    @pytest.mark.parametrize(
+        "own",
+        [
+            {"settled": False},
+            {"replicas": 0},
+            {"arrival_rate": MISSING},
+        ],
+    )
+    def test_it_stays_as_it_was_where_it_cannot_be_measured(self, own: dict[str, Any]) -> None:
+        assert self.of(self.staged(**own), share=0.2).cascade_share == 0.2
+        assert self.of(self.staged(**own)).cascade_share is None
+
+    def test_retries_make_no_share_above_one(self) -> None:
+        assert self.of(self.staged(arrival_rate=140.0)).cascade_share == 1.0

@@ -97,3 +97,18 @@ def test_the_first_measurement_of_a_placement_replaces_what_its_siblings_suggest
     pipeline = replace(PIPELINE, stages=(replace(STAGE, placements=siblings),))
     profile, _ = profile_pipeline(pipeline, Learned(service_factors={KEY: 2.0}), now_s=0.0, interval_s=15.0)
     assert profile.stages[0].placements[1].service_factor == pytest.approx(0.5)
+
+
+def test_the_share_of_prompts_in_the_prefix_cache_is_learned_slowly() -> None:
+    def learned_with(rate: float | None, before: Learned) -> Learned:
+        readings = {} if rate is None else {Quantity.PREFIX_HIT_RATE: rate}
+        stage = replace(STAGE, placements=(on("cpu", PlacementSamples(readings=readings)),))
+        pipeline = replace(PIPELINE, stages=(stage,))
+        return profile_pipeline(pipeline, before, now_s=0.0, interval_s=15.0)[1]
+
+    first = learned_with(0.4, Learned())
+    assert first.shares.prefix == {KEY: 0.4}
+    later = learned_with(0.8, first).shares.prefix[KEY]
+    assert 0.4 < later < 0.45, "a cache that was just filled says little"
+    for unusable in (None, math.nan, 1.5, -0.1):
+        assert learned_with(unusable, first).shares.prefix == {KEY: 0.4}

@@ -1,5 +1,6 @@
 """A switch between variants of a model says what it saves and what quality it costs; maxWer forbids it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,10 +9,13 @@ from builders import VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, def
 
 from controller.core.cycle import decide
 from controller.core.messages.explain import explain_pipeline, reason_sentence
+from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, PipelineDecision, VariantSwitch
 from controller.core.state.policy import Policy
-from controller.core.state.spec import PipelineSpec, PlacementSpec
-from optimizer.model import PlacementKey, StageName, placement_name
+from controller.core.state.snapshot import PipelineState
+from controller.core.state.spec import CascadeSpec, PipelineSpec, PlacementSpec
+from optimizer.model import PlacementKey, PoolName, StageName, placement_name
+from profiler.stages import Learned, Shares
 
 FP16: PlacementKey = (StageName("asr"), placement_name("gpu", "fp16"))
 INT8: PlacementKey = (StageName("asr"), placement_name("gpu", "int8"))
@@ -93,4 +97,62 @@ def test_errors_that_are_not_stated_are_said_to_be_unknown() -> None:
 def test_the_same_variant_with_other_replicas_is_no_switch() -> None:
     decision = decided(a_choice(max_wer=0.08), {VAD: 4, FP16: 2})
     assert decision.changes
+    assert decision.switches == ()
+
+
+CPU: PlacementKey = (StageName("asr"), placement_name("cpu"))
+GPU: PlacementKey = (StageName("asr"), placement_name("gpu"))
+
+
+def a_cascade(*, share: float = 0.2, measured: float | None = None, **limits: float) -> PipelineState:
+    """A large model on pool gpu, and a small one on pool cpu that is uncertain about `share` of the items."""
+    vad, large, small = default_stages()[0], a_placement("gpu", service_s=0.09), a_placement("cpu", service_s=0.03)
+    large, small = (replace(own, prior=replace(own.prior, wer=wer)) for own, wer in ((large, 0.07), (small, 0.10)))
+    stage = a_stage("asr", large, small, after=["vad"])
+    alone = {own.name: (own.prior.wer, own.wer_by_slice) for own in stage.placements}
+    cascade = CascadeSpec(to=PoolName("gpu"), share=share, declared_share=share, alone=alone)
+    spec = replace(a_spec(vad, replace(stage, cascade=cascade).with_share(share)), max_wer=limits.get("max_wer"))
+    shares = Shares() if measured is None else Shares(cascade={stage.name: measured})
+    return a_state(spec, demand=60.0, replicas={VAD: 4, GPU: 9}, memory=PipelineMemory(learned=Learned(shares=shares)))
+
+
+def decided_twice(state: PipelineState) -> PipelineDecision:
+    (first,) = decide(a_snapshot(state), Policy()).pipelines
+    return decide(a_snapshot(replace(state, memory=first.memory)), Policy()).pipelines[0]
+
+
+def test_a_cascade_takes_over_where_it_pays_and_the_decision_says_what_it_saves_and_costs() -> None:
+    decision = decided_twice(a_cascade(max_wer=0.1))
+    assert 0 < decision.unconstrained[GPU] < 9
+    assert decision.unconstrained[CPU] > 0
+    switch = the_switch(decision)
+    assert (switch.before, switch.after) == ((GPU[1],), (GPU[1], CPU[1]))
+    assert switch.saving_per_hour is not None
+    assert switch.saving_per_hour > 0
+    words = (
+        r"asr goes from gpu to gpu and cpu \(saves \$\d+\.\d\d/h at this load, word error rate 7\.0%→9\.4%, maxWer 10"
+    )
+    assert re.search(words, reason_sentence(decision))
+    print(reason_sentence(decision))
+
+
+def test_the_errors_of_both_models_together_count_against_the_limit() -> None:
+    """0.8 × 10 % + 0.2 × 7 % = 9.4 %."""
+    decision = decided_twice(a_cascade(max_wer=0.093))
+    assert decision.unconstrained[CPU] == 0
+    assert decision.switches == ()
+    assert decided_twice(a_cascade(max_wer=0.095)).unconstrained[CPU] > 0
+
+
+def test_the_measured_share_takes_the_place_of_the_declared_one() -> None:
+    """With half of the items going on the errors are 8.5 %, and the large model has more to do."""
+    declared, measured = decided_twice(a_cascade()), decided_twice(a_cascade(measured=0.5))
+    assert measured.unconstrained[GPU] > declared.unconstrained[GPU]
+    assert decided_twice(a_cascade(measured=0.5, max_wer=0.09)).unconstrained[CPU] > 0
+    assert decided_twice(a_cascade(max_wer=0.09)).unconstrained[CPU] == 0
+
+
+def test_where_nearly_all_items_go_on_the_large_model_serves_alone() -> None:
+    decision = decided_twice(a_cascade(measured=0.97))
+    assert decision.unconstrained[CPU] == 0
     assert decision.switches == ()
