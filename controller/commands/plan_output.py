@@ -11,6 +11,7 @@ from controller.commands.sensitivity_output import (
     sensitivity_lines,
 )
 from controller.commands.terminal import Page
+from controller.core.messages.measured import cascade_words
 from controller.core.messages.phrases import (
     count_of,
     demand_words,
@@ -175,10 +176,19 @@ def _pipeline(answer: PipelinePlan, spec: PipelineSpec, demand: float) -> dict[s
         "moved_replicas": answer.moved_replicas,
         "switching_cost_per_hour": rounded(answer.switching_cost_per_hour),
         "bottleneck": answer.bottleneck,
-        "stages": stage_documents(answer.stages),
+        "stages": _stages(answer, spec),
         "steps": [_step(step) for step in answer.steps],
         "next_step": None if answer.next_step is None else _step(answer.next_step),
     }
+
+
+def _stages(answer: PipelinePlan, spec: PipelineSpec) -> list[dict[str, Any]]:
+    cascades = {stage.name: stage.cascade for stage in spec.stages if stage.cascade is not None}
+    documents = stage_documents(answer.stages)
+    for document in documents:
+        if (cascade := cascades.get(document["name"])) is not None:
+            document["cascade"] = {**placement_fields(cascade.to), "share": cascade.share}
+    return documents
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -235,6 +245,9 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
             for stage in answer.stages
         ),
     )
+    for stage in spec.stages:
+        if stage.cascade is not None:
+            page.say(cascade_words(stage))
     if answer.steps:
         page.say("steps from the cheapest allocation with capacity for the load:")
         for count, step in enumerate(answer.steps, start=1):

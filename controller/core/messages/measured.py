@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from controller.core.messages.phrases import count_of, duration, law_words, number, timestamp
+from controller.core.messages.phrases import count_of, duration, law_words, number, share_words, timestamp
 from controller.core.state.decision import PipelineDecision
-from controller.core.state.spec import PlacementSpec
+from controller.core.state.spec import PlacementSpec, StageSpec
 from optimizer.model import StageName
 from profiler.batch_times import LEAST_WEIGHT
 from profiler.correction import left_to_stages_s
@@ -22,6 +22,7 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
     A correction that is too small to change the plan has no text.
     """
     yield from _overhead_words(decision)
+    yield from (cascade_words(stage) for stage in decision.spec.stages if stage.cascade is not None)
     placements = decision.spec.placements()
     for stage in decision.profile.stages:
         if abs(stage.latency_factor - 1) >= _NOTABLE:
@@ -50,6 +51,16 @@ def measured_words(decision: PipelineDecision) -> Iterator[str]:
                 )
         yield from _feedback_words(decision, stage.name)
     yield from _neighbour_words(decision)
+
+
+def cascade_words(stage: StageSpec) -> str:
+    """Return what a cascade is planned with, measured or declared: the share that goes on, and the errors of both."""
+    cascade = stage.cascade
+    assert cascade is not None
+    declared = "" if cascade.share == cascade.declared_share else f" (declared {share_words(cascade.declared_share)})"
+    wers = [own.prior.wer for own in stage.placements if own.name != cascade.to and own.prior.wer is not None]
+    errors = f"; both models together make {share_words(max(wers))} word errors" if wers else ""
+    return f"{stage.name}: {share_words(cascade.share)} of the items go on to {cascade.to}{declared}{errors}"
 
 
 def _neighbour_words(decision: PipelineDecision) -> Iterator[str]:

@@ -156,3 +156,9 @@ def test_where_nearly_all_items_go_on_the_large_model_serves_alone() -> None:
     decision = decided_twice(a_cascade(measured=0.97))
     assert decision.unconstrained[CPU] == 0
     assert decision.switches == ()
+
+
+def test_explain_says_how_many_items_go_on_and_what_both_models_make_together() -> None:
+    text = "\n".join(explain_pipeline(decided_twice(a_cascade(measured=0.3)), 0.0))
+    words = r"asr: 30\.\d% of the items go on to gpu \(declared 20\.0%\); both models together make 9\.1% word errors"
+    assert re.search(words, text)
