@@ -341,6 +341,15 @@ class Stage(Part):
             rule="not allowed where sessions stay with a replica (memory, or routing Sticky)",
             field="cascade",
         ),
+        constraint(
+            holds=lambda stage: (
+                stage.cascade is None or all(own.placement.service_time is not None for _, own in stage.workloads())
+            ),
+            cel="!has(self.cascade) || !has(self.placements) || self.placements.all(p, has(p.serviceTime)"
+            " || has(p.variants) && p.variants.all(v, has(v.serviceTime)))",
+            rule="needs the serviceTime of all placements: a first replica to measure it would get all items",
+            field="cascade",
+        ),
     )
 
     name: Label

@@ -512,6 +512,12 @@ BAD: tuple[Bad, ...] = (
         f"{_C}.cascade",
         "not allowed where sessions stay with a replica",
     ),
+    _bad(
+        "a cascade of unknown speed",
+        {f"{_C}.placements[0].serviceTime": REMOVED},
+        f"{_C}.cascade",
+        "needs the serviceTime of all placements",
+    ),
     _bad("a sticky cascade", {f"{_C}.routing": "Sticky"}, f"{_C}.cascade", "not allowed where sessions stay"),
     _bad(
         "a pod on two nodes",

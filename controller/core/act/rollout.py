@@ -376,6 +376,15 @@ def _lower(move: Move, borrowers: Sequence[Move], ledger: Ledger, composition: C
         least = tuple(min(pair) for pair in zip(needed, serving, strict=True))
         # A short stage keeps replicas that are starting: replacements would be ready later than these.
         short = any(have < need - 1e-9 * need for have, need in zip(serving, needed, strict=True))
+        together = [] if stage.first(move.goal.replicas) else stage.first(_desired_of(move, keys, ledger))
+        if together:  # all items come to the first models of a cascade while one of them serves
+            before = {key: ledger.after[(move.key, key)] for key in together}
+            ledger.after.update({(move.key, key): move.goal.next[key] for key in together})
+            left = _carried(_serving(move, keys, ledger), capacities)
+            if left[0] < needed[0] - 1e-9 * needed[0] or not all(_in_time(each, ledger, composition) for each in kept):
+                ledger.after.update({(move.key, key): count for key, count in before.items()})
+                waiting.append(stage.name)
+                continue
         for key in sorted(keys, key=lambda key: _value(move, key, ledger)):
             lowest = max(move.goal.next[key], move.begun(key)) if short else move.goal.next[key]
             if ledger.after[(move.key, key)] > move.goal.next[key] < lowest:
@@ -411,6 +420,10 @@ def _desired(assessment: Assessment, key: PlacementKey, ledger: Ledger) -> int:
     """Return the replicas of a placement after this cycle; those of a shared stage are in the books of its owner."""
     owner, stage = assessment.spec.borrowed.get(key[0], (assessment.key, key[0]))
     return ledger.desired(owner, (stage, key[1]), assessment.current[key])
+
+
+def _desired_of(move: Move, keys: Iterable[PlacementKey], ledger: Ledger) -> Mapping[PlacementKey, int]:
+    return {key: _desired(move.assessment, key, ledger) for key in keys}
 
 
 def _carried(

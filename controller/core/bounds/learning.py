@@ -123,8 +123,8 @@ def _probe(assessment: Assessment) -> PlacementKey | None:
     profiles = {own.name: own for own in assessment.profile.stages}
     for stage in state.spec.stages:
         own = profiles[stage.name]
-        if stage.shared_from is not None or _unknown(stage, own, state):
-            continue
+        if stage.shared_from is not None or stage.cascade is not None or _unknown(stage, own, state):
+            continue  # in a cascade the one replica could get all items
         if all(state.desired(stage.name, each.name) == 0 for each in own.placements):
             continue
         for placement, measured in zip(stage.placements, own.placements, strict=True):

@@ -134,7 +134,13 @@ def _trials(
             allowed[key] = 0 if waits or pool_of(key[1]) in availability.waiting else 1
         elif key in failures:
             allowed[key] = 0 if waits else 1
-    return allowed
+    return {key: count for key, count in allowed.items() if not (count and _begins(assessment, key))}
+
+
+def _begins(assessment: Assessment, key: PlacementKey) -> bool:
+    """Return whether a replica of `key` would begin a cascade: one alone would get all items, so all start together."""
+    stage = next(own for own in assessment.spec.stages if own.name == key[0])
+    return bool(stage.first({key: 1})) and not stage.first(assessment.current)
 
 
 def _meets_sla(assessment: Assessment, most: Mapping[PlacementKey, int], composition: Composition) -> bool:

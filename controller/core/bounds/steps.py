@@ -14,7 +14,8 @@ MAX_STEP = Mechanism(
     name="step limit",
     level=Level.STEP,
     evidence=Evidence.PERSON,
-    does="a stage gains and loses at most `maxStep` replicas in a cycle; a fallback is not limited",
+    does="a stage gains and loses at most `maxStep` replicas in a cycle; a fallback is not limited, nor is the "
+    "beginning or the end of a cascade",
     planned=False,
 )
 
@@ -24,7 +25,7 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
 
     The limits are per stage and direction. A fallback from a pool that does not deliver is not limited, because the
     replicas that it replaces are gone. Nor is the part of a fallback that a cap postponed to a later cycle, and nor are
-    pinned placements.
+    pinned placements. The first models of a cascade begin and end together: all items come to them while one serves.
     """
     if idle_stages(assessment):
         # There is no load. Once the entry stages have no replicas, nothing may show that the other stages need none.
@@ -39,7 +40,7 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
     }
     for stage in assessment.spec.stages:
         keys = [(stage.name, placement.name) for placement in stage.placements]
-        if stage.name in leaves:
+        if stage.name in leaves or bool(stage.first(current)) != bool(stage.first(goal)):
             continue
         total = sum(current[key] for key in keys)
         ups, downs = scaling.up.most(total), scaling.down.most(total)

@@ -268,6 +268,11 @@ class StageSpec:
     shared_from: StageKey | None = None
     cascade: CascadeSpec | None = None
 
+    def first(self, replicas: Mapping[PlacementKey, int]) -> tuple[PlacementKey, ...]:
+        """Return the first placements of a cascade of which `replicas` has some; none without a cascade."""
+        keys = [(self.name, own.name) for own in self.placements if self.cascade and own.name != self.cascade.to]
+        return tuple(key for key in keys if replicas.get(key, 0) > 0)
+
     def with_share(self, share: float) -> "StageSpec":
         """Return the stage, which has a cascade, with `share` of its items going on.
 
