@@ -64,6 +64,7 @@ def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, 
         p99_s=_worst(each, "p99_s"),
         simulated_s=run.clock.duration_s,
         wall_s=run.clock.duration_s,
+        out_of_memory=0,  # no session outgrows the memory of the lab's workers
         users=result.users,
         series=run_series(run.pipelines, scores, run.observations),
         decisions=result.decisions,
