@@ -19,7 +19,7 @@ from optimizer.replay.replay import replay
 
 SMALL: PlacementKey = (StageName("asr"), PoolName("cpu"))
 LARGE: PlacementKey = (StageName("asr"), PoolName("gpu"))
-ITEMS = 200_000
+ITEMS = 80_000
 SMALL_S, LARGE_S = 0.02, 0.08
 PRICES = {PoolName("cpu"): 0.3, PoolName("gpu"): 1.0}
 MOST = 7

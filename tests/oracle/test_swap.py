@@ -17,7 +17,7 @@ from optimizer.model import Composition, Demand, Link, PlacementKey, Pool, PoolN
 from optimizer.replay.replay import replay
 
 ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
-ITEMS = 200_000
+ITEMS = 80_000
 SERVICE_S = 0.05
 
 

@@ -30,7 +30,7 @@ from optimizer.model import (
 from optimizer.replay.replay import replay
 
 ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
-ITEMS = 150_000
+ITEMS = 80_000
 LAW = (0.02, 0.004)
 
 
