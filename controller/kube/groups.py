@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from controller.core.state.spec import Target
 from controller.kube.gateway import Json
-from controller.kube.workloads import FIRST_READY, START_SEEN, condition, has_finished, is_ready, node_of
+from controller.kube.workloads import condition, has_finished, is_ready, node_of
 from optimizer.model import Size
 
 _LABELS = "leaderworkerset.sigs.k8s.io"
@@ -69,10 +69,6 @@ def _as_one(pods: Sequence[Json]) -> Json:
         "containerStatuses": _all(pods, "containerStatuses"),
         "initContainerStatuses": _all(pods, "initContainerStatuses"),
     }
-    firsts = [pod["status"][FIRST_READY] for pod in pods if FIRST_READY in (pod.get("status") or {})]
-    if len(firsts) == len(pods):
-        status[FIRST_READY] = max(firsts)
-        status[START_SEEN] = all(pod["status"].get(START_SEEN) for pod in pods)
     waiting = next((pod for pod in staying if node_of(pod) is None), None)
     unready = next((pod for pod in staying if not is_ready(pod)), None)
     spec = leader.get("spec") or {}

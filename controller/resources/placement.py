@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from controller.core.state.spec import SET_KIND
 from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
@@ -30,7 +31,6 @@ from optimizer.model import InvalidProblem, PlacementName, placement_name
 Count = Annotated[int, Field(ge=1, le=1024)]
 Replicas = Annotated[int, Field(ge=0, le=10_000)]
 GroupSize = Annotated[int, Field(ge=1, le=64)]
-GROUP_API, GROUP_KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
 MAX_VARIANTS = 8
 MAX_WORKLOADS = 16
 """The most workloads of a stage: its placements, with each variant counted."""
@@ -417,10 +417,10 @@ class Placement(Part):
         constraint(
             holds=lambda placement: all(own.in_groups or own.instances == 1 for own in placement.workloads()),
             cel="(has(self.variants) ? self.variants.all(v, (has(v.instancesPerReplica) ? v.instancesPerReplica"
-            f" : has(self.instancesPerReplica) ? self.instancesPerReplica : 1) == 1 || v.target.kind == '{GROUP_KIND}')"
+            f" : has(self.instancesPerReplica) ? self.instancesPerReplica : 1) == 1 || v.target.kind == '{SET_KIND}')"
             " : !has(self.instancesPerReplica) || self.instancesPerReplica == 1 || has(self.target)"
-            f" && self.target.kind == '{GROUP_KIND}')",
-            rule=f"above 1 only where the target is a {GROUP_KIND}: the replicas of other kinds are single pods",
+            f" && self.target.kind == '{SET_KIND}')",
+            rule=f"above 1 only where the target is a {SET_KIND}: the replicas of other kinds are single pods",
             field="instancesPerReplica",
         ),
         constraint(
@@ -505,4 +505,4 @@ class Workload:
     def in_groups(self) -> bool:
         """Return whether the replicas are groups of pods."""
         target = self.placement.target
-        return target is not None and target.kind == GROUP_KIND
+        return target is not None and target.kind == SET_KIND

@@ -214,7 +214,8 @@ def predict_all(
         _side_by_side(offered, placements, np.where(used, replicas, 0), limits, routing=routing, percentile=percentile)
         for offered, used in ((load, ~last), (uncertain, last), (load, last))
     )
-    mean = one.mean_s + cascade.share * two.mean_s
+    carried = np.isfinite(two.mean_s)  # a share of 0 times infinity is no number
+    mean = np.where(carried, one.mean_s + cascade.share * np.where(carried, two.mean_s, 0.0), np.inf)
     excess = np.hypot(_excess(one), _excess(two))
     return Predictions(
         mean_s=np.where(both, mean, alone.mean_s),

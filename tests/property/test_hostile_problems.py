@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,9 +13,11 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Fleet
 from optimizer.model import (
+    Cascade,
     Composition,
     Demand,
     InvalidProblem,
+    Link,
     Pipeline,
     PipelineKey,
     Placement,
@@ -35,6 +38,7 @@ from optimizer.reports.curve import frontier
 from optimizer.search.tables import supply_of
 
 SLACK = 1e-6
+SIZES: tuple[Size, ...] = (1, 2, 3, 7, 1000, Fraction(1, 2), Fraction(1, 7))
 NAMES = ("cpu", "inferentia", "gpu")
 RATES = (0.0, 1e-9, 1e-3, 1.0, 300.0, 1e6, 1e12)
 BAD = (math.nan, math.inf, -math.inf, -1.0)
@@ -48,7 +52,7 @@ def placements(draw: st.DrawFn, pool: str) -> Placement:
         service=draw(st.sampled_from(((0.02, 0.0), (1e-9, 0.0), (0.0, 1e-6), (3600.0, 0.0), (0.02, 1e3)))),
         cv=draw(st.sampled_from((0.0, 0.3, 50.0))),
         bounds=(low, low + draw(st.sampled_from((0, 1, 30)))),
-        per_instance=draw(st.sampled_from((1, 2, 3, 7, 1000))),
+        per_instance=draw(st.sampled_from(SIZES)),
         batches=draw(st.sampled_from(((1,), (1, 4), (1, 512)))),
         wait_s=draw(st.sampled_from((0.0, 0.005, 1e6))),
         slots=draw(st.sampled_from((None, None, 1, 10**9))),
@@ -57,6 +61,20 @@ def placements(draw: st.DrawFn, pool: str) -> Placement:
         saturation_rps=draw(st.sampled_from((None, 1e-6, 40.0))),
         current=draw(st.sampled_from((0, 10**6))),
     )
+
+
+@st.composite
+def with_extras(draw: st.DrawFn, stage: Stage) -> Stage:
+    """Return the stage as it is, with a link in front of its replicas, or as a cascade."""
+    kind = draw(st.sampled_from(("plain", "plain", "link", "cascade")))
+    if kind == "link":
+        link = Link(item_s=draw(st.sampled_from((1e-9, 0.05, 1e6))), share=draw(st.sampled_from((1.0, 1e-9, 0.1))))
+        return replace(stage, placements=tuple(replace(own, link=link) for own in stage.placements))
+    if kind == "cascade" and len(stage.placements) > 1:
+        placements = tuple(replace(own, session_slots=None) for own in stage.placements)
+        cascade = Cascade(to=placements[-1].name, share=draw(st.sampled_from((0.0, 1e-9, 0.2, 1.0))))
+        return replace(stage, placements=placements, cascade=cascade)
+    return stage
 
 
 @st.composite
@@ -76,6 +94,7 @@ def pipelines(draw: st.DrawFn, key: str) -> Pipeline:
         )
         for name, after in zip(shape[::2], shape[1::2], strict=True)
     ]
+    stages = [draw(with_extras(stage)) for stage in stages]
     return a_pipeline(
         *stages,
         key=key,

@@ -99,6 +99,8 @@ class Rule:
 
 GROUP_KIND = "AutoScalingGroup"
 """The kind of a target that is an Auto Scaling group of AWS."""
+SET_KIND = "LeaderWorkerSet"
+"""The kind of a target whose replicas are groups of pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ class Target:
     @property
     def of_groups(self) -> bool:
         """Whether each replica of the target is a group of pods, one of which leads it."""
-        return self.kind == "LeaderWorkerSet"
+        return self.kind == SET_KIND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
