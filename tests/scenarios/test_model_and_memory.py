@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from small_scenarios import PIPELINE, a_scenario
 
 from simulations.experiment.experiment import run_one
@@ -158,3 +159,47 @@ def test_long_sessions_run_out_of_memory_where_their_mean_is_planned_and_not_whe
         print(ignores, ready(result, "gpu"), result.sessions_cut, result.cost, result.out_of_memory)
     assert out_of_memory[True] > 10
     assert out_of_memory[False] == 0
+
+
+DISAGGREGATED = """\
+    - name: prefill
+      after: []
+      metrics: {window: 10s}
+      placements:
+        - pool: cpu
+          target: {apiVersion: apps/v1, kind: Deployment, name: prefill}
+          replicas: {min: 1, max: 20}
+          serviceTime: {fixed: 230ms, cv: "0.3"}
+          startup: 10s
+    - name: decode
+      metrics: {window: 10s}
+      transfer: {bytesPerItem: 260M, bandwidth: BANDWIDTH, fixed: 1ms}
+      placements:
+        - pool: gpu
+          target: {apiVersion: apps/v1, kind: Deployment, name: decode}
+          replicas: {min: 1, max: 20}
+          serviceTime: {fixed: 1800ms, perItem: 25ms, cv: "0.5"}
+          batching: {kind: Continuous, max: 32}
+          startup: 10s
+"""
+
+
+def disaggregated(folder: Path, *, bandwidth: str) -> tuple[RunResult, int, int]:
+    """Return a run of 20 requests/s, and how many servers of prefill and of decode it ends with."""
+    pipeline = PIPELINE[: PIPELINE.index("    - name: vad")] + DISAGGREGATED.replace("BANDWIDTH", bandwidth)
+    pipeline = pipeline.replace("latency: 500ms", "latency: 9s").replace('perHour: "30"', 'perHour: "60"')
+    pools = POOLS.replace("instances: 10", "instances: 20")
+    scenario = a_scenario(folder, load=((0.0, 20.0),), duration_s=400, pipeline=pipeline, pools=pools)
+    result = run_one(scenario, policy="sluice", seed=1, settings=OFTEN)
+    last = {own.stage: own.ready[-1] for own in result.series.pipelines[0].placements}
+    return result, last["prefill"], last["decode"]
+
+
+def test_prefill_and_decode_get_their_ratio_and_a_transfer_that_binds_gets_more_servers(tmp_path: Path) -> None:
+    """By work there are 4.6 servers of prefill and 20 × 2.6 s / 32 = 1.6 of decode; at 1 GB/s a cache takes 260 ms."""
+    fast, prefill, decode = disaggregated(tmp_path / "fast", bandwidth="10G")
+    assert prefill / decode == pytest.approx(4.6 / 1.6, rel=0.35)
+    slow, _, by_link = disaggregated(tmp_path / "slow", bandwidth="1G")
+    assert by_link >= 20 * 0.26 > decode, "each server of decode takes fewer than four caches in a second"
+    for result in (fast, slow):
+        assert all(result.series.pipelines[0].met[-10:])
