@@ -619,6 +619,16 @@ class Groups:
             "subjects": [{"kind": "ServiceAccount", "name": "sluice", "namespace": "sluice-system"}],
         }
 
+    def serve_a_pipeline(self) -> None:
+        """Add a pipeline whose stage the groups serve, on two nodes each by its manifest, with 50 requests/s."""
+        stage = self._world.a_stage("asr", target="vllm")
+        (placement,) = stage["placements"]
+        del placement["perInstance"]
+        target = {"apiVersion": "/".join(self.API), "kind": "LeaderWorkerSet", "name": "vllm"}
+        placement |= {"target": target, "instancesPerReplica": 2}
+        self._world.add_pipeline("captions", stages=[stage])
+        self._world.metrics.offered = {"captions": 50.0}
+
     def add_pod(self, group: int, worker: int, node: int) -> None:
         """Add a ready pod of a group on a node of the pool."""
         name = f"vllm-{group}" + (f"-{worker}" if worker else "")
@@ -654,9 +664,6 @@ class Groups:
             name, self._world.namespace, {"status": {"phase": "Running", "conditions": conditions}}
         )
 
-    def remove_pod(self, name: str) -> None:
-        self._core.delete_namespaced_pod(name, self._world.namespace, grace_period_seconds=0)
-
     @property
     def replicas(self) -> int:
         found = self._objects.get_namespaced_custom_object(*self.API, self._world.namespace, "leaderworkersets", "vllm")
@@ -670,13 +677,7 @@ def test_groups_of_pods_are_scaled_priced_and_counted_as_the_nodes_that_they_tak
     groups = Groups(world, admin)
     groups.add_pod(0, 0, node=0)
     groups.add_pod(0, 1, node=1)
-    stage = world.a_stage("asr", target="vllm")
-    (placement,) = stage["placements"]
-    del placement["perInstance"]
-    target = {"apiVersion": "/".join(Groups.API), "kind": "LeaderWorkerSet", "name": "vllm"}
-    placement |= {"target": target, "instancesPerReplica": 2}
-    world.add_pipeline("captions", stages=[stage])
-    world.metrics.offered = {"captions": 50.0}
+    groups.serve_a_pipeline()
 
     def own() -> dict[str, Any]:
         found: dict[str, Any] = world.pipeline("captions")["status"]["stages"][0]["placements"][0]
@@ -703,13 +704,7 @@ def test_groups_on_another_number_of_nodes_than_declared_are_counted_as_they_are
     groups = Groups(world, admin)
     groups.add_pod(0, 0, node=0)
     groups.add_pod(0, 1, node=0)
-    stage = world.a_stage("asr", target="vllm")
-    (placement,) = stage["placements"]
-    del placement["perInstance"]
-    target = {"apiVersion": "/".join(Groups.API), "kind": "LeaderWorkerSet", "name": "vllm"}
-    placement |= {"target": target, "instancesPerReplica": 2}
-    world.add_pipeline("captions", stages=[stage])
-    world.metrics.offered = {"captions": 50.0}
+    groups.serve_a_pipeline()
     until(lambda: world.cycle() is not None and world.condition("captions", "PlacementsMatch")["status"] == "False")
     message = world.condition("captions", "PlacementsMatch")["message"]
     assert "instancesPerReplica is 2, but its pods are on 1 node" in message
