@@ -422,10 +422,13 @@ def _measured_pass_ratio(
 
 
 def _measured_cascade_share(stage: StageInput) -> float | None:
-    """Return the share of the items of a cascade that went on to its last placement; None without enough items."""
+    """Return the share of the items of a cascade that went on to its last placement; None where it does not show.
+
+    It does not without enough items, nor while replicas have begun to serve within the window.
+    """
     first, last = _tiers(stage)
-    if not last:
-        return None
+    if not last or any(placement.warming for placement in (*first, *last)):
+        return None  # before the first ones were ready, all items went to the last one
     done, went_on = (
         _stage_reading(quantity, tier)
         for quantity, tier in ((Quantity.COMPLETION_RATE, first), (Quantity.ARRIVAL_RATE, last))

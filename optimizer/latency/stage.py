@@ -58,6 +58,7 @@ random points. Rows are numbers of servers (up to and including `_ERROR_SERVERS`
 
 _NO_LINK = Link(item_s=1e-9)
 """Stands in for the link of a placement that has none, beside placements that have one."""
+_LEAST_CERTAIN = 1e-3
 _SLOT_CONFIDENCE = 1.645
 """The number of requests in a stage is nearly Poisson: with slots for this many deviations above the mean, 95 % of
 the requests find one."""
@@ -142,10 +143,12 @@ def capacity_rps(placement: Placement, batch: int) -> float:
 def carried_rps(stage: Stage, placement: Placement, batch: int) -> float:
     """Return by how many items per second of `stage` one replica of `placement` raises what it carries.
 
-    In a cascade the first placements leave the uncertain items to others.
+    In a cascade the first placements leave the uncertain items to others; it is above 0 even if these are all.
     """
     rate, cascade = capacity_rps(placement, batch), stage.cascade
-    return rate if cascade is None or placement.name == cascade.to else (1 - cascade.share) * rate
+    if cascade is None or placement.name == cascade.to:
+        return rate
+    return max(_LEAST_CERTAIN, 1 - cascade.share) * rate
 
 
 def served_rps(placement: Placement, batch: int) -> float:

@@ -182,6 +182,8 @@ class Workloads:
         """
         self.changes = 0
         """The number of changes of Deployments and pods so far."""
+        self.out_of_memory = 0
+        """The number of replicas that have run out of memory so far."""
         self.pools = {
             pool.name: NodePool.of(pool, launch_times(pool.name, *node_startup_s, seed=seed)) for pool in pools
         }
@@ -230,6 +232,7 @@ class Workloads:
 
     def restart(self, pod: Pod, now_s: float) -> None:
         """Let a pod that has run out of memory start again on its nodes; one that was draining is gone."""
+        self.out_of_memory += 1
         self._servers.kill(pod)
         if pod.leaving:
             self.ended(pod, now_s)

@@ -91,8 +91,6 @@ class SimulatedCluster:
         self.pipelines = tuple(self._resources.pipelines.values())
         self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
-        self.out_of_memory = 0
-        """How many replicas have run out of memory so far."""
         self._seed = seed
         self._window_s = window_s
         self._disturbances = MetricFaults(seed=seed)
@@ -236,6 +234,11 @@ class SimulatedCluster:
         return self._serving[key].engine.tally()
 
     @property
+    def out_of_memory(self) -> int:
+        """Return how many replicas have run out of memory so far."""
+        return self._workloads.out_of_memory
+
+    @property
     def sessions_cut(self) -> int:
         """Return how many sessions have lost their replica so far."""
         return sum(serving.engine.ingress().sessions_cut for serving in self._serving.values())
@@ -290,7 +293,6 @@ class SimulatedCluster:
 
     def _look_at_memory(self, pipeline: PipelineSpec) -> None:
         for pod in tuple(out_of_memory(self._workloads, self._serving[pipeline.key].engine, pipeline)):
-            self.out_of_memory += 1
             self._workloads.restart(pod, self.now_s)
         self._agenda.at(self.now_s + LOOK_AT_MEMORY_S, partial(self._look_at_memory, pipeline))
 

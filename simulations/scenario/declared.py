@@ -52,6 +52,7 @@ def _hidden(placement: PlacementSpec) -> PlacementSpec:
         declared=replace(placement.declared, service=False, cv=False, startup=False, memory=False),
         source=None,
         confidence=None,
+        cache=None,
     )
 
 

@@ -562,8 +562,8 @@ class TestCascade:
 
     CASCADE = Cascade(to=PoolName("gpu"), share=0.2)
 
-    def staged(self, *, replicas: int = 2, settled: bool = True, **last: Reading) -> StageInput:
-        first = placement("cpu", replicas=replicas)
+    def staged(self, *, replicas: int = 2, settled: bool = True, warming: float = 0.0, **last: Reading) -> StageInput:
+        first = replace(placement("cpu", replicas=replicas), warming=warming)
         slow: dict[str, Any] = {"arrival_rate": 30.0, "completion_rate": 30.0, "latency_mean": 0.1, **last}
         then = placement("gpu", **slow)
         return replace(stage("asr", then, first), cascade=self.CASCADE, settled=settled)
@@ -604,6 +604,7 @@ class TestCascade:
             {"settled": False},
             {"replicas": 0},
             {"arrival_rate": MISSING},
+            {"warming": 0.5},
         ],
     )
     def test_it_stays_as_it_was_where_it_cannot_be_measured(self, own: dict[str, Any]) -> None:
