@@ -70,6 +70,29 @@ def test_a_cascade_does_not_pay_where_most_items_go_on(tmp_path: Path) -> None:
     assert all(result.series.pipelines[0].met[-10:])
 
 
+def test_a_cascade_that_the_limit_on_errors_ends_leaves_no_gap_and_no_replicas_that_it_needed(tmp_path: Path) -> None:
+    """Its first models go together, once the last one can take all items: any of them would get all."""
+    patch = '{SpeechPipeline/speech/captions: {spec: {sla: {maxWer: "0.08"}}}}'
+    scenario = a_scenario(
+        tmp_path,
+        load=((0.0, 60.0),),
+        duration_s=500,
+        pipeline=UNTIL_ASR + CASCADE.replace("SHARE", "0.2"),
+        pools=POOLS,
+        faults=f"[{{at: 250s, set: {patch}}}]",
+    )
+    result = run_one(scenario, policy="sluice", seed=1)
+    assert ready(result, "cpu") == 0
+    assert 4 <= ready(result, "gpu") <= 6
+    met = dict(zip(result.series.t_s, result.series.pipelines[0].met, strict=True))
+    assert all(ok for t_s, ok in met.items() if t_s >= 150)
+    small = next(
+        own.ready for own in result.series.pipelines[0].placements if (own.stage, own.placement) == ("asr", "cpu")
+    )
+    at = [count for t_s, count in zip(result.series.t_s, small, strict=True) if t_s >= 240]
+    assert set(at) == {max(at), 0}, "all of them at once"
+
+
 SESSIONS = """\
     - name: asr
       metrics: {window: 10s}

@@ -87,7 +87,10 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
     least: dict[StageName, int] = {}
     if assessment.never_down:
         return least
+    turning = _turning(assessment, plan)
     for stage, floor in memory.floors.items():
+        if stage in turning:
+            continue
         weights, planned = _weights(assessment, stage), _of_stage(plan.replicas(), stage)
         missing = _wanted(stage, floor, assessment, plan) - _weighted(planned, weights)
         used = [weights[pool] for pool, count in planned.items() if count] or [max(weights.values())]
@@ -95,6 +98,12 @@ def floors(memory: FeedbackMemory, assessment: Assessment, plan: PipelinePlan) -
         if more > 0:
             least[stage] = sum(planned.values()) + more
     return least
+
+
+def _turning(assessment: Assessment, plan: PipelinePlan) -> Collection[StageName]:
+    """Return the stages whose cascade begins or ends: what was measured before says nothing of the replicas to come."""
+    now, then = assessment.current, plan.replicas()
+    return {stage.name for stage in assessment.spec.stages if bool(stage.first(now)) != bool(stage.first(then))}
 
 
 def _wanted(stage: StageName, floor: FeedbackFloor, assessment: Assessment, plan: PipelinePlan) -> float:
@@ -153,7 +162,7 @@ def close_loop(
     `aimed` is what the pipeline aims for without this feedback. The last cycle was `interval_s` ago.
     """
     before, latency_s = assessment.state.memory.feedback, assessment.profile.latency_s
-    names = {stage.name for stage in assessment.spec.stages}
+    names = {stage.name for stage in assessment.spec.stages} - set(_turning(assessment, plan))
     memory = _of_now(before, names, now_s)
     unknown = assessment.demand_missing or assessment.planned_demand <= 0
     if not assessment.acting or unknown or isinstance(latency_s, Absence):

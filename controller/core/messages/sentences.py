@@ -105,6 +105,8 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.REBALANCE: "sessions leave a crowded replica (scaling.rebalance)",
 }
 
+_CENT = 0.01
+
 
 def change_words(decision: PipelineDecision) -> Iterator[str]:
     """Yield the replica changes as texts, one for all changes with the same reason."""
@@ -121,7 +123,9 @@ def switch_words(decision: PipelineDecision) -> Iterator[str]:
     for switch in decision.switches:
         before, after = (" and ".join(names) for names in (switch.before, switch.after))
         quality = _quality(switch)
-        if switch.saving_per_hour is not None:
+        if switch.saving_per_hour is not None and abs(switch.saving_per_hour) < _CENT / 2:
+            saves = "saves nothing at this load"
+        elif switch.saving_per_hour is not None:
             saves = f"saves {money(switch.saving_per_hour)} at this load"
         elif switch.known:
             saves = f"this load cannot be served on {before} within the limits"
