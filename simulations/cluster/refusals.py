@@ -147,8 +147,8 @@ def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> It
     for number, stage in enumerate(pipeline.stages):
         for placement in stage.placements:
             at, target = _path(number, stage, placement), placement.target
-            if (target.api_version, target.kind) != ("apps/v1", "Deployment"):
-                rule = "must be a Deployment of apps/v1: other targets are not simulated"
+            if (target.api_version, target.kind) != ("apps/v1", "Deployment") and not target.of_groups:
+                rule = "must be a Deployment of apps/v1 or a LeaderWorkerSet: other targets are not simulated"
                 yield Refusal(resource=name, path=(*at, "target"), value=f"{target.api_version} {target}", rule=rule)
             if placement.pool not in pools:
                 rule = "must be in the manifests: its nodes are simulated"

@@ -226,3 +226,31 @@ def test_prefill_and_decode_get_their_ratio_and_a_transfer_that_binds_gets_more_
     assert by_link >= 20 * 0.26 > decode, "each server of decode takes fewer than four caches in a second"
     for result in (fast, slow):
         assert all(result.series.pipelines[0].met[-10:])
+
+
+GROUPS = """\
+    - name: asr
+      metrics: {window: 10s}
+      placements:
+        - pool: gpu
+          target: {apiVersion: leaderworkerset.x-k8s.io/v1, kind: LeaderWorkerSet, name: asr}
+          replicas: {min: 1, max: 20}
+          instancesPerReplica: 3
+          serviceTime: {fixed: 60ms, cv: "0.3"}
+          startup: 20s
+"""
+
+
+def test_groups_of_pods_take_whole_nodes_and_what_is_left_of_a_pool_holds_no_part_of_one(tmp_path: Path) -> None:
+    """Groups on three of 10 nodes: there are never more than three, which serve 50 of the 60 requests/s."""
+    pools = POOLS.replace("instances: 20", "instances: 10")
+    pipeline = UNTIL_ASR.replace('passRatio: "0.5"', 'passRatio: "1"') + GROUPS
+    scenario = a_scenario(tmp_path, load=((0.0, 60.0),), duration_s=300, pipeline=pipeline, pools=pools)
+    result = run_one(scenario, policy="sluice", seed=1, settings=OFTEN)
+    counts = next(own.ready for own in result.series.pipelines[0].placements if own.stage == "asr")
+    assert max(counts) == counts[-1] == 3
+    vad = next(own.ready[-1] for own in result.series.pipelines[0].placements if own.stage == "vad")
+    assert result.series.pipelines[0].spend_per_hour[-1] == pytest.approx(3 * 3 * 2.0 + vad * 0.25)
+    assert result.shed > 0, "what three groups cannot serve is shed"
+    last = [p95_s for p95_s in result.series.pipelines[0].p95_s[-5:] if p95_s is not None]
+    assert max(last) < 0.5
