@@ -43,7 +43,7 @@ class Occupancy:
 
     def weight(self, per_instance: Size, replicas: int) -> Fraction:
         """Return the instances for which a placement with `replicas` pays: parts of them, or whole ones of its own."""
-        share = Fraction(replicas) / per_instance
+        share = Fraction(replicas, per_instance)
         return share if self.shared else Fraction(ceil(share))
 
     def unit_price_per_hour(self, pool: Pool) -> float:
@@ -58,7 +58,7 @@ def occupancy(placements: Iterable[tuple[Size, int]]) -> Occupancy:
     """Return the occupancy of a pool by `placements`: pairs (replicas per instance, replicas)."""
     taken = [(size, count) for size, count in placements if count]
     shared, instances = share_instances(size for size, _ in taken), whole_instances(taken)
-    units = sum((Fraction(count) / size for size, count in taken), Fraction(0)) if shared else Fraction(instances)
+    units = sum((Fraction(count, size) for size, count in taken), Fraction(0)) if shared else Fraction(instances)
     return Occupancy(shared=shared, instances=instances, units=units)
 
 

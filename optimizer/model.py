@@ -727,7 +727,7 @@ def whole_instances(placements: Iterable[tuple[Size, int]]) -> int:
     replicas of different placements share instances. Otherwise each placement is rounded up to whole instances, because
     the free part of its last instance may not fit a replica of another placement.
     """
-    shares = [(size, Fraction(count) / size) for size, count in placements if count]
+    shares = [(size, Fraction(count, size)) for size, count in placements if count]
     if share_instances(size for size, _ in shares):
         return ceil(sum(share for _, share in shares))
     return sum(ceil(share) for _, share in shares)

@@ -76,7 +76,7 @@ class Workload:
     @property
     def share(self) -> Fraction:
         """Return the share of a node that a replica takes, above 1 where it takes several nodes."""
-        return Fraction(1) / self.placement.prior.per_instance
+        return Fraction(1, self.placement.prior.per_instance)
 
     def staying(self) -> list[Pod]:
         """Return the pods that are not terminating."""

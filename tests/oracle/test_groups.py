@@ -43,7 +43,7 @@ def cheapest(problem: Problem) -> float | None:
     own = [stage.placements[0] for stage in pipeline.stages]
     best = None
     for counts in itertools.product(*(range(1, each.max_replicas + 1) for each in own)):
-        parts = [Fraction(count) / each.per_instance for each, count in zip(own, counts, strict=True)]
+        parts = [Fraction(count, each.per_instance) for each, count in zip(own, counts, strict=True)]
         if ceil(sum(parts)) > problem.pools[GPU].instances:
             continue
         taken = sum(parts) if pipeline.basis is Basis.REPLICAS else ceil(sum(parts))

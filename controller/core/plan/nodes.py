@@ -50,7 +50,7 @@ def instance_costs_per_hour(
         taken[placed.pool].append((placed.per_instance, placed.replicas))
         for node, count in placed.nodes.items():
             there = (placed.pool, node)
-            shares[there] = shares.get(there, Fraction(0)) + Fraction(count) / placed.per_instance
+            shares[there] = shares.get(there, Fraction(0)) + Fraction(count, placed.per_instance)
     occupancies = {name: occupancy(pairs) for name, pairs in taken.items()}
     free = {there: 1 - share for there, share in shares.items()}
     fitting: dict[K, Size] = {}
@@ -68,7 +68,7 @@ def _fit(placed: Placed[K], free: dict[tuple[PoolName, str], Fraction]) -> Size:
     for there, share in free.items():
         if left > 0 and there[0] == placed.pool and share > 0:
             count = min(left, floor(share * placed.per_instance))
-            free[there] -= Fraction(count) / placed.per_instance
+            free[there] -= Fraction(count, placed.per_instance)
             left -= count
     return placed.replicas - sum(placed.nodes.values()) - max(left, 0)
 
@@ -84,11 +84,11 @@ def _cost_per_hour(
     cost = 0.0
     placeless: Size = placed.replicas - max(fitting, 0)
     for node, count in placed.nodes.items():
-        part = Fraction(count) / placed.per_instance / shares[placed.pool, node]
+        part = Fraction(count, placed.per_instance) / shares[placed.pool, node]
         cost += float(part) * nodes[placed.pool].node_price_per_hour(node)
         placeless -= count
     if placeless > 0:
-        part = Fraction(placeless) / placed.replicas
+        part = Fraction(placeless, placed.replicas)
         weight = part * there.weight(placed.per_instance, placed.replicas)
         cost += float(weight) * there.unit_price_per_hour(pools[placed.pool])
     return cost
