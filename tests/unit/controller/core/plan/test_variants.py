@@ -13,7 +13,7 @@ from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, PipelineDecision, VariantSwitch
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import CascadeSpec, PipelineSpec, PlacementSpec
+from controller.core.state.spec import CascadeSpec, Overrides, Pin, PipelineSpec, PlacementSpec
 from optimizer.model import PlacementKey, PoolName, StageName, placement_name
 from profiler.stages import Learned, Shares
 
@@ -162,3 +162,13 @@ def test_explain_says_how_many_items_go_on_and_what_both_models_make_together() 
     text = "\n".join(explain_pipeline(decided_twice(a_cascade(measured=0.3)), 0.0))
     words = r"asr: 30\.\d% of the items go on to gpu \(declared 20\.0%\); both models together make 9\.1% word errors"
     assert re.search(words, text)
+
+
+def test_pinned_replicas_of_an_ended_cascade_run_beside_a_last_model_that_can_take_all_items() -> None:
+    """So its share can be measured again."""
+    state = a_cascade(measured=0.05, max_wer=0.09)
+    pins = Overrides(pins={CPU: Pin(replicas=3)})
+    decision = decided_twice(replace(state, spec=replace(state.spec, overrides=pins)))
+    assert decision.desired[CPU] == 3
+    alone = decided_twice(a_cascade(measured=0.05, max_wer=0.09))
+    assert decision.desired[GPU] >= alone.unconstrained[GPU] > 0
