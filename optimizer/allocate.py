@@ -59,7 +59,6 @@ Counts = NDArray[np.int64]
 
 _ATTEMPTS = ROUNDS + SUM_ROUNDS + 4  # the rounds of one pipeline, and some for others that its plan displaces
 _PLANS: BoundedCache[PipelinePlan] = BoundedCache(256)
-_NONE: Mapping[PipelineKey, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +67,14 @@ class Component:
 
     Costs in `plan` are those of the replicas' shares of instances, also for `Basis.INSTANCES`. `least_per_hour` is a
     proven lower bound of what these pipelines pay for whole instances, in USD per hour, None where none was proven.
-    `tightened` says that the fleet was searched with smaller budgets than the real ones.
+    `refused` has the later targets that replays refused. `tightened` says that the fleet was searched with smaller
+    budgets than the real ones.
     """
 
     fleet: Fleet
     shares: Mapping[PipelineKey, Share]
     plan: Plan
+    refused: Mapping[PipelineKey, float]
     least_per_hour: float | None = None
     tightened: bool = False
 
@@ -208,7 +209,8 @@ def _packed(component: Component, problem: Problem, replayed: bool) -> Component
         late = {key: miss for key, miss in missed.items() if key in changed and not miss.settled}
         if not late:
             least = exchanged.least_per_hour if all(share.served >= 1 for share in shares.values()) else None
-            return Component(fleet=fleet, shares=shares, plan=_plan(fleet, shares, verify=verify), least_per_hour=least)
+            plan = _plan(fleet, shares, verify=verify, refused=component.refused)
+            return replace(component, shares=shares, plan=plan, least_per_hour=least)
         for key, miss in late.items():
             limit_s = min(answers[key].subproblem.latency_s, limits_s.get(key, np.inf))
             over = 2.0 if miss.replayed is None else miss.replayed.latency_s / miss.pipeline.sla.latency_s
@@ -267,10 +269,11 @@ def _component(problem: Problem, shares_before: Mapping[PipelineKey, float] | No
     fleet = Fleet(problem, supply_of(problem), shares_before=shares_before)
     shares = _shares(fleet)
     verify = replayed and problem.composition is Composition.RSS
-    refused = _NONE
+    refused: Mapping[PipelineKey, float] = {}
     if verify:
         fleet, shares, refused = _loosened(*_verified(fleet, shares))
-    return Component(fleet=fleet, shares=shares, plan=_plan(fleet, shares, verify=verify, refused=refused))
+    plan = _plan(fleet, shares, verify=verify, refused=refused)
+    return Component(fleet=fleet, shares=shares, plan=plan, refused=refused)
 
 
 def without_budgets(fleet: Fleet, pipeline: Pipeline, capacity: Counts) -> Answer | None:
@@ -305,7 +308,7 @@ def _shares(fleet: Fleet) -> Mapping[PipelineKey, Share]:
 
 
 def _plan(
-    fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool, refused: Mapping[PipelineKey, float] = _NONE
+    fleet: Fleet, shares: Mapping[PipelineKey, Share], *, verify: bool, refused: Mapping[PipelineKey, float]
 ) -> Plan:
     problem, supply = fleet.problem, fleet.supply
     occupied = np.sum([s.answer.use for s in shares.values() if s.answer], axis=0, initial=0)

@@ -8,7 +8,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer import verification
 from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Composition, Pipeline, Placement, PlacementKey, PoolName, Problem, StageName
+from optimizer.model import Basis, Composition, Pipeline, Placement, PlacementKey, PoolName, Problem, StageName
 from optimizer.plan import LimitKind
 from optimizer.replay.replay import Replayed
 
@@ -192,10 +192,13 @@ def test_a_replay_that_leaves_a_part_of_the_sla_makes_the_plan_cheaper(
     assert cheaper.latency_s <= 0.05
 
 
-def test_a_later_target_whose_replay_is_late_is_refused(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+@pytest.mark.parametrize("basis", Basis)
+def test_a_later_target_whose_replay_is_late_is_refused(
+    replaying: Callable[[Latency], list[Pipeline]], basis: Basis
+) -> None:
     # Up to the SLA a plan takes half as long as it is composed to, beyond it twice as long.
     replaying(lambda pipeline, composed_s: ((0.5 if composed_s <= 0.05 else 2.0) * composed_s, 0.0))
-    (kept,) = allocate(composed(captions(sla_s=0.05))).pipelines
+    (kept,) = allocate(composed(replace(captions(sla_s=0.05), basis=basis))).pipelines
     assert kept.feasible
     assert kept.replay.latency_s is not None
     assert kept.replay.latency_s <= 0.025
