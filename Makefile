@@ -238,7 +238,7 @@ resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3
 .PHONY: lock
 lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(resolve) --extra keda pyproject.toml -o requirements.lock
-	@$(resolve) --extra keda --extra lab --extra simulate --group dev pyproject.toml -o requirements-dev.lock
+	@$(resolve) --extra keda --extra lab --extra simulate --extra speech --group dev pyproject.toml -o requirements-dev.lock
 	@$(resolve) --extra keda --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
 	@$(resolve) --extra ray --extra simulate --group dev -c requirements-dev.lock pyproject.toml -o requirements-ray.lock
 	@$(resolve) --group image -o requirements-build.lock

@@ -85,7 +85,7 @@ def is_ready(pod: client.V1Pod) -> bool:
 async def answered(address: str) -> Status:
     connection = await Client.connect(address, ITEM_PORT)
     try:
-        return await connection.send(1, NO_SESSION)
+        return (await connection.send(1, NO_SESSION)).status
     finally:
         connection.close()
         await asyncio.sleep(0)

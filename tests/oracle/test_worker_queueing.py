@@ -11,7 +11,7 @@ import pytest
 from laws import with_law
 
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, Status
+from simulations.lab.net.wire import NO_SESSION, Client, Response, Status
 from simulations.lab.pods.worker import ITEM_PORT, StageWorker, WorkerSpec
 
 pytestmark = pytest.mark.quiet
@@ -60,12 +60,12 @@ def measured_s(worker: WorkerSpec, arrivals_s: Sequence[float]) -> list[float]:
         await stage.start()
         client = await Client.connect(host, ITEM_PORT)
         sojourn_s = [0.0] * len(arrivals_s)
-        answers: list[asyncio.Future[Status]] = []
+        answers: list[asyncio.Future[Response]] = []
         begin_s = time.monotonic() + 0.1
 
-        def received(item: int) -> Callable[[asyncio.Future[Status]], None]:
-            def note(answer: asyncio.Future[Status]) -> None:
-                assert answer.result() is Status.OK
+        def received(item: int) -> Callable[[asyncio.Future[Response]], None]:
+            def note(answer: asyncio.Future[Response]) -> None:
+                assert answer.result().status is Status.OK
                 sojourn_s[item] = time.monotonic() - begin_s - arrivals_s[item]
 
             return note

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec, Target
 from optimizer.model import PipelineKey, PoolName
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
-from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, WORKER_ANNOTATION
+from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, STAGE_LABEL, WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer, Preset
 from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
 from simulations.scenario.scenario import of_stage
@@ -178,7 +178,7 @@ def _deployment(
     labels = {
         "app": placement.target.name,
         "sluice.dev/pipeline": pipeline.name,
-        "sluice.dev/stage": worker.stage,
+        STAGE_LABEL: worker.stage,
         POOL_LABEL: str(placement.pool),
     }
     return {

@@ -1,16 +1,16 @@
 """Binary frames between load generator, ingress and stage workers: one TCP connection carries many requests at once.
 
 Request   u8 kind | u64 item id | u64 session id | u32 payload length | payload     (network byte order)
-Response  u8 kind | u64 item or session id | u8 status                              (END_SESSION has no response)
+Response  u8 kind | u64 item or session id | u8 status | u32 payload length | payload   (END_SESSION has no response)
 
 Responses come in the order of completion, and are matched to requests by their id. The session id `NO_SESSION` means
-that the item belongs to no session.
+that the item belongs to no session. The lab's own workers answer without a payload.
 """
 
 import asyncio
 import struct
 from enum import IntEnum
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from typing_extensions import override
 
@@ -18,7 +18,7 @@ MAX_PAYLOAD_BYTES = 1 << 20
 NO_SESSION = 0
 
 _REQUEST = struct.Struct("!BQQI")
-_RESPONSE = struct.Struct("!BQB")
+_RESPONSE = struct.Struct("!BQBI")
 
 
 class RequestKind(IntEnum):
@@ -36,12 +36,24 @@ class Status(IntEnum):
     REFUSED_QUEUE = 1  # the queue is full
     REFUSED_SLOT = 2  # every session slot is in use
     DRAINING = 3  # the worker is shutting down: use another one
+    FILTERED = 4  # served, and nothing of it goes on to the next stage
+    INVALID = 5  # the payload is not what the stage takes; the answer says why
+
+
+_STATUSES = {status.value: status for status in Status}
+
+
+class Response(NamedTuple):
+    """The answer to an item: its status, and what the worker made of it."""
+
+    status: Status
+    payload: bytes
 
 
 class Respondent(Protocol):
     """Takes the answer to a request."""
 
-    def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:
+    def respond(self, kind: RequestKind, identifier: int, status: Status, payload: bytes = b"") -> None:
         """Answer an ITEM (by item id) or OPEN_SESSION (by session id)."""
 
     def abort(self) -> None:
@@ -114,10 +126,15 @@ class ServerConnection(asyncio.Protocol):
         self._transport = None
         self._handler.on_disconnected(self)
 
-    def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:
-        """Answer an ITEM (by item id) or OPEN_SESSION (by session id); no effect after the client has disconnected."""
+    def respond(self, kind: RequestKind, identifier: int, status: Status, payload: bytes = b"") -> None:
+        """Answer an ITEM (by item id) or OPEN_SESSION (by session id); no effect after the client has disconnected.
+
+        Raises:
+            ValueError: the payload exceeds `MAX_PAYLOAD_BYTES`.
+        """
+        _check_size(payload)
         if self._transport is not None:
-            self._transport.write(_RESPONSE.pack(kind, identifier, status))
+            self._transport.write(_RESPONSE.pack(kind, identifier, status, len(payload)) + payload)
 
     def close(self) -> None:
         """Close the connection after all written data has been sent."""
@@ -134,10 +151,11 @@ class Client(asyncio.Protocol):
     """The client's end of a connection.
 
     Use `await Client.connect(host, port)`, then `send`, `open_session` and `end_session`, and `close` at the end.
+    A malformed response closes the connection.
     """
 
     def __init__(self) -> None:
-        self._pending: dict[tuple[int, int], asyncio.Future[Status]] = {}
+        self._pending: dict[tuple[int, int], asyncio.Future[Response]] = {}
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
 
@@ -156,8 +174,8 @@ class Client(asyncio.Protocol):
         """Whether the connection is closed, so that every further request fails with ConnectionError."""
         return self._transport is None or self._transport.is_closing()
 
-    def send(self, item_id: int, session_id: int, payload: bytes = b"") -> asyncio.Future[Status]:
-        """Send an item, and return a future of the server's status; ConnectionError when the connection is lost first.
+    def send(self, item_id: int, session_id: int, payload: bytes = b"") -> asyncio.Future[Response]:
+        """Send an item, and return a future of the server's answer; ConnectionError when the connection is lost first.
 
         `item_id` is unique among the items of this client that have no answer yet.
 
@@ -166,7 +184,7 @@ class Client(asyncio.Protocol):
         """
         return self._request(RequestKind.ITEM, item_id, item_id, session_id, payload)
 
-    def open_session(self, session_id: int) -> asyncio.Future[Status]:
+    def open_session(self, session_id: int) -> asyncio.Future[Response]:
         """Request a slot for a session before its first item; return a future of OK, REFUSED_SLOT or DRAINING.
 
         A worker answers OK for a session that has a slot already. The ingress aborts the connection instead. A request
@@ -186,12 +204,11 @@ class Client(asyncio.Protocol):
 
     def _request(
         self, kind: RequestKind, key: int, item_id: int, session_id: int, payload: bytes
-    ) -> asyncio.Future[Status]:
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise ValueError(f"payload: {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} are allowed")
+    ) -> asyncio.Future[Response]:
+        _check_size(payload)
         if (kind, key) in self._pending:
             raise ValueError(f"{kind.name} {key}: this client still waits for an answer to the same id")
-        future: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._transport.is_closing():
             future.set_exception(ConnectionError("the worker has closed the connection"))
             return future
@@ -208,12 +225,20 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
         buffer += data
-        whole = len(buffer) - len(buffer) % _RESPONSE.size
-        for kind, identifier, status in _RESPONSE.iter_unpack(bytes(buffer[:whole])):
+        start = 0
+        while len(buffer) - start >= _RESPONSE.size:
+            kind, identifier, status, length = _RESPONSE.unpack_from(buffer, start)
+            if length > MAX_PAYLOAD_BYTES or status not in _STATUSES:
+                self.close()
+                return
+            end = start + _RESPONSE.size + length
+            if len(buffer) < end:
+                break
             future = self._pending.pop((kind, identifier), None)
             if future is not None and not future.done():
-                future.set_result(Status(status))
-        del buffer[:whole]
+                future.set_result(Response(_STATUSES[status], bytes(buffer[start + _RESPONSE.size : end])))
+            start = end
+        del buffer[:start]
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -222,3 +247,8 @@ class Client(asyncio.Protocol):
         for future in pending.values():
             if not future.done():
                 future.set_exception(ConnectionError(f"connection to the worker lost: {exc or 'closed'}"))
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise ValueError(f"payload: {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} are allowed")

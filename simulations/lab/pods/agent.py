@@ -1,11 +1,12 @@
-"""The node agent: the kubelet of all nodes of the lab, with stage workers in place of containers.
+"""The node agent: the kubelet of all nodes of the lab, with stage workers and processes in place of containers.
 
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
 specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
+A pod whose container has the image `lab/process` gets its command as a process, which is started again if it ends.
 The agent never uses an address twice, and leaves nodes named by `--except-node`, with their pods, to another agent. A
 node that was not reported as ready or not, such as one that Karpenter has launched, is reported as ready. Standard
 output has one JSON object per line for each event: `listening` (with the URL of the control endpoint), `started`,
-`stopped` (with items served and lost, sessions cut) and `rejected`.
+`stopped` (with items served and lost, sessions cut), `crashed` and `rejected`.
 
 The control endpoint listens on loopback only. The body of a request is a number, the factor:
     PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
@@ -30,11 +31,13 @@ from aiohttp import web
 
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
-from simulations.lab.pods.worker import StageWorker, WorkerSpec, worker_of
+from simulations.lab.pods.process import IMAGE, ProcessEnded, ProcessPod
+from simulations.lab.pods.worker import StageWorker, WorkerCounts, WorkerSpec, worker_of
 from simulations.scenario.interference import NamedStage, beside
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 POOL_LABEL = "sluice.dev/pool"
+STAGE_LABEL = "sluice.dev/stage"
 
 NODE_READY: Mapping[str, str] = MappingProxyType(
     {"type": "Ready", "status": "True", "reason": "LabNode", "message": "the lab's agent runs its pods"}
@@ -44,6 +47,7 @@ NODE_READY: Mapping[str, str] = MappingProxyType(
 _NOT_FOUND = 404
 DRAIN_SHARE = 0.9  # share of the grace period to wait for sessions; the rest is for the items in the queue
 _DEFAULT_GRACE_S = 30
+_RESTART_S, _LONGEST_RESTART_S = 1.0, 30.0  # the kubelet's are 10 s and 5 minutes
 
 StageKey = tuple[str, str, str]  # namespace, pipeline, stage
 
@@ -149,15 +153,18 @@ class Agent:
         try:
             try:
                 spec = pod.worker_spec()
+                process = pod.process(self._addresses)
             except ValueError as error:
                 _say("rejected", pod=pod.name, namespace=pod.namespace, reason=str(error))
-                await self._patch_status(pod, pod.waiting_status(str(error)))
+                await self._patch_status(pod, pod.waiting_status("CreateContainerConfigError", str(error)))
                 await pod.leaving.wait()
             else:
-                if spec is None:  # not a stage worker: its status stays unchanged
-                    await pod.leaving.wait()
-                else:
+                if spec is not None:
                     await self._run_worker(pod, spec)
+                elif process is not None:
+                    await self._run_process(pod, process)
+                else:  # nothing that the agent runs: its status stays unchanged
+                    await pod.leaving.wait()
             await self._delete(pod)
         except asyncio.CancelledError:
             if not pod.vanished:
@@ -187,15 +194,53 @@ class Agent:
             pass  # the grace period is over: queued items are lost
         finally:
             await worker.abort()
-            _say(
-                "stopped",
-                pod=pod.name,
-                namespace=pod.namespace,
-                stage=spec.stage,
-                served=worker.counts.served,
-                lost=worker.counts.lost,
-                sessions_cut=worker.counts.sessions_cut,
-            )
+            self._say_stopped(pod, spec.stage, worker.counts)
+
+    async def _run_process(self, pod: "_Pod", process: ProcessPod) -> None:
+        """Run the process of a pod until the pod leaves."""
+        leaving, running = (asyncio.create_task(work) for work in (pod.leaving.wait(), self._keep(pod, process)))
+        try:
+            await asyncio.wait((leaving, running), return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                await running  # it raises: nothing else ends it
+            running.cancel()
+            await asyncio.wait((running,))
+            async with asyncio.timeout(pod.grace_s):
+                unready = self._patch_status(pod, pod.running_status(process.host, ready=False))
+                await asyncio.gather(unready, process.drain())
+        except TimeoutError:
+            pass  # the grace period is over
+        finally:
+            leaving.cancel()
+            running.cancel()
+            await process.abort()
+            self._say_stopped(pod, pod.stage_label, process.counts)
+
+    async def _keep(self, pod: "_Pod", process: ProcessPod) -> None:
+        """Start the process, and again whenever it ends, with a delay that doubles as the kubelet's does."""
+        for restarts in itertools.count():
+            await self._patch_status(pod, pod.running_status(process.host, ready=False))
+            try:
+                await process.start()
+                await self._patch_status(pod, pod.running_status(process.host, ready=True))
+                _say("started", pod=pod.name, namespace=pod.namespace, stage=pod.stage_label, address=process.host)
+                await process.wait()
+            except ProcessEnded as error:
+                _say("crashed", pod=pod.name, namespace=pod.namespace, reason=str(error))
+                await self._patch_status(pod, pod.waiting_status("CrashLoopBackOff", str(error)))
+                await asyncio.sleep(min(_RESTART_S * 2**restarts, _LONGEST_RESTART_S))
+
+    @staticmethod
+    def _say_stopped(pod: "_Pod", stage: str, counts: WorkerCounts) -> None:
+        _say(
+            "stopped",
+            pod=pod.name,
+            namespace=pod.namespace,
+            stage=stage,
+            served=counts.served,
+            lost=counts.lost,
+            sessions_cut=counts.sessions_cut,
+        )
 
     async def _patch_status(self, pod: "_Pod", status: dict[str, Any]) -> None:
         # With the uid, the server refuses the patch for a later pod of the same name.
@@ -252,6 +297,7 @@ class _Pod:
         self.namespace: str = metadata["namespace"]
         self.node: str = manifest["spec"]["nodeName"]
         self.pool: str = metadata.get("labels", {}).get(POOL_LABEL, "")
+        self.stage_label: str = metadata.get("labels", {}).get(STAGE_LABEL, "")
         self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self.leaving = asyncio.Event()
         self.grace_s: float = _DEFAULT_GRACE_S
@@ -278,6 +324,15 @@ class _Pod:
         """
         return None if self._annotation is None else WorkerSpec.from_json(self._annotation)
 
+    def process(self, addresses: Iterator[str]) -> ProcessPod | None:
+        """Return the process of the pod at the next address; None for a pod without the image of one.
+
+        Raises:
+            ValueError: the container cannot be run as a process.
+        """
+        (container, *_) = self._containers
+        return ProcessPod(container, next(addresses)) if container["image"] == IMAGE else None
+
     def leave(self, metadata: dict[str, Any]) -> None:
         """Begin the termination of the pod, with the grace period in `metadata`."""
         self.grace_s = metadata.get("deletionGracePeriodSeconds", _DEFAULT_GRACE_S)
@@ -296,11 +351,10 @@ class _Pod:
         addresses = [{"$patch": "replace"}, {"ip": address}]
         return self._status("Running", state, ready=ready) | {"podIP": address, "podIPs": addresses}
 
-    def waiting_status(self, reason: str) -> dict[str, Any]:
-        """Return the status of a pod whose containers cannot be created because of `reason`."""
-        return self._status(
-            "Pending", {"waiting": {"reason": "CreateContainerConfigError", "message": reason}}, ready=False
-        )
+    def waiting_status(self, reason: str, message: str) -> dict[str, Any]:
+        """Return the status of a pod whose containers wait for `reason`, one of the kubelet's words."""
+        phase = "Running" if reason == "CrashLoopBackOff" else "Pending"
+        return self._status(phase, {"waiting": {"reason": reason, "message": message}}, ready=False)
 
     def _status(self, phase: str, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
         flag, now = str(ready), _now()

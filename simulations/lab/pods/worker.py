@@ -184,7 +184,7 @@ class _HttpRequest:
     def __init__(self) -> None:
         self.status: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
 
-    def respond(self, kind: RequestKind, identifier: int, status: Status) -> None:  # noqa: ARG002
+    def respond(self, kind: RequestKind, identifier: int, status: Status, payload: bytes = b"") -> None:  # noqa: ARG002
         """Set the answer, unless the client has gone."""
         if not self.status.done():
             self.status.set_result(status)

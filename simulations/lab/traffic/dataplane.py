@@ -13,6 +13,7 @@ from typing import Any
 
 from simulations.engine.draws import LONGEST_DELAY_S
 from simulations.lab.net.timers import Timers
+from simulations.lab.net.wire import Status
 from simulations.lab.traffic.backend import Item, PinnedSession, PodState, Recoveries
 from simulations.lab.traffic.topology import PipelineTopology, StageTopology
 from simulations.lab.traffic.upstream import Upstream
@@ -23,7 +24,8 @@ _SWEEP_S = 0.05
 _WORD = (1 << 64) - 1
 
 Record = Callable[[Outcome, float, float], None]
-Answer = Callable[[Outcome], None]
+Answer = Callable[[Outcome, bytes], None]
+"""Takes the outcome of an item, and what the last stage that served it made of it."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -47,7 +49,8 @@ class _Journey(Item):
     """An item on its way through the stages.
 
     `waits_for` has for each stage the number of branches that it still waits for. `ends_left` is the number of last
-    stages that the item may still reach, and `reached_an_end` says whether it has reached one.
+    stages that the item may still reach, and `reached_an_end` says whether it has reached one. `payload` is what it
+    carries: what it came with, then what the last stage that answered made of it.
     """
 
     number: int
@@ -55,6 +58,7 @@ class _Journey(Item):
     arrival_s: float
     arrived_s: float
     answer: Answer
+    payload: bytes
     waits_for: list[int]
     ends_left: int
     reached_an_end: bool = False
@@ -207,7 +211,16 @@ class PipelineTraffic:
         self._leave(stream)
         stream.end()
 
-    def offer(self, stream: Stream | None, *, number: int, arrival_s: float, arrived_s: float, answer: Answer) -> None:
+    def offer(
+        self,
+        stream: Stream | None,
+        *,
+        number: int,
+        arrival_s: float,
+        arrived_s: float,
+        answer: Answer,
+        payload: bytes = b"",
+    ) -> None:
         """Offer an item to the pipeline: a chunk of a stream, or a request.
 
         Args:
@@ -215,7 +228,8 @@ class PipelineTraffic:
             number: identifies the item in every run of the same load; it decides whether a stage filters the item.
             arrival_s: the arrival of the item, in seconds since the run began.
             arrived_s: the same time on the monotonic clock.
-            answer: called once with the outcome of the item.
+            answer: called once with the outcome of the item, and what the last stage that served it answered.
+            payload: what the entry stages get; a stage gets what the one before it answered, if that is not empty.
         """
         self.tally.offered += 1
         journey = _Journey(
@@ -227,6 +241,7 @@ class PipelineTraffic:
             arrival_s=arrival_s,
             arrived_s=arrived_s,
             answer=answer,
+            payload=payload,
             waits_for=list(self._graph.waits_for),
             ends_left=self._graph.ends,
         )
@@ -305,9 +320,12 @@ class PipelineTraffic:
                 if stream.refused_as is not None:
                     self._leave_out(journey, stream.refused_as)
             while not journey.settled:
-                if not await self._stages[index].serve(journey):
+                response = await self._stages[index].serve(journey, journey.payload)
+                if response is not None and response.payload:
+                    journey.payload = response.payload
+                if response is None:
                     self._settle(journey, Outcome.LOST)
-                elif self._filters(index, journey.number):
+                elif response.status is Status.FILTERED or self._filters(index, journey.number):
                     self._branch_ends(journey, graph.ends_below[index], reached=False)
                     return
                 elif not graph.following[index]:
@@ -370,7 +388,7 @@ class PipelineTraffic:
             answered = outcome is Outcome.SERVED
             self.tally.latency.observe(latency_s if answered else self._patience_s, answered=answered)
         self._record(outcome, journey.arrival_s, math.inf if outcome is Outcome.LOST else latency_s)
-        journey.answer(outcome)
+        journey.answer(outcome, journey.payload)
 
     def _sweep(self) -> None:
         """Count items past their deadline as lost, and do so again every `_SWEEP_S`.

@@ -31,7 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 from simulations.engine.draws import reconnect_delay_s
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, Status
+from simulations.lab.net.wire import NO_SESSION, Client, Response, Status
 from simulations.lab.traffic.ingress import arrival_payload, say
 from simulations.scenario.schedule import Schedule, chunk_times
 
@@ -205,8 +205,8 @@ class Generator:
     def _ask(self, load: int, session: int, attempt: int) -> None:
         """Ask the ingress to admit a stream; if it does not, ask again after a delay, until the stream ends."""
 
-        def answered(answer: asyncio.Future[Status]) -> None:
-            if answer.cancelled() or answer.exception() is not None or answer.result() is Status.OK:
+        def answered(answer: asyncio.Future[Response]) -> None:
+            if answer.cancelled() or answer.exception() is not None or answer.result().status is Status.OK:
                 return
             if self._loads[load].reconnects:
                 delay_s = reconnect_delay_s(self._loads[load].seed, session, attempt)
@@ -218,10 +218,10 @@ class Generator:
 
         self._clients[load].open_session(session).add_done_callback(answered)
 
-    def _count(self, answer: asyncio.Future[Status]) -> None:
+    def _count(self, answer: asyncio.Future[Response]) -> None:
         if not answer.cancelled() and answer.exception() is None:
             self.answered += 1
-            self.refused += answer.result() is not Status.OK
+            self.refused += answer.result().status is not Status.OK
             if self.answered == self.sent:
                 self._all_answered.set()
 

@@ -89,7 +89,7 @@ class PipelineEntry:
             return
         arrival_s, arrived_s = _PAYLOAD.unpack(payload)
 
-        def answer(outcome: Outcome) -> None:
+        def answer(outcome: Outcome, _: bytes) -> None:
             done = outcome in {Outcome.SERVED, Outcome.FILTERED}
             connection.respond(RequestKind.ITEM, item_id, Status.OK if done else Status.REFUSED_QUEUE)
 

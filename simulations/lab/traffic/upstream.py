@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from optimizer.model import Routing
-from simulations.lab.net.wire import NO_SESSION, Status
+from simulations.lab.net.wire import NO_SESSION, Response, Status
 from simulations.lab.traffic.backend import Backend, Item, PinnedSession, PodState, Recoveries
 from simulations.lab.traffic.routing import Router
 from simulations.lab.traffic.topology import StageTopology
@@ -77,67 +77,71 @@ class Upstream:
 
     # -- items
 
-    async def serve(self, item: Item) -> bool:
-        """Send the item to a pod, and after a failure to other pods; return whether a pod has served it.
+    async def serve(self, item: Item, payload: bytes) -> Response | None:
+        """Send the item to a pod, and after a failure to other pods; return the answer OK or FILTERED of a pod.
 
-        False when the item is settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by
+        None when the item is settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by
         `_MAX_REFUSALS` pods.
         """
         if self.pins_streams and item.session is not None:
-            return await self._serve_pinned(item, item.session)
+            return await self._serve_pinned(item, item.session, payload)
         full: set[Backend] = set()
         tried = False
         while not item.settled:
             backend = await self._reserve(item, full)
             if backend is None:
                 if full:
-                    return False
+                    return None
                 await self._change()
                 continue
             self._recoveries.retries += tried
             tried = True
-            match await self._send(backend, item.id, NO_SESSION):
-                case Status.OK:
-                    return True
+            response = await self._send(backend, item.id, NO_SESSION, payload)
+            match response.status:
+                case Status.OK | Status.FILTERED:
+                    return response
                 case Status.DRAINING:
                     self._suspend(backend)
+                case Status.INVALID:
+                    return None
                 case Status.REFUSED_QUEUE | Status.REFUSED_SLOT:
                     full.add(backend)
                     if len(full) >= _MAX_REFUSALS:
-                        return False
-        return False
+                        return None
+        return None
 
-    async def _serve_pinned(self, item: Item, session: PinnedSession) -> bool:
+    async def _serve_pinned(self, item: Item, session: PinnedSession, payload: bytes) -> Response | None:
         tried = False
         while not item.settled:
             backend = session.pins.get(self.index) or await self.attach(session, item.deadline_s)
             if backend is None:
-                return False
+                return None
             self._recoveries.retries += tried
             tried = True
             backend.outstanding += 1
-            match await self._send(backend, item.id, session.id):
-                case Status.OK:
-                    return True
-                case Status.REFUSED_QUEUE:
-                    return False  # no other pod has the stream's state
+            response = await self._send(backend, item.id, session.id, payload)
+            match response.status:
+                case Status.OK | Status.FILTERED:
+                    return response
+                case Status.REFUSED_QUEUE | Status.INVALID:
+                    return None  # no other pod has the stream's state, or would take it
                 case Status.DRAINING:
                     self._suspend(backend)
                     self._cut(session, backend)
                 case Status.REFUSED_SLOT:
                     self._cut(session, backend)
-        return False
+        return None
 
-    async def _send(self, backend: Backend, item_id: int, session_id: int) -> Status:
-        """Send an item to `backend`, where it already counts as outstanding, and return the status of the answer.
+    async def _send(self, backend: Backend, item_id: int, session_id: int, payload: bytes) -> Response:
+        """Send an item to `backend`, where it already counts as outstanding, and return the answer.
 
-        The status is DRAINING if the connection is lost.
+        Its status is DRAINING if the connection is lost.
         """
         try:
             client = await backend.client()
-            return await client.send(item_id, session_id)
+            return await client.send(item_id, session_id, payload)
         except OSError:
-            return Status.DRAINING
+            return Response(Status.DRAINING, b"")
         finally:
             backend.outstanding -= 1
             self.hand_over()
@@ -229,7 +233,7 @@ class Upstream:
     async def _open(self, backend: Backend, session_id: int) -> Status:
         try:
             client = await backend.client()
-            return await client.open_session(session_id)
+            return (await client.open_session(session_id)).status
         except OSError:
             return Status.DRAINING
 

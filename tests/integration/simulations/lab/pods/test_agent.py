@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 import time
 import urllib.error
@@ -21,6 +22,7 @@ from simulations.lab.cluster.nodes import PoolNodes
 from simulations.lab.host.processes import Processes
 from simulations.lab.net.wire import NO_SESSION, Client, Status
 from simulations.lab.pods.agent import WORKER_ANNOTATION
+from simulations.lab.pods.process import IMAGE
 from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, WorkerSpec
 
 pytestmark = pytest.mark.lab
@@ -131,7 +133,7 @@ def test_a_bound_pod_becomes_a_worker_that_serves_items_and_metrics(
 
     async def talk() -> Status:
         async with connected(address) as connection:
-            return await connection.send(1, NO_SESSION)
+            return (await connection.send(1, NO_SESSION)).status
 
     assert address.startswith("127.")
     assert asyncio.run(talk()) is Status.OK
@@ -167,7 +169,7 @@ def test_a_deleted_pod_finishes_what_it_has_accepted_before_it_goes(
             answers = [connection.send(item, NO_SESSION) for item in range(40)]
             await answers[0]
             await asyncio.to_thread(core.delete_namespaced_pod, "leaving", namespace)
-            return await asyncio.gather(*answers)
+            return [answer.status for answer in await asyncio.gather(*answers)]
 
     assert asyncio.run(talk()) == [Status.OK] * 40
     eventually(lambda: gone(core, namespace, "leaving"))
@@ -183,7 +185,7 @@ def test_sessions_left_at_the_end_of_the_grace_period_are_cut_and_counted(
 
     async def talk() -> Status:
         async with connected(address) as connection:
-            return await connection.open_session(1)
+            return (await connection.open_session(1)).status
 
     assert asyncio.run(talk()) is Status.OK
     core.delete_namespaced_pod("sticky", namespace)
@@ -221,7 +223,7 @@ def test_pods_of_a_node_that_vanishes_vanish_with_it(
 
     async def talk() -> None:
         async with connected(address) as connection:
-            assert await connection.open_session(1) is Status.OK
+            assert (await connection.open_session(1)).status is Status.OK
             await asyncio.to_thread(nodes.remove, core, nodes.node_names(pool))
             with pytest.raises(ConnectionError):
                 await serve_for_ever(connection)
@@ -244,7 +246,7 @@ def test_a_stage_can_be_slowed_while_it_runs(
     async def talk() -> None:
         async with connected(address) as connection:
             waiting = connection.send(1, NO_SESSION)
-            assert await connection.open_session(1) is Status.OK
+            assert (await connection.open_session(1)).status is Status.OK
             assert not waiting.done()
 
     asyncio.run(talk())
@@ -269,15 +271,63 @@ def test_a_busy_worker_slows_those_on_its_node(
 
     async def talk() -> None:
         async with connected(slowed) as own, connected(busy) as neighbour, connected(apart) as other:
-            assert await own.send(1, NO_SESSION) is Status.OK  # its neighbour is idle
+            assert (await own.send(1, NO_SESSION)).status is Status.OK  # its neighbour is idle
             neighbour.send(1, NO_SESSION)
-            assert await neighbour.open_session(1) is Status.OK  # after the item before it has begun
+            assert (await neighbour.open_session(1)).status is Status.OK  # after the item before it has begun
             waiting = own.send(2, NO_SESSION)
             for number in range(10):  # as long as ten items take elsewhere
-                assert await other.send(number, NO_SESSION) is Status.OK
+                assert (await other.send(number, NO_SESSION)).status is Status.OK
             assert not waiting.done()
 
     asyncio.run(talk())
+
+
+SERVES = f"""
+import json, os, signal, socket, sys
+from pathlib import Path
+signal.signal(signal.SIGTERM, lambda *_: (print(json.dumps({{"served": 7}}), flush=True), sys.exit(0)))
+listening = socket.create_server((os.environ["POD_IP"], {ITEM_PORT}))
+while not Path(os.environ["END"]).exists():
+    listening.accept()[0].close()
+Path(os.environ["END"]).unlink()
+sys.exit("out of memory")
+"""
+
+
+def test_a_container_is_a_process_that_is_started_again_when_it_ends(
+    agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes, tmp_path: Path
+) -> None:
+    manifest = pod("process", pool)
+    del manifest["metadata"]["annotations"]
+    (container,) = manifest["spec"]["containers"]
+    end = tmp_path / "end"
+    container |= {"image": IMAGE, "command": ["python", "-c", SERVES], "env": [{"name": "END", "value": str(end)}]}
+    core.create_namespaced_pod(namespace, manifest)
+    address = ready_address(core, namespace, "process")
+    end.touch()
+    with socket.create_connection((address, ITEM_PORT)):
+        pass
+    (crashed,) = eventually(lambda: agent.said("crashed", pod="process", namespace=namespace))
+    assert crashed["reason"] == "exit code 1: out of memory"
+    eventually(lambda: len(agent.said("started", pod="process", namespace=namespace)) == 2)
+    assert ready_address(core, namespace, "process") == address
+    core.delete_namespaced_pod("process", namespace)
+    (stopped,) = eventually(lambda: agent.said("stopped", pod="process", namespace=namespace))
+    assert (stopped["served"], stopped["lost"]) == (7, 0)
+    eventually(lambda: gone(core, namespace, "process"))
+
+
+def test_a_container_without_a_command_says_so(
+    agent: Agent, core: client.CoreV1Api, namespace: str, pool: PoolNodes
+) -> None:
+    manifest = pod("idle", pool)
+    del manifest["metadata"]["annotations"]
+    manifest["spec"]["containers"][0]["image"] = IMAGE
+    core.create_namespaced_pod(namespace, manifest)
+    status = eventually(
+        lambda: (seen := core.read_namespaced_pod_status("idle", namespace).status).container_statuses and seen
+    )
+    assert status.container_statuses[0].state.waiting.message == "command: missing; the lab runs it as a process"
 
 
 def test_a_pod_whose_specification_is_wrong_says_so_and_can_be_deleted(

@@ -12,9 +12,12 @@ from simulations.lab.net.wire import (
     Client,
     RequestKind,
     Respondent,
+    Response,
     ServerConnection,
     Status,
 )
+
+SERVED = Response(Status.OK, b"")
 
 
 class Recorder:
@@ -63,8 +66,8 @@ def test_an_item_arrives_whole_and_its_answer_comes_back() -> None:
     recorder = Recorder()
 
     async def talk(client: Client) -> None:
-        assert await client.send(7, 3, b"x" * MAX_PAYLOAD_BYTES) is Status.OK
-        assert await client.send(2**64 - 1, NO_SESSION) is Status.OK
+        assert (await client.send(7, 3, b"x" * MAX_PAYLOAD_BYTES)).status is Status.OK
+        assert (await client.send(2**64 - 1, NO_SESSION)).status is Status.OK
 
     exchange(recorder, talk)
     assert recorder.items == [(7, 3, b"x" * MAX_PAYLOAD_BYTES), (2**64 - 1, NO_SESSION, b"")]
@@ -76,12 +79,53 @@ def test_many_requests_share_one_connection_and_are_told_apart() -> None:
     async def talk(client: Client) -> None:
         answers = [client.send(item, 1, bytes(item % 50)) for item in range(2000)]
         opened = client.open_session(5)
-        assert set(await asyncio.gather(*answers)) == {Status.OK}
-        assert await opened is Status.REFUSED_SLOT
+        assert set(await asyncio.gather(*answers)) == {SERVED}
+        assert (await opened).status is Status.REFUSED_SLOT
 
     exchange(recorder, talk)
     assert [item for item, _, _ in recorder.items] == list(range(2000))
     assert all(len(payload) == item % 50 for item, _, payload in recorder.items)
+
+
+def test_what_a_worker_makes_of_an_item_comes_back_with_its_status() -> None:
+    class Upper(Recorder):
+        def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
+            connection.respond(RequestKind.ITEM, item_id, Status(session_id), payload.upper())
+
+    async def talk(client: Client) -> None:
+        requests = [client.send(1, Status.FILTERED, b""), client.send(2, Status.OK, b"words")]
+        assert await asyncio.gather(*requests) == [Response(Status.FILTERED, b""), Response(Status.OK, b"WORDS")]
+        long = b"x" * MAX_PAYLOAD_BYTES
+        assert (await client.send(3, Status.OK, long)).payload == long.upper()
+
+    exchange(Upper(), talk)
+
+
+def test_an_answer_that_is_too_long_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ValueError, match="payload: 1048577 bytes"):
+        ServerConnection(Recorder()).respond(RequestKind.ITEM, 1, Status.OK, bytes(MAX_PAYLOAD_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    "answer", [b"\x01" + bytes(8) + b"\x63" + bytes(4), b"\x01" + bytes(8) + b"\x00" + b"\xff" * 4]
+)
+def test_a_malformed_answer_ends_the_connection(answer: bytes) -> None:
+    async def run() -> None:
+        async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(1)
+            writer.write(answer)
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(reply, "127.0.0.1", 0)
+        client = await Client.connect(*server.sockets[0].getsockname())
+        async with asyncio.timeout(5):
+            with pytest.raises(ConnectionError):
+                await client.send(0, 0)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(run())
 
 
 def test_ending_a_session_needs_no_answer() -> None:
@@ -99,7 +143,7 @@ def test_a_lost_connection_fails_every_outstanding_request_and_all_later_ones() 
 
     async def talk(client: Client) -> None:
         first, second = client.send(1, 0), client.send(2, 0)
-        assert await client.send(3, 0) is Status.OK
+        assert (await client.send(3, 0)).status is Status.OK
         recorder.connections[0].abort()
         for request in (first, second, client.send(4, 0)):
             with pytest.raises(ConnectionError):

@@ -15,9 +15,11 @@ from laws import with_law
 
 from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, ServerConnection, Status
+from simulations.lab.net.wire import NO_SESSION, Client, Response, ServerConnection, Status
 from simulations.lab.pods.exposition import ModelServer
 from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
+
+SERVED = Response(Status.OK, b"")
 
 
 def spec(**values: Any) -> WorkerSpec:
@@ -56,7 +58,7 @@ async def until(done: Callable[[], bool]) -> None:
 def test_every_item_is_served_and_its_batches_are_as_large_as_the_backlog_allows() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
         answers = await asyncio.gather(*(client.send(item, NO_SESSION, b"x" * 100) for item in range(41)))
-        assert set(answers) == {Status.OK}
+        assert set(answers) == {SERVED}
         assert worker.counts.served == 41
         metrics = await scrape(worker)
         # The first item is served alone at once; the other forty fill five batches.
@@ -71,7 +73,7 @@ def test_a_free_server_waits_for_a_full_batch_as_long_as_the_oldest_item_may_wai
         await until(lambda: worker.gauges().queued == 3)
         assert worker.gauges().in_service == 0
         second = client.send(3, NO_SESSION)
-        assert set(await asyncio.gather(*first, second)) == {Status.OK}
+        assert set(await asyncio.gather(*first, second)) == {SERVED}
         metrics = await scrape(worker)
         assert 'speech_stage_batch_size_bucket{pipeline="captions",stage="encoder",le="2"} 0\n' in metrics
         assert 'speech_stage_batch_size_bucket{pipeline="captions",stage="encoder",le="4"} 1\n' in metrics
@@ -81,7 +83,7 @@ def test_a_free_server_waits_for_a_full_batch_as_long_as_the_oldest_item_may_wai
 
 def test_a_batch_that_stays_incomplete_is_served_when_its_wait_is_over() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        assert await client.send(0, NO_SESSION) is Status.OK
+        assert (await client.send(0, NO_SESSION)).status is Status.OK
 
     play(spec(batch_max=4, batch_wait_s=0.05), use)
 
@@ -125,7 +127,7 @@ def test_what_arrives_after_the_instant_at_which_a_batch_was_due_belongs_to_the_
 def test_items_beyond_the_queue_limit_are_refused_by_name() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
         answers = await asyncio.gather(*(client.send(item, NO_SESSION) for item in range(6)))
-        assert answers == [Status.OK] * 3 + [Status.REFUSED_QUEUE] * 3
+        assert [answer.status for answer in answers] == [Status.OK] * 3 + [Status.REFUSED_QUEUE] * 3
 
     play(spec(fixed_s=0.1, queue_limit=2), use)
 
@@ -136,7 +138,7 @@ def test_a_slowed_worker_takes_longer_and_recovers() -> None:
         slow = client.send(0, NO_SESSION)
         await until(lambda: worker.gauges().in_service == 1)
         worker.slowness.factor = 1.0
-        assert await client.send(1, NO_SESSION) is Status.OK
+        assert (await client.send(1, NO_SESSION)).status is Status.OK
         assert not slow.done()
         slow.cancel()
 
@@ -145,16 +147,16 @@ def test_a_slowed_worker_takes_longer_and_recovers() -> None:
 
 def test_a_session_takes_a_slot_with_its_first_item_and_gives_it_back_at_its_end() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        assert await client.send(1, 1) is Status.OK
-        assert await client.open_session(2) is Status.OK
-        assert await client.open_session(2) is Status.OK
-        assert await client.send(2, 2) is Status.OK
-        assert await client.send(3, 3) is Status.REFUSED_SLOT
-        assert await client.open_session(3) is Status.REFUSED_SLOT
+        assert (await client.send(1, 1)).status is Status.OK
+        assert (await client.open_session(2)).status is Status.OK
+        assert (await client.open_session(2)).status is Status.OK
+        assert (await client.send(2, 2)).status is Status.OK
+        assert (await client.send(3, 3)).status is Status.REFUSED_SLOT
+        assert (await client.open_session(3)).status is Status.REFUSED_SLOT
         assert worker.gauges().sessions == 2
         assert 'speech_stage_sessions_refused_total{pipeline="captions",stage="encoder"} 2' in await scrape(worker)
         client.end_session(1)
-        assert await client.send(4, 3) is Status.OK
+        assert (await client.send(4, 3)).status is Status.OK
 
     play(spec(session_slots=2), use)
 
@@ -162,19 +164,19 @@ def test_a_session_takes_a_slot_with_its_first_item_and_gives_it_back_at_its_end
 def test_an_item_without_a_session_holds_a_slot_while_it_is_in_the_stage() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
         answers = await asyncio.gather(*(client.send(item, NO_SESSION) for item in range(3)))
-        assert answers == [Status.OK, Status.OK, Status.REFUSED_SLOT]
+        assert [answer.status for answer in answers] == [Status.OK, Status.OK, Status.REFUSED_SLOT]
         assert worker.gauges().sessions == 0
-        assert await client.send(3, NO_SESSION) is Status.OK
+        assert (await client.send(3, NO_SESSION)).status is Status.OK
 
     play(spec(session_slots=2, fixed_s=0.05), use)
 
 
 def test_a_session_that_has_been_idle_for_long_yields_its_slot_to_another() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        assert await client.open_session(1) is Status.OK
-        assert await client.open_session(2) is Status.OK
+        assert (await client.open_session(1)).status is Status.OK
+        assert (await client.open_session(2)).status is Status.OK
         client.end_session(1)
-        assert await client.send(1, 2) is Status.OK
+        assert (await client.send(1, 2)).status is Status.OK
 
     play(spec(session_slots=1, session_idle_s=0.0), use)
 
@@ -186,7 +188,7 @@ def test_a_draining_worker_serves_what_it_holds_and_what_was_on_its_way_then_clo
         drained = asyncio.create_task(worker.drain(30))
         await asyncio.sleep(0)
         late = client.send(20, NO_SESSION)
-        assert set(await asyncio.gather(*queued, late)) == {Status.OK}
+        assert set(await asyncio.gather(*queued, late)) == {SERVED}
         await drained
         assert (worker.counts.served, worker.counts.lost, worker.counts.sessions_cut) == (21, 0, 0)
         await until(lambda: client.closed)
@@ -198,12 +200,12 @@ def test_a_draining_worker_serves_what_it_holds_and_what_was_on_its_way_then_clo
 
 def test_a_draining_worker_keeps_its_sessions_and_takes_no_new_ones() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        assert await client.open_session(1) is Status.OK
+        assert (await client.open_session(1)).status is Status.OK
         drained = asyncio.create_task(worker.drain(30))
         await asyncio.sleep(0)
-        assert await client.open_session(2) is Status.DRAINING
-        assert await client.send(2, 2) is Status.DRAINING
-        assert await client.send(1, 1) is Status.OK
+        assert (await client.open_session(2)).status is Status.DRAINING
+        assert (await client.send(2, 2)).status is Status.DRAINING
+        assert (await client.send(1, 1)).status is Status.OK
         client.end_session(1)
         await drained
         assert worker.counts.sessions_cut == 0
@@ -213,14 +215,14 @@ def test_a_draining_worker_keeps_its_sessions_and_takes_no_new_ones() -> None:
 
 def test_sessions_still_there_when_the_drain_ends_are_cut_and_counted_and_lose_no_accepted_item() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
-        assert await client.open_session(1) is Status.OK
-        assert await client.open_session(2) is Status.OK
+        assert (await client.open_session(1)).status is Status.OK
+        assert (await client.open_session(2)).status is Status.OK
         drained = asyncio.create_task(worker.drain(0.05))
         await asyncio.sleep(0)
         accepted = client.send(1, 1)
         await until(lambda: worker.counts.sessions_cut == 2)
-        assert await client.send(2, 1) is Status.DRAINING
-        assert await accepted is Status.OK
+        assert (await client.send(2, 1)).status is Status.DRAINING
+        assert (await accepted).status is Status.OK
         await drained
         assert worker.counts.lost == 0
 

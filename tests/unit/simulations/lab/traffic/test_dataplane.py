@@ -15,7 +15,8 @@ from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
 from simulations.engine.draws import LONGEST_DELAY_S
 from simulations.lab.net.timers import Timers
-from simulations.lab.pods.worker import StageWorker, WorkerSpec
+from simulations.lab.net.wire import RequestKind, Respondent, ServerConnection, Status
+from simulations.lab.pods.worker import ITEM_PORT, StageWorker, WorkerSpec
 from simulations.lab.traffic import dataplane
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic, Stream
@@ -37,6 +38,7 @@ class Lab:
     def __init__(self, stages: tuple[StageTopology, ...], unit: DemandUnit, **fields: Any) -> None:
         self.timers = Timers()
         self.results: dict[int, Outcome] = {}
+        self.answers: dict[int, bytes] = {}
         self.latencies_s: dict[float, float] = {}
         self.pipeline = PipelineTraffic(
             PipelineTopology(namespace="speech", name="p", unit=unit, port=1, seed=1, stages=stages, **fields),
@@ -66,15 +68,20 @@ class Lab:
         )
         self.pipeline.pod_changed(pod)
 
-    def offer(self, stream: Stream | None = None, *, later_s: float = 0.0) -> int:
+    def offer(self, stream: Stream | None = None, *, later_s: float = 0.0, payload: bytes = b"") -> int:
         """Offer an item that may be answered `later_s` later than one of now."""
         number = next(self._numbers)
+
+        def answer(outcome: Outcome, made: bytes) -> None:
+            self.results[number], self.answers[number] = outcome, made
+
         self.pipeline.offer(
             stream,
             number=number,
             arrival_s=float(number),
             arrived_s=time.monotonic() + later_s,
-            answer=lambda outcome: self.results.__setitem__(number, outcome),
+            answer=answer,
+            payload=payload,
         )
         return number
 
@@ -150,6 +157,65 @@ def test_items_pass_through_the_stages_one_after_the_other() -> None:
         assert 0.05 <= lab.latencies_s[1.0] < 0.08
 
     play(use, stage("vad"), stage("asr", "vad"))
+
+
+class Working:
+    """A server that says what it got, in brackets, and filters or refuses what asks for it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+
+    def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
+        status = {b"silence": Status.FILTERED, b"nonsense": Status.INVALID}.get(payload, Status.OK)
+        made = b"" if payload == b"as it is" else self._name + b"(" + payload + b")"
+        connection.respond(RequestKind.ITEM, item_id, status, made)
+
+    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
+        connection.respond(RequestKind.OPEN_SESSION, session_id, Status.OK)
+
+    def on_end_session(self, session_id: int) -> None:
+        pass
+
+    def on_connected(self, connection: ServerConnection) -> None:
+        pass
+
+    def on_disconnected(self, connection: ServerConnection) -> None:
+        pass
+
+
+@pytest.mark.parametrize("unit", [DemandUnit.REQUESTS, DemandUnit.STREAMS])
+def test_a_stage_gets_what_the_one_before_it_made_and_decides_what_goes_on(unit: DemandUnit) -> None:
+    async def use(lab: Lab) -> None:
+        servers = []
+        for app in ("vad", "asr"):
+            host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+            working = Working(app)
+            servers.append(
+                await asyncio.get_running_loop().create_server(
+                    lambda working=working: ServerConnection(working),  # type: ignore[misc]
+                    host,
+                    ITEM_PORT,
+                )
+            )
+            lab.pipeline.pod_changed(
+                PodState(uid=host, namespace="speech", labels={"app": app}, ip=host, ready=True, name=host)
+            )
+        stream = (await lab.open())[0] if unit is DemandUnit.STREAMS else None
+        for payload in (b"audio", b"silence", b"as it is", b"nonsense"):
+            lab.offer(stream, payload=payload)
+        await lab.outcomes(4)
+        assert [lab.results[number] for number in range(1, 5)] == [
+            Outcome.SERVED,
+            Outcome.FILTERED,
+            Outcome.SERVED,
+            Outcome.LOST,
+        ]
+        # An empty answer leaves what the item carries as it was.
+        assert [lab.answers[number] for number in range(1, 4)] == [b"asr(vad(audio))", b"vad(silence)", b"as it is"]
+        for server in servers:
+            server.close()
+
+    play(use, stage("vad"), stage("asr", "vad", memory=unit is DemandUnit.STREAMS), unit=unit)
 
 
 def test_what_a_stage_does_not_pass_on_is_filtered_the_same_items_in_every_run() -> None:

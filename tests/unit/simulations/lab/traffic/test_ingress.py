@@ -96,9 +96,9 @@ async def until(done: Callable[[], bool]) -> None:
 
 def test_streams_are_served_measured_and_recorded(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
-        assert await lab.client.open_session(7) is Status.OK
+        assert (await lab.client.open_session(7)).status is Status.OK
         answers = [lab.client.send(number, 7, lab.payload(float(number))) for number in range(1, 11)]
-        assert set(await asyncio.gather(*answers)) == {Status.OK}
+        assert {answer.status for answer in await asyncio.gather(*answers)} == {Status.OK}
 
         metrics = await lab.metrics()
         assert metrics["sluice_ingress_active_streams"] == 1
@@ -122,7 +122,7 @@ def test_streams_are_served_measured_and_recorded(tmp_path: Path) -> None:
 def test_latency_runs_from_the_intended_arrival_not_from_the_sending(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
         late = arrival_payload(0.0, time.monotonic() - 0.5)
-        assert await lab.client.send(1, NO_SESSION, late) is Status.OK
+        assert (await lab.client.send(1, NO_SESSION, late)).status is Status.OK
 
     config = play(use, tmp_path, DemandUnit.REQUESTS)
     assert read_records(config.records, 0).latency_s[0] >= 0.5
@@ -140,19 +140,19 @@ def test_offered_requests_are_counted_and_streams_are_not(tmp_path: Path) -> Non
 
 def test_a_stream_without_a_slot_is_told_so_and_may_come_back(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
-        found = [await lab.client.open_session(number) for number in (1, 2, 3)]
+        found = [(await lab.client.open_session(number)).status for number in (1, 2, 3)]
         assert found == [Status.OK, Status.OK, Status.REFUSED_SLOT]
-        assert await lab.client.send(1, 3, lab.payload()) is Status.REFUSED_QUEUE
+        assert (await lab.client.send(1, 3, lab.payload())).status is Status.REFUSED_QUEUE
         metrics = await lab.metrics()
         assert (metrics["sluice_ingress_items_total[refused]"], metrics["sluice_ingress_items_total[lost]"]) == (1, 0)
         assert metrics["sluice_ingress_latency_seconds_count"] == 0, "it was not sent"
         assert metrics["sluice_ingress_active_streams"] == 3
 
-        assert await lab.client.open_session(3) is Status.REFUSED_SLOT
+        assert (await lab.client.open_session(3)).status is Status.REFUSED_SLOT
         lab.client.end_session(1)
         await until(lambda: lab.worker.gauges().sessions == 1)
-        assert await lab.client.open_session(3) is Status.OK
-        assert await lab.client.send(2, 3, lab.payload()) is Status.OK
+        assert (await lab.client.open_session(3)).status is Status.OK
+        assert (await lab.client.send(2, 3, lab.payload())).status is Status.OK
         assert (await lab.metrics())["sluice_ingress_active_streams"] == 2
 
     config = play(use, tmp_path, DemandUnit.STREAMS)
@@ -164,7 +164,7 @@ def test_a_stream_without_a_slot_is_told_so_and_may_come_back(tmp_path: Path) ->
 def test_lost_items_are_infinitely_late(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
         answers = [lab.client.send(number, NO_SESSION, lab.payload()) for number in (1, 2, 3)]
-        assert (await asyncio.gather(*answers)).count(Status.REFUSED_QUEUE) == 1
+        assert [answer.status for answer in await asyncio.gather(*answers)].count(Status.REFUSED_QUEUE) == 1
         metrics = await lab.metrics()
         assert metrics["sluice_ingress_items_total[lost]"] == 1
         # In the +Inf bucket, so that a measured percentile includes them.
@@ -176,7 +176,7 @@ def test_lost_items_are_infinitely_late(tmp_path: Path) -> None:
 
 def test_a_client_that_opens_a_stream_twice_is_cut_off(tmp_path: Path) -> None:
     async def use(lab: Lab) -> None:
-        assert await lab.client.open_session(1) is Status.OK
+        assert (await lab.client.open_session(1)).status is Status.OK
         with pytest.raises(ConnectionError):
             await lab.client.open_session(1)
 

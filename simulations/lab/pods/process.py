@@ -1,0 +1,137 @@
+"""A pod whose container is a process on this machine: any program that serves on the pod's own loopback address.
+
+Its start-up is what the program takes until it accepts connections; nothing is drawn or declared.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from simulations.lab.host import launch
+from simulations.lab.pods.worker import ITEM_PORT, WorkerCounts
+
+IMAGE = "lab/process"
+"""The image of containers whose `command` the agent runs; a first word `python` is the agent's own interpreter."""
+
+_LOOK_S = 0.02
+_TAIL_LINES = 5
+
+
+class ProcessEnded(Exception):
+    """A process ended by itself; the message has its exit code and its last words."""
+
+
+class ProcessPod:
+    """Runs the command of a container on `host`, from `start` until the end of `drain` or `abort`.
+
+    The process gets the environment of the container, and its address as POD_IP. It is ready once it accepts
+    connections on port 7000. On SIGTERM it should end by itself, and may say at last, as one JSON object on a line of
+    its standard output, how many items it `served` and how many sessions it cut (`sessions_cut`).
+    """
+
+    def __init__(self, container: Mapping[str, Any], host: str) -> None:
+        """Take the command and environment of `container`, as in a pod's manifest.
+
+        Raises:
+            ValueError: the container has no command, or its environment needs a source other than a value.
+        """
+        command = [*container.get("command", ()), *container.get("args", ())]
+        if not command:
+            raise ValueError("command: missing; the lab runs it as a process")
+        for entry in container.get("env", ()):
+            if "value" not in entry:
+                raise ValueError(f"env: {entry['name']}: must have a value in the lab")
+        self.host = host
+        self.counts = WorkerCounts()
+        self._command = [sys.executable if command[0] == "python" else command[0], *command[1:]]
+        self._environment = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+
+    async def start(self) -> None:
+        """Start the process, and return once it accepts connections.
+
+        Raises:
+            ProcessEnded: it ended before, or could not be started.
+        """
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        self._process = await asyncio.create_subprocess_exec(
+            *launcher,
+            *self._command,
+            env={**os.environ, **self._environment, "POD_IP": self.host},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = asyncio.create_task(self._read())
+        while not await self._listens():
+            if self._process.returncode is not None:
+                raise await self._ended()
+            await asyncio.sleep(_LOOK_S)
+
+    async def wait(self) -> None:
+        """Wait for the end of the process that nothing asked for, and raise.
+
+        Raises:
+            ProcessEnded: always.
+        """
+        assert self._process is not None
+        await self._process.wait()
+        raise await self._ended()
+
+    async def drain(self) -> None:
+        """Ask the process to end, and wait until it has."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGTERM)
+            await self._process.wait()
+        await self._read_all()
+
+    async def abort(self) -> None:
+        """Kill the process, if it runs, with all that it started."""
+        if self._process is None:
+            return
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        await self._read_all()
+
+    async def _listens(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(self.host, ITEM_PORT)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    async def _ended(self) -> ProcessEnded:
+        assert self._process is not None
+        await self._read_all()
+        return ProcessEnded(f"exit code {self._process.returncode}: {' | '.join(self._tail) or 'it said nothing'}")
+
+    async def _read_all(self) -> None:
+        if self._reader is not None:
+            await asyncio.wait([self._reader])
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            self._tail.append(text)
+            self._count(text)
+
+    def _count(self, text: str) -> None:
+        try:
+            said = json.loads(text)
+            self.counts.served = int(said.get("served", self.counts.served))
+            self.counts.sessions_cut = int(said.get("sessions_cut", self.counts.sessions_cut))
+        except (ValueError, AttributeError, TypeError):
+            return  # a line that is not for the agent

@@ -1,0 +1,1 @@
+"""Training of the recogniser, with JAX: not needed where it runs."""
