@@ -17,11 +17,11 @@ import math
 import signal
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -163,19 +163,42 @@ def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
     }
 
 
+class Listener(Protocol):
+    """What accepts the load of a pipeline."""
+
+    def close(self) -> None:
+        """Accept nothing more."""
+
+
+Listen = Callable[[PipelineTraffic], Awaitable[Listener]]
+"""Begins to accept the load of a pipeline on its port; OSError: the port is in use."""
+
+
+async def listen(pipeline: PipelineTraffic) -> Listener:
+    """Accept the load of a pipeline as frames of `simulations.lab.net.wire`.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    entry = PipelineEntry(pipeline)
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(lambda: ServerConnection(entry), LOOPBACK, pipeline.topology.port)
+
+
 class Ingress:
     """The ingress with all pipelines of one configuration, from `start` to `stop`."""
 
-    def __init__(self, config: IngressConfig) -> None:
-        """Open the file of records; needs a running event loop."""
+    def __init__(self, config: IngressConfig, listen: Listen = listen) -> None:
+        """Open the file of records; needs a running event loop. `listen` is how the load comes in."""
         self._config = config
+        self._listen = listen
         self._records = RecordWriter(config.records)
         self._timers = Timers()
         self.pipelines = [
             PipelineTraffic(topology, self._recorder(index), self._timers)
             for index, topology in enumerate(config.pipelines)
         ]
-        self._servers: list[asyncio.Server] = []
+        self._listeners: list[Listener] = []
         registry = CollectorRegistry()
         registry.register(Measurements(self.pipelines))
         self._registry = registry
@@ -190,24 +213,16 @@ class Ingress:
         Raises:
             OSError: a port is in use.
         """
-        loop = asyncio.get_running_loop()
         for pipeline in self.pipelines:
-            entry = PipelineEntry(pipeline)
-            self._servers.append(
-                await loop.create_server(
-                    lambda entry=entry: ServerConnection(entry),  # type: ignore[misc]
-                    LOOPBACK,
-                    pipeline.topology.port,
-                )
-            )
+            self._listeners.append(await self._listen(pipeline))
         await self._metrics.setup()
         await web.TCPSite(self._metrics, LOOPBACK, self._config.metrics_port).start()
 
     async def stop(self) -> None:
         """Record the items in flight, write the totals to the file `summary`, and close everything."""
         self._flusher.cancel()
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         for pipeline in self.pipelines:
             pipeline.finish()
         self._timers.close()
@@ -325,14 +340,14 @@ def say(event: str, **fields: object) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-async def run(config: IngressConfig, kubeconfig: Path) -> None:
+async def run(config: IngressConfig, kubeconfig: Path, listen: Listen = listen) -> None:
     """Serve until SIGTERM or SIGINT; an error in following pods or status ends the ingress too, and is raised."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with KubeApi(kubeconfig) as api:
-        ingress = Ingress(config)
+        ingress = Ingress(config, listen)
         await ingress.start()
         followers = [
             loop.create_task(follow_pods(api, ingress)),
@@ -357,14 +372,14 @@ async def run(config: IngressConfig, kubeconfig: Path) -> None:
                 task.result()
 
 
-def main() -> None:
-    """Run the ingress as a program."""
-    parser = argparse.ArgumentParser(prog="python -m simulations.lab.traffic.ingress", description=__doc__)
+def main(module: str, description: str | None, listen: Listen) -> None:
+    """Run an ingress as the program `module`."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     arguments = parser.parse_args()
-    asyncio.run(run(IngressConfig.from_json(arguments.config.read_text()), arguments.kubeconfig))
+    asyncio.run(run(IngressConfig.from_json(arguments.config.read_text()), arguments.kubeconfig, listen))
 
 
 if __name__ == "__main__":
-    main()
+    main("simulations.lab.traffic.ingress", __doc__, listen)

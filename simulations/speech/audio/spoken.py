@@ -8,6 +8,8 @@ import numpy.typing as npt
 
 SAMPLE_RATE = 16_000
 """Samples per second of conversations, which is what all stages take."""
+LEVEL = 0.08
+"""The root mean square of speech where full scale is 1, about -22 dB: noise is set to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

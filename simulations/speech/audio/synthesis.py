@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from simulations.speech.audio.espeak import SAMPLE_RATE as SPOKEN_RATE
 from simulations.speech.audio.espeak import Synthesiser, Voice
-from simulations.speech.audio.spoken import SAMPLE_RATE, Conversation, SpokenWord
+from simulations.speech.audio.spoken import LEVEL, SAMPLE_RATE, Conversation, SpokenWord
 from simulations.speech.audio.texts import sentence
 
 VOICES = ("en-us", "en-us+m3", "en-us+m7", "en-us+f2", "en-us+f4")
 _SPEEDS = (125, 170)  # words per minute
 _PITCHES = (30, 70)
-_LEVEL = 0.08  # root mean square of speech, about -22 dB of full scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def converse(synthesiser: Synthesiser, request: Request) -> Conversation:
         begin, length = round(at_s * SAMPLE_RATE), len(samples)
         if begin + length > len(speech):
             break
-        speech[begin : begin + length] = samples * (_LEVEL / np.sqrt(np.mean(samples**2)))
+        speech[begin : begin + length] = samples * (LEVEL / np.sqrt(np.mean(samples**2)))
         start_s, spoken_s = begin / SAMPLE_RATE, length / SAMPLE_RATE
         active.append((start_s, start_s + spoken_s))
         words += [
@@ -88,7 +87,7 @@ def converse(synthesiser: Synthesiser, request: Request) -> Conversation:
             for word in spoken.words
         ]
         at_s += spoken_s + 0.2 + chance.expovariate(1.0) * max(0.0, spoken_s * (1 / activity - 1) - 0.2)
-    noise = pink_noise(np.random.default_rng(seed), len(speech)) * np.float32(_LEVEL * 10 ** (-snr_db / 20))
+    noise = pink_noise(np.random.default_rng(seed), len(speech)) * np.float32(LEVEL * 10 ** (-snr_db / 20))
     return Conversation(samples=_as_int16(speech + noise), words=tuple(words), active=tuple(active), snr_db=snr_db)
 
 

@@ -1,6 +1,6 @@
 """Word errors between what was said and what was recognised."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -29,22 +29,59 @@ class WordErrors:
         )
 
 
-def word_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> WordErrors:
-    """Return the errors of `hypothesis` by the Levenshtein distance of words."""
-    # One row per word of the reference: (errors, substitutions, deletions, insertions) for each part of the hypothesis.
-    row = [(count, 0, 0, count) for count in range(len(hypothesis) + 1)]
-    for said in reference:
-        before, row = row, [_more(row[0], deletions=1)]
+Pair = tuple[int | None, int | None]
+"""The places of a word of the reference and one of the hypothesis that belong together; None for none."""
+
+
+def aligned(reference: Sequence[str], hypothesis: Sequence[str]) -> Sequence[Pair]:
+    """Return the pairs, in order, with the fewest errors: Levenshtein's distance of words."""
+    # rows[i][j]: errors between the first i words of the reference and the first j of the hypothesis.
+    rows = [list(range(len(hypothesis) + 1))]
+    for count, said in enumerate(reference, start=1):
+        before, row = rows[-1], [count]
         for place, word in enumerate(hypothesis):
-            kept = before[place] if word == said else _more(before[place], substitutions=1)
-            row.append(min(kept, _more(before[place + 1], deletions=1), _more(row[place], insertions=1)))
-    _, substitutions, deletions, insertions = row[-1]
-    return WordErrors(substitutions=substitutions, deletions=deletions, insertions=insertions, words=len(reference))
+            row.append(min(before[place] + (word != said), before[place + 1] + 1, row[place] + 1))
+        rows.append(row)
+    pairs: list[Pair] = []
+    i, j = len(reference), len(hypothesis)
+    while i or j:
+        same = i and j and rows[i][j] == rows[i - 1][j - 1] + (reference[i - 1] != hypothesis[j - 1])
+        if same:
+            i, j = i - 1, j - 1
+            pairs.append((i, j))
+        elif i and rows[i][j] == rows[i - 1][j] + 1:
+            i -= 1
+            pairs.append((i, None))
+        else:
+            j -= 1
+            pairs.append((None, j))
+    return pairs[::-1]
 
 
-def _more(
-    errors: tuple[int, int, int, int], *, substitutions: int = 0, deletions: int = 0, insertions: int = 0
-) -> tuple[int, int, int, int]:
-    total, *counts = errors
-    substituted, deleted, inserted = counts
-    return total + 1, substituted + substitutions, deleted + deletions, inserted + insertions
+def word_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> WordErrors:
+    """Return the errors of `hypothesis`."""
+    return sum((_error(reference, hypothesis, pair) for pair in aligned(reference, hypothesis)), WordErrors())
+
+
+def word_errors_by(reference: Sequence[str], hypothesis: Sequence[tuple[str, str]]) -> Mapping[str, WordErrors]:
+    """Return the errors by the kind of the words of a hypothesis of words and kinds, such as the model that heard them.
+
+    A missing word counts for the kind of the word before it, or of the first; without any word, for the kind "".
+    """
+    words = [word for word, _ in hypothesis]
+    found: dict[str, WordErrors] = {}
+    kind = hypothesis[0][1] if hypothesis else ""
+    for pair in aligned(reference, words):
+        if pair[1] is not None:
+            kind = hypothesis[pair[1]][1]
+        found[kind] = found.get(kind, WordErrors()) + _error(reference, words, pair)
+    return found
+
+
+def _error(reference: Sequence[str], hypothesis: Sequence[str], pair: Pair) -> WordErrors:
+    said, heard = pair
+    if said is None:
+        return WordErrors(insertions=1)
+    if heard is None:
+        return WordErrors(deletions=1, words=1)
+    return WordErrors(substitutions=int(reference[said] != hypothesis[heard]), words=1)

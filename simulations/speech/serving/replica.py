@@ -78,6 +78,11 @@ class Replica:
         self._connections: set[ServerConnection] = set()
         self._busy = False
 
+    @property
+    def slots(self) -> int | None:
+        """How many sessions there is room for; None where sessions hold no slot."""
+        return self._program.slots
+
     # -- requests, from wire.ServerConnection
 
     def on_connected(self, connection: ServerConnection) -> None:

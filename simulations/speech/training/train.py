@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from simulations.speech.audio.spoken import SAMPLE_RATE, Conversation
+from simulations.speech.audio.spoken import LEVEL, SAMPLE_RATE, Conversation
 from simulations.speech.audio.synthesis import pink_noise
 from simulations.speech.recognition.decoding import frame_labels
 from simulations.speech.recognition.encoder import BLANK, Model, Shape, encode, weight_shapes
@@ -65,7 +65,7 @@ class Segments:
             begin = int(chance.integers(len(self._labels[chosen]) - _FRAMES + 1))
             clean = self._audio[chosen][begin * FRAME : (begin + _FRAMES) * FRAME]
             at = int(chance.integers(len(self._noise) - len(clean)))
-            level = 0.08 * 10 ** (-chance.uniform(*_SNR_DB) / 20)
+            level = LEVEL * 10 ** (-chance.uniform(*_SNR_DB) / 20)
             gain = 10 ** (chance.uniform(*_GAIN_DB) / 20)
             audio[row] = np.clip((clean + level * self._noise[at : at + len(clean)]) * gain, -1.0, 1.0)
             labels[row] = self._labels[chosen][begin : begin + _FRAMES]

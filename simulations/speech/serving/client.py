@@ -1,0 +1,213 @@
+"""An open-loop client of the reference service: speaks conversations in real time, and scores the words that come back.
+
+A chunk is due once it has been spoken, whatever became of the chunks before it, and its latency counts from then: a
+slow service gets the same load, and its queues are part of what users wait for. A stream that is refused tries again
+later and loses what it says meanwhile.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from simulations.speech.audio.spoken import LEVEL, SAMPLE_RATE, Conversation
+from simulations.speech.recognition.errors import WordErrors, word_errors_by
+from simulations.speech.serving.ingress import TRY_AGAIN_LATER, encoded
+from simulations.speech.serving.messages import Audio
+
+_OPEN_S = 10.0
+_SETTLE_S = 5.0
+
+Snr = Callable[[float], float]
+"""From seconds since the beginning of a run to the signal-to-noise ratio in dB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """One stream: it says `conversation`, over again from its beginning, from `start_s` to `end_s` of a run."""
+
+    number: int
+    conversation: Conversation
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamResult:
+    """What became of a stream.
+
+    `outcomes` counts its chunks: those of the ingress, `refused` while it had no connection, `unanswered` at its end.
+    `latencies_s` are those of served chunks, from when each was due. `heard` are the words with their variant, `said`
+    those of its audio that was accepted. `lost` says that the service ended its connection, and `attempts` how often it
+    connected.
+    """
+
+    number: int
+    outcomes: Counter[str] = field(default_factory=Counter)
+    latencies_s: list[float] = field(default_factory=list)
+    heard: list[tuple[str, str]] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    lost: int = 0
+    attempts: int = 0
+
+    @property
+    def errors(self) -> Mapping[str, WordErrors]:
+        """Return the word errors by variant."""
+        return word_errors_by(self.said, self.heard)
+
+
+class Speaker:
+    """Speaks one stream to the service at `url`."""
+
+    def __init__(
+        self, url: str, speech: Speech, *, begin_s: float, chunk_s: float, noise: npt.NDArray[np.float32], snr_db: Snr
+    ) -> None:
+        """Prepare a stream of a run that begins at `begin_s` of the monotonic clock; `noise` has power 1."""
+        self.result = StreamResult(number=speech.number)
+        self._url = url
+        self._speech = speech
+        self._begin_s = begin_s
+        self._chunk = round(chunk_s * SAMPLE_RATE)
+        self._noise = noise
+        self._snr_db = snr_db
+        self._due_s: dict[int, float] = {}  # by the number of the chunk in its connection
+        self._partial: Sequence[tuple[str, str]] = ()
+        self._settled = asyncio.Event()
+
+    async def speak(self) -> StreamResult:
+        """Speak until the end of the stream, and return what became of it."""
+        place = 0  # of the next chunk in the stream
+        while not self._over(place):
+            self.result.attempts += 1
+            try:
+                async with connect(self._url, compression=None, open_timeout=_OPEN_S) as connection:
+                    place = await self._through(connection, place)
+            except ConnectionClosed as error:
+                refused = error.rcvd is not None and error.rcvd.code == TRY_AGAIN_LATER
+                self.result.lost += not refused
+            except OSError:
+                self.result.lost += 1
+            self._let_go()
+            place = await self._wait(place, min(8.0, 0.5 * 2 ** min(self.result.attempts, 4)))
+        return self.result
+
+    async def _through(self, connection: ClientConnection, place: int) -> int:
+        """Speak over one connection from chunk `place` on; return the next chunk at its end."""
+        await connection.recv()  # the admission; a refused stream is closed instead
+        place = self._skip(place)
+        reading = asyncio.get_running_loop().create_task(self._read(connection))
+        first = place
+        try:
+            while not self._over(place):
+                due_s = self._due(place)
+                await asyncio.sleep(due_s - time.monotonic())
+                samples = self._audio(place)
+                self._due_s[place - first] = due_s
+                await connection.send(encoded(Audio(samples), due_s=due_s, arrival_s=due_s - self._begin_s))
+                self.result.said += self._words(place)
+                place += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_answered(), _SETTLE_S)
+        finally:
+            reading.cancel()
+        return place
+
+    async def _read(self, connection: ClientConnection) -> None:
+        async for message in connection:
+            answer: dict[str, Any] = json.loads(message)
+            due_s = self._due_s.pop(answer["chunk"])
+            self.result.outcomes[answer["outcome"]] += 1
+            if answer["outcome"] == "served":
+                self.result.latencies_s.append(time.monotonic() - due_s)
+            transcript = answer.get("transcript")
+            if transcript is not None:
+                words = [(word, transcript["variant"]) for word in transcript["words"]]
+                if transcript["final"]:
+                    self.result.heard += words
+                    self._partial = ()
+                else:
+                    self._partial = words
+            if not self._due_s:
+                self._settled.set()
+
+    async def _all_answered(self) -> None:
+        while self._due_s:
+            self._settled.clear()
+            await self._settled.wait()
+
+    def _let_go(self) -> None:
+        """Count what a connection left behind: chunks without an answer, and words of an utterance that goes on."""
+        self.result.outcomes["unanswered"] += len(self._due_s)
+        self._due_s.clear()
+        self.result.heard += self._partial
+        self._partial = ()
+
+    async def _wait(self, place: int, delay_s: float) -> int:
+        """Wait before the next attempt; return the next chunk then. Those that were due meanwhile are refused."""
+        if self._over(place):
+            return place
+        await asyncio.sleep(delay_s)
+        return self._skip(place)
+
+    def _skip(self, place: int) -> int:
+        now_s = time.monotonic()
+        while not self._over(place) and self._due(place) < now_s:
+            self.result.outcomes["refused"] += 1
+            place += 1
+        return place
+
+    # -- what is said
+
+    def _due(self, place: int) -> float:
+        return self._begin_s + self._speech.start_s + (place + 1) * self._chunk / SAMPLE_RATE
+
+    def _over(self, place: int) -> bool:
+        return self._due(place) > self._begin_s + self._speech.end_s
+
+    def _span(self, place: int) -> tuple[int, int]:
+        """Return the first sample of a chunk in its conversation, and how many the conversation has of whole chunks."""
+        whole = len(self._speech.conversation.samples) // self._chunk * self._chunk
+        return place * self._chunk % whole, whole
+
+    def _audio(self, place: int) -> npt.NDArray[np.int16]:
+        begin, _ = self._span(place)
+        clean = self._speech.conversation.samples[begin : begin + self._chunk].astype(np.float32) / 32_768
+        level = LEVEL * 10 ** (-self._snr_db(self._due(place) - self._begin_s) / 20)
+        at = (self._speech.number * 7919 + place * self._chunk) % (len(self._noise) - self._chunk)
+        noisy = clean + np.float32(level) * self._noise[at : at + self._chunk]
+        found: npt.NDArray[np.int16] = np.clip(np.rint(noisy * 32_767), -32_768, 32_767).astype(np.int16)
+        return found
+
+    def _words(self, place: int) -> list[str]:
+        """Return the words that end in a chunk."""
+        begin, _ = self._span(place)
+        from_s, until_s = begin / SAMPLE_RATE, (begin + self._chunk) / SAMPLE_RATE
+        return [word.text for word in self._speech.conversation.words if from_s <= word.end_s < until_s]
+
+
+async def speak_all(
+    url: str,
+    speeches: Sequence[Speech],
+    *,
+    begin_s: float,
+    chunk_s: float,
+    noise: npt.NDArray[np.float32],
+    snr_db: Snr,
+) -> Sequence[StreamResult]:
+    """Speak all streams in real time, each from its beginning, and return what became of them."""
+
+    async def one(speech: Speech) -> StreamResult:
+        await asyncio.sleep(begin_s + speech.start_s - time.monotonic())
+        speaker = Speaker(url, speech, begin_s=begin_s, chunk_s=chunk_s, noise=noise, snr_db=snr_db)
+        return await speaker.speak()
+
+    return await asyncio.gather(*(one(speech) for speech in speeches))
