@@ -7,6 +7,8 @@ DOCS_VENV  := .venv-docs
 DOCS_STAMP := $(DOCS_VENV)/.installed
 RAY_VENV   := .venv-ray
 RAY_STAMP  := $(RAY_VENV)/.installed
+TRAINING_VENV  := .venv-training
+TRAINING_STAMP := $(TRAINING_VENV)/.installed
 
 .DEFAULT_GOAL := help
 
@@ -97,6 +99,16 @@ test-karpenter: $(STAMP) ## real Karpenter makes the lab's nodes and takes them 
 test-ray: $(RAY_STAMP) ## simulated runs spread over a Ray cluster of this machine: the same bytes (first time: installs Ray, 1 GB)
 	@unshare --net --pid --fork --mount-proc $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
 	  sh -c 'ip link set lo up && exec $(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)'
+
+.PHONY: speech-weights
+speech-weights: $(TRAINING_STAMP) ## train the recogniser of the reference service again (first time: installs JAX, 650 MB; 20 minutes and more)
+	@$(TRAINING_VENV)/bin/python -m simulations.speech.training $(ARGS)
+
+$(TRAINING_STAMP): requirements-training.lock
+	@echo "==> creating $(TRAINING_VENV) (locked, hash-checked packages)"
+	@$(PYTHON) -m venv --clear $(TRAINING_VENV)
+	@$(TRAINING_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-training.lock
+	@touch $(TRAINING_STAMP)
 
 $(RAY_STAMP): requirements-ray.lock pyproject.toml
 	@echo "==> creating $(RAY_VENV) (locked, hash-checked packages)"
@@ -243,7 +255,8 @@ lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(resolve) --extra ray --extra simulate --group dev -c requirements-dev.lock pyproject.toml -o requirements-ray.lock
 	@$(resolve) --group image -o requirements-build.lock
 	@$(resolve) --group docs -o requirements-docs.lock
+	@$(resolve) --group training -c requirements-dev.lock -o requirements-training.lock
 
 .PHONY: clean
 clean: ## remove the environment and tool caches (the lab's binaries stay in the user's cache)
-	@rm -rf $(VENV) $(DOCS_VENV) $(RAY_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) $(DOCS_VENV) $(RAY_VENV) $(TRAINING_VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

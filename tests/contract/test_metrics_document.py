@@ -1,4 +1,4 @@
-"""`docs/metrics.md` has the tables of the present presets, and its exporter in Python gives `generic` all it needs."""
+"""`docs/metrics.md` has the tables of the present presets, and its exporters in Python give `generic` all it needs."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from document_blocks import blocks
-from metrics_document import DOCUMENT, MEANINGS, exported, renewed, snippet
+from metrics_document import DOCUMENT, MEANINGS, exported, renewed, snippets
 
 from optimizer.model import PipelineKey, PoolName, StageName
 from profiler.samples import PlacementTarget, Quantity
@@ -20,18 +20,23 @@ from profiler.sources.promql_syntax import metric_names, parse
 from profiler.sources.queries import query_plan
 
 PRESETS = load_presets()
-SCRAPED = """
+BEFORE = """
 import json, socket, time
 from urllib.request import ProxyHandler, build_opener
 
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-begin(concurrency=2, port=port)
 
 def scrape():
     return build_opener(ProxyHandler({})).open(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
-
+"""
+AFTER = """
+texts.append(scrape())
+print(json.dumps(texts))
+"""
+WITH_PROMETHEUS_CLIENT = """
+begin(concurrency=2, port=port)
 texts = [scrape()]
 for _ in range(30):
     for _ in range(4):
@@ -39,8 +44,26 @@ for _ in range(30):
     begun(4)
     served([0.05, 0.05, 0.09, 0.09], service_s=0.02)
 arrived()
-texts.append(scrape())
-print(json.dumps(texts))
+"""
+WITH_INSTRUMENT = """
+now_s = 100.0
+stage.clock = lambda: now_s
+stage.capacity = 2
+begin(port=port)
+texts = [scrape()]
+for _ in range(30):
+    arrivals = []
+    for wait_s in (0.07, 0.07, 0.03, 0.03):  # before the 20 ms of service
+        now_s = 100.1 - wait_s
+        arrivals.append(received())
+    now_s = 100.1
+
+    def compute():
+        global now_s
+        now_s += 0.02
+
+    serve(arrivals, compute)
+received()
 """
 APART_S = 10.0
 
@@ -54,8 +77,9 @@ def test_every_metric_of_the_contract_has_a_meaning() -> None:
     assert set(exported(PRESETS["generic"])) == set(MEANINGS)
 
 
-def test_the_exporter_in_python_gives_the_preset_all_that_it_needs() -> None:
-    code = snippet("python") + SCRAPED
+@pytest.mark.parametrize(("place", "use"), enumerate((WITH_INSTRUMENT, WITH_PROMETHEUS_CLIENT)))
+def test_the_exporters_in_python_give_the_preset_all_that_it_needs(place: int, use: str) -> None:
+    code = snippets("python")[place] + BEFORE + use + AFTER
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     target = PlacementTarget(
         pipeline=PipelineKey("speech/captions"),

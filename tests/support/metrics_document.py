@@ -53,9 +53,14 @@ def renewed(text: str) -> str:
     return _MARKED.sub(lambda found: f"{found[1]}{now[found['kind']]}{found[4]}", text)
 
 
+def snippets(language: str) -> list[str]:
+    """Return the pieces of code of the document in `language`."""
+    return [each["code"] for each in _SNIPPET.finditer(DOCUMENT.read_text()) if each["language"] == language]
+
+
 def snippet(language: str) -> str:
-    """Return the code of the document in `language`."""
-    (found,) = [each["code"] for each in _SNIPPET.finditer(DOCUMENT.read_text()) if each["language"] == language]
+    """Return the one piece of code of the document in `language`."""
+    (found,) = snippets(language)
     return found
 
 
