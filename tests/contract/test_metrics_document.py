@@ -77,7 +77,7 @@ def test_every_metric_of_the_contract_has_a_meaning() -> None:
     assert set(exported(PRESETS["generic"])) == set(MEANINGS)
 
 
-@pytest.mark.parametrize(("place", "use"), enumerate((WITH_INSTRUMENT, WITH_PROMETHEUS_CLIENT)))
+@pytest.mark.parametrize(("place", "use"), list(enumerate((WITH_INSTRUMENT, WITH_PROMETHEUS_CLIENT))))
 def test_the_exporters_in_python_give_the_preset_all_that_it_needs(place: int, use: str) -> None:
     code = snippets("python")[place] + BEFORE + use + AFTER
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
