@@ -13,9 +13,9 @@ from optimizer.model import ServiceLaw
 from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.cluster.nodes import PoolNodes, pod_resources
 from simulations.lab.host.binaries import Binaries, Karpenter
-from simulations.lab.net.wire import NO_SESSION, Client, Status
+from simulations.lab.net.wire import ITEM_PORT, NO_SESSION, Client, Status
 from simulations.lab.pods.agent import WORKER_ANNOTATION
-from simulations.lab.pods.worker import ITEM_PORT, WorkerSpec
+from simulations.lab.pods.worker import WorkerSpec
 
 pytestmark = pytest.mark.lab
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loopback import an_address
 
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing, ServiceLaw
@@ -76,7 +77,7 @@ async def live(
     (folder / "generator.json").write_text(plan.to_json())
 
     timers = Timers()
-    host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+    host = an_address()
     server = StageWorker(worker, host, timers)
     await server.start()
     ingress = Ingress(config)

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from laws import with_law
+from loopback import an_address
 
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, Response, Status
-from simulations.lab.pods.worker import ITEM_PORT, StageWorker, WorkerSpec
+from simulations.lab.net.wire import ITEM_PORT, NO_SESSION, Client, Response, Status
+from simulations.lab.pods.worker import StageWorker, WorkerSpec
 
 pytestmark = pytest.mark.quiet
 
@@ -55,7 +56,7 @@ def measured_s(worker: WorkerSpec, arrivals_s: Sequence[float]) -> list[float]:
 
     async def run() -> list[float]:
         timers = Timers()
-        host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+        host = an_address()
         stage = StageWorker(worker, host, timers)
         await stage.start()
         client = await Client.connect(host, ITEM_PORT)

@@ -9,9 +9,10 @@ from typing import Any, get_args
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec, Target
 from optimizer.model import PipelineKey, PoolName
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
+from simulations.lab.net.wire import METRICS_PORT
 from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, STAGE_LABEL, WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer, Preset
-from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
+from simulations.lab.pods.worker import WorkerSpec
 from simulations.scenario.scenario import of_stage
 
 _DEFAULT_QUEUE_LIMIT = 512

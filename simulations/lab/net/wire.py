@@ -14,6 +14,9 @@ from typing import NamedTuple, Protocol, Self
 
 from typing_extensions import override
 
+ITEM_PORT = 7000
+"""The port of a worker for items, in these frames."""
+METRICS_PORT = 7001
 MAX_PAYLOAD_BYTES = 1 << 20
 NO_SESSION = 0
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simulations.lab.host import launch
-from simulations.lab.pods.worker import ITEM_PORT, WorkerCounts
+from simulations.lab.net.wire import ITEM_PORT
+from simulations.lab.pods.worker import WorkerCounts
 
 IMAGE = "lab/process"
 """The image of containers whose `command` the agent runs; a first word `python` is the agent's own interpreter."""

@@ -9,7 +9,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import IntEnum
 from typing import Self
 
 from aiohttp import web
@@ -17,12 +16,19 @@ from typing_extensions import override
 
 from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timer, Timers
-from simulations.lab.net.wire import NO_SESSION, Handler, RequestKind, Respondent, ServerConnection, Status
+from simulations.lab.net.wire import (
+    ITEM_PORT,
+    METRICS_PORT,
+    NO_SESSION,
+    Handler,
+    RequestKind,
+    Respondent,
+    ServerConnection,
+    Status,
+)
 from simulations.lab.pods.engine import Engine
 from simulations.lab.pods.exposition import CONTENT_TYPE, EXPOSITIONS, Gauges, ModelServer
-
-ITEM_PORT = 7000
-METRICS_PORT = 7001
+from simulations.lab.pods.phase import Phase
 
 # A router learns that a pod is leaving when the pod does: items that were sent before must still be served.
 _HANDOVER_S = 0.5
@@ -114,15 +120,6 @@ class WorkerSpec:
             raise ValueError(f"worker specification: {error.args[0]}: missing") from None
         except (AttributeError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"worker specification: {error}") from None
-
-
-class Phase(IntEnum):
-    """The phases of a worker, in the order in which it goes through them."""
-
-    SERVING = 0
-    DRAINING = 1  # refuses new sessions
-    CLOSING = 2  # finishes its queue and refuses everything
-    CLOSED = 3
 
 
 @dataclass(slots=True)

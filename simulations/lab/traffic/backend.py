@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from simulations.lab.net.wire import Client
-from simulations.lab.pods.worker import ITEM_PORT
+from simulations.lab.net.wire import ITEM_PORT, Client
 from simulations.lab.traffic.routing import Replica
 from simulations.lab.traffic.topology import PlacementTopology
 
@@ -57,12 +56,14 @@ class PinnedSession:
 class Item:
     """A chunk or a request in the pipeline; once `settled`, it has an outcome and is not processed further.
 
-    `session` is None for a request. After `deadline_s` (seconds, monotonic clock) the item counts as lost.
+    `session` is None for a request. After `deadline_s` (seconds, monotonic clock) the item counts as lost. `payload` is
+    what it carries: what it came with, then what the last stage that answered made of it.
     """
 
     id: int
     session: PinnedSession | None
     deadline_s: float
+    payload: bytes
     settled: bool = False
 
 

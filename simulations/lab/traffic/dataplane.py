@@ -49,8 +49,7 @@ class _Journey(Item):
     """An item on its way through the stages.
 
     `waits_for` has for each stage the number of branches that it still waits for. `ends_left` is the number of last
-    stages that the item may still reach, and `reached_an_end` says whether it has reached one. `payload` is what it
-    carries: what it came with, then what the last stage that answered made of it.
+    stages that the item may still reach, and `reached_an_end` says whether it has reached one.
     """
 
     number: int
@@ -58,7 +57,6 @@ class _Journey(Item):
     arrival_s: float
     arrived_s: float
     answer: Answer
-    payload: bytes
     waits_for: list[int]
     ends_left: int
     reached_an_end: bool = False
@@ -320,7 +318,7 @@ class PipelineTraffic:
                 if stream.refused_as is not None:
                     self._leave_out(journey, stream.refused_as)
             while not journey.settled:
-                response = await self._stages[index].serve(journey, journey.payload)
+                response = await self._stages[index].serve(journey)
                 if response is not None and response.payload:
                     journey.payload = response.payload
                 if response is None:

@@ -77,14 +77,14 @@ class Upstream:
 
     # -- items
 
-    async def serve(self, item: Item, payload: bytes) -> Response | None:
+    async def serve(self, item: Item) -> Response | None:
         """Send the item to a pod, and after a failure to other pods; return the answer OK or FILTERED of a pod.
 
         None when the item is settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by
         `_MAX_REFUSALS` pods.
         """
         if self.pins_streams and item.session is not None:
-            return await self._serve_pinned(item, item.session, payload)
+            return await self._serve_pinned(item, item.session)
         full: set[Backend] = set()
         tried = False
         while not item.settled:
@@ -96,7 +96,7 @@ class Upstream:
                 continue
             self._recoveries.retries += tried
             tried = True
-            response = await self._send(backend, item.id, NO_SESSION, payload)
+            response = await self._send(backend, item, NO_SESSION)
             match response.status:
                 case Status.OK | Status.FILTERED:
                     return response
@@ -110,7 +110,7 @@ class Upstream:
                         return None
         return None
 
-    async def _serve_pinned(self, item: Item, session: PinnedSession, payload: bytes) -> Response | None:
+    async def _serve_pinned(self, item: Item, session: PinnedSession) -> Response | None:
         tried = False
         while not item.settled:
             backend = session.pins.get(self.index) or await self.attach(session, item.deadline_s)
@@ -119,7 +119,7 @@ class Upstream:
             self._recoveries.retries += tried
             tried = True
             backend.outstanding += 1
-            response = await self._send(backend, item.id, session.id, payload)
+            response = await self._send(backend, item, session.id)
             match response.status:
                 case Status.OK | Status.FILTERED:
                     return response
@@ -132,14 +132,14 @@ class Upstream:
                     self._cut(session, backend)
         return None
 
-    async def _send(self, backend: Backend, item_id: int, session_id: int, payload: bytes) -> Response:
+    async def _send(self, backend: Backend, item: Item, session_id: int) -> Response:
         """Send an item to `backend`, where it already counts as outstanding, and return the answer.
 
         Its status is DRAINING if the connection is lost.
         """
         try:
             client = await backend.client()
-            return await client.send(item_id, session_id, payload)
+            return await client.send(item.id, session_id, item.payload)
         except OSError:
             return Response(Status.DRAINING, b"")
         finally:

@@ -9,8 +9,9 @@ definition of the model.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -65,12 +66,20 @@ VARIANTS: Mapping[str, Shape] = MappingProxyType(
 """The sizes of the recogniser, from cheap to accurate."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Model:
     """A variant with its `weights`, by name; see `weight_shapes`."""
 
     shape: Shape
     weights: Mapping[str, Array]
+
+    @cached_property
+    def blocks(self) -> Sequence[Mapping[str, Array]]:
+        """Return the weights of each block, by their names within it."""
+        return [
+            {name.split(".", 1)[1]: w for name, w in self.weights.items() if name.startswith(f"{layer}.")}
+            for layer in range(self.shape.layers)
+        ]
 
     @classmethod
     def load(cls, variant: str) -> Self:
@@ -125,8 +134,7 @@ def encode(model: Model, features: Array, state: Array, xp: Any = np) -> tuple[A
     x = features @ weights["in"] + weights["in.bias"]
     after = []
     for layer in range(shape.layers):
-        block = {name.split(".", 1)[1]: w for name, w in weights.items() if name.startswith(f"{layer}.")}
-        x, kept = _block(block, shape, x, state[:, layer], xp)
+        x, kept = _block(model.blocks[layer], shape, x, state[:, layer], xp)
         after.append(kept)
     scores = _normed(x, weights["out.norm"], xp) @ weights["out"] + weights["out.bias"]
     return scores, xp.stack(after, axis=1)
@@ -155,15 +163,22 @@ def _attention(
         return rows.reshape(sessions, rows.shape[1], shape.heads, d // shape.heads).transpose(0, 2, 1, 3)
 
     scores = by_head(query) @ by_head(keys).transpose(0, 1, 3, 2) * np.float32((d // shape.heads) ** -0.5)
-    # Row r of the keys is `lag` frames before frame t: t + past - r.
-    lag = np.arange(frames)[:, None] + past - np.arange(frames + past)[None, :]
-    seen = (lag >= 0) & (lag <= past)
-    bias = xp.where(seen, w["attention.bias"][:, np.clip(lag, 0, past)], np.float32(_FORBIDDEN))
-    scores = scores + bias
+    lag, seen = _lags(frames, past)
+    scores = scores + xp.where(seen, w["attention.bias"][:, lag], np.float32(_FORBIDDEN))
     chances = xp.exp(scores - scores.max(axis=-1, keepdims=True))
     chances = chances / chances.sum(axis=-1, keepdims=True)
     together = (chances @ by_head(values)).transpose(0, 2, 1, 3).reshape(sessions, frames, d)
     return together @ w["attention.out"], keys[:, frames:], values[:, frames:]
+
+
+@cache
+def _lags(frames: int, past: int) -> tuple[Array, Array]:
+    """Return by how many frames each row of the keys is before each frame, within the context, and whether it is seen.
+
+    Row r of the keys is t + past - r frames before frame t.
+    """
+    lag = np.arange(frames)[:, None] + past - np.arange(frames + past)[None, :]
+    return np.clip(lag, 0, past), (lag >= 0) & (lag <= past)
 
 
 def _convolution(w: Mapping[str, Array], shape: Shape, x: Array, rows: Array, xp: Any) -> tuple[Array, Array]:

@@ -1,6 +1,7 @@
 """The recogniser of a replica: chunks of several sessions in, words out."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,14 @@ from simulations.speech.recognition.features import FRAME, log_mel
 from simulations.speech.recognition.state_cache import StateCache
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recognised:
+    """The words that end in a chunk, and the scores of its frames, of shape (frames, LABELS)."""
+
+    words: Sequence[Heard]
+    scores: npt.NDArray[np.float32]
+
+
 class Recogniser:
     """Recognises chunks with `model`; the state of the sessions is in `cache`."""
 
@@ -19,8 +28,8 @@ class Recogniser:
         self.model = model
         self.cache = cache
 
-    def recognise(self, sessions: Sequence[str], chunks: npt.NDArray[np.int16]) -> Sequence[Sequence[Heard]]:
-        """Return the words that end in the next chunk of each session, and keep the state after it.
+    def recognise(self, sessions: Sequence[str], chunks: npt.NDArray[np.int16]) -> Sequence[Recognised]:
+        """Return what is recognised in the next chunk of each session, and keep the state after it.
 
         `chunks` has shape (sessions, samples), at 16,000 samples per second; all have the same whole number of frames
         of 40 ms. A session comes once: its second chunk needs the state after its first.
@@ -30,11 +39,10 @@ class Recogniser:
             KeyError: a session has no slot.
         """
         scores = self.scores(sessions, chunks)
-        slots = self.cache.slots(sessions)
-        found = []
-        for slot, row in zip(slots, scores, strict=True):
-            words, self.cache.last[slot] = heard(row, Last(*self.cache.last[slot].tolist()))
-            found.append(words)
+        last, found = self.cache.last, []
+        for slot, row in zip(self.cache.slots(sessions), scores, strict=True):
+            words, last[slot] = heard(row, Last(*last[slot].tolist()))
+            found.append(Recognised(words=words, scores=row))
         return found
 
     def scores(self, sessions: Sequence[str], chunks: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:

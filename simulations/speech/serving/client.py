@@ -79,47 +79,49 @@ class Speaker:
         self._chunk = round(chunk_s * SAMPLE_RATE)
         self._noise = noise
         self._snr_db = snr_db
+        self._place = 0  # of the next chunk in the stream
         self._due_s: dict[int, float] = {}  # by the number of the chunk in its connection
         self._partial: Sequence[tuple[str, str]] = ()
         self._settled = asyncio.Event()
 
     async def speak(self) -> StreamResult:
         """Speak until the end of the stream, and return what became of it."""
-        place = 0  # of the next chunk in the stream
-        while not self._over(place):
+        while not self._over(self._place):
             self.result.attempts += 1
             try:
                 async with connect(self._url, compression=None, open_timeout=_OPEN_S) as connection:
-                    place = await self._through(connection, place)
+                    await self._through(connection)
             except ConnectionClosed as error:
                 refused = error.rcvd is not None and error.rcvd.code == TRY_AGAIN_LATER
                 self.result.lost += not refused
             except OSError:
                 self.result.lost += 1
             self._let_go()
-            place = await self._wait(place, min(8.0, 0.5 * 2 ** min(self.result.attempts, 4)))
+            if not self._over(self._place):
+                await asyncio.sleep(min(8.0, 0.5 * 2 ** min(self.result.attempts, 4)))
+                self._skip()
         return self.result
 
-    async def _through(self, connection: ClientConnection, place: int) -> int:
-        """Speak over one connection from chunk `place` on; return the next chunk at its end."""
+    async def _through(self, connection: ClientConnection) -> None:
+        """Speak over one connection, from the next chunk that is due on."""
         await connection.recv()  # the admission; a refused stream is closed instead
-        place = self._skip(place)
+        self._skip()
         reading = asyncio.get_running_loop().create_task(self._read(connection))
-        first = place
+        first = self._place
         try:
-            while not self._over(place):
-                due_s = self._due(place)
+            while not self._over(self._place):
+                place, due_s = self._place, self._due(self._place)
                 await asyncio.sleep(due_s - time.monotonic())
-                samples = self._audio(place)
+                self._place += 1
                 self._due_s[place - first] = due_s
-                await connection.send(encoded(Audio(samples), due_s=due_s, arrival_s=due_s - self._begin_s))
+                await connection.send(encoded(Audio(self._audio(place)), due_s=due_s, arrival_s=due_s - self._begin_s))
                 self.result.said += self._words(place)
-                place += 1
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_answered(), _SETTLE_S)
         finally:
             reading.cancel()
-        return place
+            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
+                await reading
 
     async def _read(self, connection: ClientConnection) -> None:
         async for message in connection:
@@ -151,19 +153,12 @@ class Speaker:
         self.result.heard += self._partial
         self._partial = ()
 
-    async def _wait(self, place: int, delay_s: float) -> int:
-        """Wait before the next attempt; return the next chunk then. Those that were due meanwhile are refused."""
-        if self._over(place):
-            return place
-        await asyncio.sleep(delay_s)
-        return self._skip(place)
-
-    def _skip(self, place: int) -> int:
+    def _skip(self) -> None:
+        """Count the chunks that were due while there was no connection as refused."""
         now_s = time.monotonic()
-        while not self._over(place) and self._due(place) < now_s:
+        while not self._over(self._place) and self._due(self._place) < now_s:
             self.result.outcomes["refused"] += 1
-            place += 1
-        return place
+            self._place += 1
 
     # -- what is said
 

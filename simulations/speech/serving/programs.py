@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from simulations.lab.net.wire import Response, Status
 from simulations.speech.detection.gate import Gate
-from simulations.speech.recognition.decoding import Last, heard
 from simulations.speech.recognition.features import FRAME_S
 from simulations.speech.recognition.recogniser import Recogniser
 from simulations.speech.recognition.rescoring import rescored
@@ -167,6 +166,7 @@ class RecognitionProgram:
         """Give the session a slot with empty state, unless it has one; return False if none is free."""
         cache = self._recogniser.cache
         if session in cache:
+            cache.slots((session,))  # it is in use: what waits for it must find its slot
             return True
         if not cache.open(session):
             return False
@@ -185,17 +185,15 @@ class RecognitionProgram:
         return _by_length(batch, self._compute)
 
     def _compute(self, sessions: Sequence[str], chunks: Sequence[Audio]) -> Iterable[Response]:
-        scores = self._recogniser.scores(sessions, np.stack([chunk.samples for chunk in chunks]))
-        cache = self._recogniser.cache
-        for session, slot, chunk, row in zip(sessions, cache.slots(sessions), chunks, scores, strict=True):
-            words, cache.last[slot] = heard(row, Last(*cache.last[slot].tolist()))
+        recognised = self._recogniser.recognise(sessions, np.stack([chunk.samples for chunk in chunks]))
+        for session, chunk, each in zip(sessions, chunks, recognised, strict=True):
             speech = self._speech[session]
-            for word in words:
+            for word in each.words:
                 speech.words.append(word.word)
                 speech.confidence = min(speech.confidence, word.confidence)
                 speech.quiet_since = speech.frames + word.frame
-            speech.frames += len(row)
-            speech.scores.append(row.astype(np.float16))
+            speech.frames += len(each.scores)
+            speech.scores.append(each.scores.astype(np.float16))
             yield self._answer(speech, ends=chunk.ends)
 
     def _answer(self, speech: _Speech, *, ends: bool) -> Response:

@@ -9,7 +9,7 @@ per chunk, from which a replica does not recover. `ReadyQueue` takes the oldest 
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 Content = TypeVar("Content")
 
@@ -23,34 +23,11 @@ class Waiting(Generic[Content]):
     content: Content
 
 
-class Queue(Protocol[Content]):
-    """The chunks of all sessions that wait; those of one session stay in order."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def ready(self) -> int:
-        """How many chunks the next batch may have."""
-        ...
-
-    @property
-    def oldest_s(self) -> float | None:
-        """When the chunk arrived that waits for longest of those that may be in the next batch; None if none waits."""
-
-    def add(self, waiting: Waiting[Content]) -> None:
-        """Add a chunk."""
-
-    def take(self, most: int) -> Sequence[Waiting[Content]]:
-        """Remove and return the next batch: at most `most` chunks, each of another session."""
-        ...
-
-    def drop(self, session: str) -> Sequence[Waiting[Content]]:
-        """Remove and return all chunks of a session."""
-        ...
-
-
 class ReadyQueue(Generic[Content]):
-    """One chunk of each session is ready at a time; sessions take turns in the order in which theirs became ready."""
+    """The chunks of all sessions that wait, those of one session in order.
+
+    One chunk of each session is ready at a time; sessions take turns in the order in which theirs became ready.
+    """
 
     def __init__(self) -> None:
         """Create an empty queue."""
@@ -93,47 +70,3 @@ class ReadyQueue(Generic[Content]):
         chunks = tuple(self._sessions.pop(session, ()))
         self._length -= len(chunks)
         return chunks
-
-
-class ArrivalQueue(Generic[Content]):
-    """Chunks in the order of their arrival; a batch ends before the second chunk of a session: the queue to compare."""
-
-    def __init__(self) -> None:
-        """Create an empty queue."""
-        self._chunks: deque[Waiting[Content]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._chunks)
-
-    @property
-    def ready(self) -> int:
-        """The number of chunks before the second one of a session."""
-        sessions: set[str] = set()
-        for waiting in self._chunks:
-            if waiting.session in sessions:
-                break
-            sessions.add(waiting.session)
-        return len(sessions)
-
-    @property
-    def oldest_s(self) -> float | None:
-        """When the first chunk arrived."""
-        return self._chunks[0].arrived_s if self._chunks else None
-
-    def add(self, waiting: Waiting[Content]) -> None:
-        """Add a chunk at the end."""
-        self._chunks.append(waiting)
-
-    def take(self, most: int) -> Sequence[Waiting[Content]]:
-        """Remove and return the first chunks, up to the second one of a session."""
-        batch: dict[str, Waiting[Content]] = {}
-        while self._chunks and len(batch) < most and self._chunks[0].session not in batch:
-            waiting = self._chunks.popleft()
-            batch[waiting.session] = waiting
-        return list(batch.values())
-
-    def drop(self, session: str) -> Sequence[Waiting[Content]]:
-        """Remove and return all chunks of a session."""
-        dropped = [waiting for waiting in self._chunks if waiting.session == session]
-        self._chunks = deque(waiting for waiting in self._chunks if waiting.session != session)
-        return dropped

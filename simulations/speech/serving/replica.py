@@ -22,8 +22,16 @@ from dataclasses import dataclass
 from prometheus_client import Gauge
 
 from profiler.instrument import Arrival, StageMetrics
-from simulations.lab.net.wire import RequestKind, Respondent, Response, ServerConnection, Status
-from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, Phase
+from simulations.lab.net.wire import (
+    ITEM_PORT,
+    METRICS_PORT,
+    RequestKind,
+    Respondent,
+    Response,
+    ServerConnection,
+    Status,
+)
+from simulations.lab.pods.phase import Phase
 from simulations.speech.serving.compute import Share, Stretched, Throttled
 from simulations.speech.serving.programs import Program
 from simulations.speech.serving.queues import ReadyQueue, Waiting

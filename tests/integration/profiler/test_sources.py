@@ -26,9 +26,9 @@ from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client
+from simulations.lab.net.wire import ITEM_PORT, METRICS_PORT, NO_SESSION, Client
 from simulations.lab.pods.exposition import ModelServer, Preset
-from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
+from simulations.lab.pods.worker import StageWorker, WorkerSpec
 
 pytestmark = [pytest.mark.lab, pytest.mark.quiet]
 

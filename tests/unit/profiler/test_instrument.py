@@ -3,20 +3,11 @@ from urllib.request import ProxyHandler, build_opener
 
 import pytest
 from prometheus_client import CollectorRegistry
+from set_clock import Clock
 
 from profiler.instrument import StageMetrics
 
 LABELS = {"pipeline": "captions", "stage": "asr"}
-
-
-class Clock:
-    """Seconds, as a test sets them."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture
@@ -26,7 +17,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

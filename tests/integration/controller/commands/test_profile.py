@@ -1,7 +1,6 @@
 """`sluice profile` finds the capacity of the lab's workers, which batch and interleave for real."""
 
 import json
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,11 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from loopback import an_address
 
 from optimizer.model import Batching, ServiceLaw
-from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
+from simulations.lab.net.wire import METRICS_PORT
+from simulations.lab.pods.worker import WorkerSpec
 
 pytestmark = pytest.mark.quiet
 
@@ -35,7 +36,7 @@ asyncio.run(serve())
 @contextmanager
 def serving(spec: WorkerSpec) -> Iterator[str]:
     """Run a worker in a process of its own, and yield its URL when it answers."""
-    host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+    host = an_address()
     url = f"http://{host}:{METRICS_PORT}"
     worker = subprocess.Popen([sys.executable, "-c", SERVE, spec.to_json(), host])
     try:

@@ -20,10 +20,10 @@ from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.nodes import PoolNodes
 from simulations.lab.host.processes import Processes
-from simulations.lab.net.wire import NO_SESSION, Client, Status
+from simulations.lab.net.wire import ITEM_PORT, METRICS_PORT, NO_SESSION, Client, Status
 from simulations.lab.pods.agent import WORKER_ANNOTATION
 from simulations.lab.pods.process import IMAGE
-from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, WorkerSpec
+from simulations.lab.pods.worker import WorkerSpec
 
 pytestmark = pytest.mark.lab
 

@@ -9,9 +9,10 @@ from builders import a_placement, a_pool, a_spec, a_stage
 from controller.core.state.spec import Declared, PipelineSpec, PlacementSpec, StageSpec, Target
 from optimizer.model import PoolName, ServiceLaw
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
+from simulations.lab.net.wire import METRICS_PORT
 from simulations.lab.pods.agent import WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer
-from simulations.lab.pods.worker import METRICS_PORT, WorkerSpec
+from simulations.lab.pods.worker import WorkerSpec
 
 POOLS = tuple(
     replace(a_pool(name, instances=3).spec, device=device) for name, device in (("cpu", "CPU"), ("gpu", "GPU"))

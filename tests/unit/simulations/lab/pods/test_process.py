@@ -1,13 +1,13 @@
 import asyncio
-import random
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from loopback import an_address
 
+from simulations.lab.net.wire import ITEM_PORT
 from simulations.lab.pods.process import ProcessEnded, ProcessPod
-from simulations.lab.pods.worker import ITEM_PORT
 
 SERVER = f"""
 import json, os, signal, socket, sys
@@ -30,7 +30,7 @@ def container(code: str, **env: str) -> dict[str, Any]:
 
 
 def pod(container: dict[str, Any]) -> ProcessPod:
-    host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+    host = an_address()
     return ProcessPod(container, host)
 
 

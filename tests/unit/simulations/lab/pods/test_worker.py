@@ -1,7 +1,6 @@
 """A stage worker as its clients see it: batches, refusals, slots, drain."""
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,12 +11,13 @@ import aiohttp
 import numpy as np
 import pytest
 from laws import with_law
+from loopback import an_address
 
 from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import NO_SESSION, Client, Response, ServerConnection, Status
+from simulations.lab.net.wire import ITEM_PORT, METRICS_PORT, NO_SESSION, Client, Response, ServerConnection, Status
 from simulations.lab.pods.exposition import ModelServer
-from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT, StageWorker, WorkerSpec
+from simulations.lab.pods.worker import StageWorker, WorkerSpec
 
 SERVED = Response(Status.OK, b"")
 
@@ -29,7 +29,7 @@ def spec(**values: Any) -> WorkerSpec:
 @asynccontextmanager
 async def running(specification: WorkerSpec) -> AsyncIterator[tuple[StageWorker, Client]]:
     timers = Timers()
-    host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+    host = an_address()
     worker = StageWorker(specification, host, timers)
     await worker.start()
     client = await Client.connect(host, ITEM_PORT)

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -10,13 +9,14 @@ from typing import Any
 
 import pytest
 from laws import with_law
+from loopback import an_address
 
 from controller.core.state.spec import DemandUnit
 from optimizer.model import Routing
 from simulations.engine.draws import LONGEST_DELAY_S
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import RequestKind, Respondent, ServerConnection, Status
-from simulations.lab.pods.worker import ITEM_PORT, StageWorker, WorkerSpec
+from simulations.lab.net.wire import ITEM_PORT, RequestKind, Respondent, ServerConnection, Status
+from simulations.lab.pods.worker import StageWorker, WorkerSpec
 from simulations.lab.traffic import dataplane
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic, Stream
@@ -50,7 +50,7 @@ class Lab:
 
     async def add(self, app: str = "asr", *, ready: bool = True, **fields: Any) -> StageWorker:
         spec = WorkerSpec(pipeline="p", stage=app, **with_law(**{"fixed_s": 0.001, **fields}))
-        host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+        host = an_address()
         worker = StageWorker(spec, host, self.timers)
         await worker.start()
         self.workers.append(worker)
@@ -188,7 +188,7 @@ def test_a_stage_gets_what_the_one_before_it_made_and_decides_what_goes_on(unit:
     async def use(lab: Lab) -> None:
         servers = []
         for app in ("vad", "asr"):
-            host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+            host = an_address()
             working = Working(app)
             servers.append(
                 await asyncio.get_running_loop().create_server(

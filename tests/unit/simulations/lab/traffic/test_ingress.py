@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from laws import with_law
+from loopback import an_address
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.core.state.spec import DemandUnit
@@ -66,7 +66,7 @@ def play(use: Callable[[Lab], Awaitable[None]], folder: Path, unit: DemandUnit, 
 
     async def run() -> None:
         timers = Timers()
-        host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+        host = an_address()
         spec = WorkerSpec(
             pipeline="captions", stage="asr", **with_law(**{"fixed_s": 0.002, "session_slots": 2, **fields})
         )

@@ -41,7 +41,7 @@ def recognised(variant: str, audio: Sequence[Conversation], frames: int) -> list
     step = frames * FRAME
     for begin in range(0, samples.shape[1] - step + 1, step):
         for found, heard in zip(words, recogniser.recognise(sessions, samples[:, begin : begin + step]), strict=True):
-            found += [each.word for each in heard]
+            found += [each.word for each in heard.words]
     return words
 
 

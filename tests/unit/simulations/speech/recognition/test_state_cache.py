@@ -1,18 +1,9 @@
 import numpy as np
 import pytest
+from set_clock import Clock
 
 from simulations.speech.recognition.encoder import BLANK, VARIANTS
 from simulations.speech.recognition.state_cache import StateCache
-
-
-class Clock:
-    """Seconds, as a test sets them."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,8 +10,11 @@ from functools import cache
 
 import numpy as np
 import pytest
+from loopback import an_address
 from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection as ServerConnectionOfWebSockets
+from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 
 from controller.core.state.spec import DemandUnit
@@ -20,8 +22,7 @@ from optimizer.model import Routing
 from profiler.instrument import StageMetrics
 from simulations.lab.host.processes import LOOPBACK, free_ports
 from simulations.lab.net.timers import Timers
-from simulations.lab.net.wire import ServerConnection
-from simulations.lab.pods.worker import ITEM_PORT
+from simulations.lab.net.wire import ITEM_PORT, ServerConnection
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic
 from simulations.lab.traffic.topology import PipelineTopology, PlacementTopology, StageTopology
@@ -83,7 +84,7 @@ class Service:
         self._stack = contextlib.AsyncExitStack()
 
     async def add(self, app: str, program: Program) -> str:
-        host = f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+        host = an_address()
         metrics = StageMetrics(sessions=program.slots is not None, registry=CollectorRegistry())
         replica = Replica(program, Limits(batch_max=8, batch_wait_s=0.005), Stretched(1.0), metrics)
         loop = asyncio.get_running_loop()
@@ -193,6 +194,32 @@ def test_a_client_that_sends_something_else_is_told_what_is_wrong(message: str |
             assert closed.value.rcvd.reason.startswith("chunk: ")
 
     play(use)
+
+
+def test_a_stream_whose_connection_is_cut_counts_each_of_its_chunks_once() -> None:
+    async def run() -> None:
+        async def cut(connection: ServerConnectionOfWebSockets) -> None:
+            await connection.send("{}")
+            for _ in range(5):
+                await connection.recv()
+            await connection.close(1011)
+
+        async with serve(cut, LOOPBACK, 0) as server, asyncio.timeout(30):
+            port = server.sockets[0].getsockname()[1]
+            speech = Speech(number=0, conversation=spoken()[0], start_s=0.0, end_s=4.0)
+            (result,) = await speak_all(
+                f"ws://{LOOPBACK}:{port}",
+                [speech],
+                begin_s=time.monotonic(),
+                chunk_s=CHUNK_S,
+                noise=NOISE,
+                snr_db=lambda _: 30.0,
+            )
+        assert result.lost >= 1
+        assert result.outcomes["unanswered"] >= 5
+        assert result.outcomes.total() == 25
+
+    asyncio.run(run())
 
 
 def test_a_plain_request_is_answered_so_that_the_port_can_be_probed() -> None:

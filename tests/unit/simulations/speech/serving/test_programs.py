@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from set_clock import Clock
 
 from simulations.lab.net.wire import Status
 from simulations.speech.audio.spoken import Conversation
@@ -20,16 +21,6 @@ from simulations.speech.serving.messages import Audio, Transcript, Utterance
 from simulations.speech.serving.programs import DetectionProgram, RecognitionProgram, RescoringProgram
 
 CHUNK = 2560  # 160 ms
-
-
-class Clock:
-    """Seconds, as a test sets them."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @cache
@@ -188,6 +179,17 @@ def test_a_session_that_was_evicted_begins_anew() -> None:
     assert not asr.knows("a")
     assert asr.sessions == 1
     assert asr.session_bytes < 10_000, "what the evicted session had said is not kept"
+
+
+def test_a_session_with_a_chunk_that_waits_keeps_its_slot() -> None:
+    model, clock = Model.load("tiny"), Clock()
+    asr = RecognitionProgram(Recogniser(model, StateCache(model.shape, 1, idle_s=10.0, clock=clock)), "tiny", slots=1)
+    assert asr.open("a")
+    clock.now_s = 20.0
+    assert asr.open("a"), "its next chunk has come"
+    assert not asr.open("b")
+    (answer,) = asr.compute([("a", Audio(np.zeros(CHUNK, dtype=np.int16)).encode())])
+    assert answer.status is Status.FILTERED
 
 
 @pytest.mark.parametrize("program", [detection, RescoringProgram])

@@ -2,19 +2,18 @@
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
+from loopback import an_address
 from prometheus_client import CollectorRegistry
 
 from profiler.instrument import StageMetrics
-from simulations.lab.net.wire import Client, Response, ServerConnection, Status
+from simulations.lab.net.wire import ITEM_PORT, METRICS_PORT, Client, Response, ServerConnection, Status
 from simulations.lab.pods.process import IMAGE, ProcessEnded, ProcessPod
-from simulations.lab.pods.worker import ITEM_PORT, METRICS_PORT
 from simulations.speech.audio.synthesis import Request, conversations
 from simulations.speech.serving.compute import Stretched
 from simulations.speech.serving.messages import Audio, Transcript, Utterance
@@ -203,7 +202,7 @@ def replica(*arguments: str) -> ProcessPod:
             "command": ["python", "-m", "simulations.speech.serving.replica", *arguments],
             "env": [{"name": name, "value": value} for name, value in ENVIRONMENT.items()],
         },
-        f"127.{random.randrange(2, 250)}.{random.randrange(256)}.{random.randrange(1, 255)}",
+        an_address(),
     )
 
 

@@ -1,0 +1,11 @@
+"""A clock whose time a test sets."""
+
+
+class Clock:
+    """Returns `now_s`, in seconds."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
