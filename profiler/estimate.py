@@ -44,6 +44,8 @@ MOST_CHANGE, MOST_CHANGE_AT_FIRST = 2.0, 4.0
 little harm. The first one may differ more, because declared service times are often wrong by several times."""
 PASS_RATIO_TIME_CONSTANT_S = 60.0
 """Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
+_RISEN, _DEVIATIONS = 1.1, 3.0
+"""A pass ratio that is so many times that of before, and so many standard deviations above it, has risen."""
 FACTOR_BOUNDS = (1e-3, 1e3)
 """Bounds of measured over prior service time: wide enough for every mistake but one in the unit of a metric."""
 FAN_OUT = 1.1
@@ -172,17 +174,24 @@ def _stage_profile(
 ) -> StageProfile:
     own = readings[stage.name]
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
+    known = stage.name in learned.pass_ratios
     before = stage.pass_ratio if stage.shared is not None else learned.pass_ratios.get(stage.name, stage.pass_ratio)
     ratio = before if isinstance(measured, Absence) else measured
     following = [other for other in pipeline.stages if stage.name in other.after]
-    if any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following):
+    behind = any(_falls_behind(readings[other.name], pipeline.sla.latency_s) for other in following)
+    if behind:
         # Items that it refuses and gets again are no fan-out.
         ratio = max(before, min(ratio, 1.0))
     share = learned.shares.cascade.get(stage.name)
     if stage.settled and (escalated := _measured_cascade_share(stage)) is not None:
         share = escalated if share is None else share + weight * (escalated - share)
+    items = _items(own, stage.window_s)
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
+    elif not known and stage.pass_ratio == 1 and not behind and ratio * items >= MIN_ITEMS:
+        weight = 1.0  # the default says nothing that the first measurement should be mixed with
+    elif known and _has_risen(ratio, before, items):
+        weight = 1 - math.exp(-interval_s / stage.window_s)
     keys = [(stage.name, placement.name) for placement in stage.placements]
     factors = [learned.service_factors.get(key) for key in keys]
     shared = _shared_factor(factors)
@@ -191,6 +200,7 @@ def _stage_profile(
         readings=own,
         pass_ratio=before + weight * (ratio - before),
         pass_ratio_measured=measured,
+        pass_ratio_known=known or (weight > 0 and not isinstance(measured, Absence)),
         pressure=pressure(own, pipeline.sla.latency_s),
         devices=_device_readings(stage),
         cascade_share=share,
@@ -419,6 +429,22 @@ def _measured_pass_ratio(
     if stage.pass_ratio <= 1 < ratio < FAN_OUT:
         return 1.0
     return min(MOST_PASSED, ratio)
+
+
+def _items(readings: Mapping[Quantity, Reading], window_s: float) -> float:
+    """Return how many items a stage completed in the window of its metrics; 0 where that is not known."""
+    completions_rps = readings[Quantity.COMPLETION_RATE]
+    return 0.0 if isinstance(completions_rps, Absence) else completions_rps * window_s
+
+
+def _has_risen(ratio: float, before: float, items: float) -> bool:
+    """Return whether more is passed on than before, by more than the chance of as many items explains.
+
+    Such a rise is more load for all later stages: a voice activity detector that lets noise pass, for one.
+    """
+    if items <= 0 or ratio <= _RISEN * before:
+        return False
+    return ratio > before + _DEVIATIONS * math.sqrt(before * max(0.0, 1 - before) / items)
 
 
 def _measured_cascade_share(stage: StageInput) -> float | None:

@@ -101,7 +101,7 @@ def _learned(profile: PipelineProfile) -> Learned:
         ((stage.name, placement.name), placement) for stage in profile.stages for placement in stage.placements
     ]
     return Learned(
-        pass_ratios={stage.name: stage.pass_ratio for stage in profile.stages},
+        pass_ratios={stage.name: stage.pass_ratio for stage in profile.stages if stage.pass_ratio_known},
         service_factors={
             key: placement.service_factor
             for key, placement in placements

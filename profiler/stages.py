@@ -244,13 +244,14 @@ class StageProfile:
     """A stage over all its placements.
 
     `pass_ratio` is the measured ratio, smoothed (the declared one until there is a measurement), and
-    `pass_ratio_measured` the newest measurement. `pressure` is 0.40 · latency + 0.30 · utilization + 0.30 · queue, each
-    0–1. `latency_factor` is the measured over the modelled 95th percentile, as plans use it; `latency_correction` is
-    the stored state of this factor, None before the first comparison. `modelled_p95_s` is the model's percentile for
-    the present load and replicas, None where it could not be compared with a measurement. `devices` has the readings of
-    the devices of its pods, over the placements whose pools have some. `crowdings` has what neighbours on its
-    instances add to the service times of a placement; one that is missing has none. `cascade_share` is the share of
-    the items that go on to the last placement of its cascade, smoothed; None where it was never measured.
+    `pass_ratio_measured` the newest measurement; `pass_ratio_known` says that there was one. `pressure` is
+    0.40 · latency + 0.30 · utilization + 0.30 · queue, each 0–1. `latency_factor` is the measured over the modelled
+    95th percentile, as plans use it; `latency_correction` is the stored state of this factor, None before the first
+    comparison. `modelled_p95_s` is the model's percentile for the present load and replicas, None where it could not be
+    compared with a measurement. `devices` has the readings of the devices of its pods, over the placements whose pools
+    have some. `crowdings` has what neighbours on its instances add to the service times of a placement; one that is
+    missing has none. `cascade_share` is the share of the items that go on to the last placement of its cascade,
+    smoothed; None where it was never measured.
     """
 
     name: StageName
@@ -259,6 +260,7 @@ class StageProfile:
     pass_ratio_measured: Reading
     pressure: Reading
     placements: tuple[PlacementProfile, ...]
+    pass_ratio_known: bool = True
     latency_factor: float = 1.0
     latency_correction: Correction | None = None
     modelled_p95_s: float | None = None

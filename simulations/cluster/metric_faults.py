@@ -8,8 +8,9 @@ import numpy as np
 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, Reading
-from simulations.scenario.scenario import EVERYTHING, Fault
+from simulations.scenario.scenario import Fault
 from simulations.scenario.schedule import derived_seed
+from simulations.scenario.values import EVERYTHING
 
 _NOISE, _PARTIAL = 11, 12  # a random stream for each purpose
 

@@ -24,7 +24,7 @@ from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.cluster.cluster import LabCluster
-from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
+from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes, stage_workers
 from simulations.lab.cluster.standing import Occupied, StandingLab, is_occupied, occupy
 from simulations.lab.host.binaries import BuildError, cache_folder, ensure, ensure_helm
 from simulations.lab.host.processes import LOOPBACK, ProcessError
@@ -32,7 +32,8 @@ from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_page
 from simulations.lab.session.report import LabResult, LiveRun, lab_result
 from simulations.lab.session.run import LAB_INTERVAL_S, MAX_LAG_S, Options, check, run
-from simulations.lab.session.view import LineView, LiveView, RunView
+from simulations.lab.session.view import LineView, LiveView, Moment, RunView
+from simulations.lab.session.workload import StageWorkers, Workload
 from simulations.policies.catalogue import POLICIES
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
 
@@ -121,33 +122,78 @@ def cycle_interval_s(asked: float | None, scenario: Scenario) -> float:
 def read_scenario(path: Path) -> Scenario:
     """Return the scenario in `path`; if it is invalid, print one line per error and exit with status 1."""
     try:
-        return load_scenario(path, policies=POLICIES)
+        return load_scenario(path, policies=POLICIES, live=True)
     except InvalidScenario as error:
         raise refused(error.findings) from None
 
 
 @contextlib.contextmanager
-def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
+def executed(
+    scenario: Scenario, options: Options, *, follow: Callable[[Moment], None] = lambda _: None
+) -> Iterator[tuple[Finished, LabCluster]]:
     """Run `scenario` with its progress on the terminal, then yield the finished run and its lab.
 
-    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails.
+    `follow` gets what the run shows, several times a second. The lab stops at the end of the block. The program exits
+    with status 1 and a reason if the run fails.
     """
     prepare_environment()
     console = Console()
     try:
-        check(scenario, seed=options.seed)
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
+            workload = workload_of(scenario, options.seed, Path(folder) / "corpus", LineView(console))
+            check(scenario, seed=options.seed, workload=workload)
             with ExitStack() as shown:
                 view: RunView = LineView(console)
                 if console.is_terminal:
                     specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
                     view = shown.enter_context(LiveView(console, specs))
-                live, cluster = lab.enter_context(run(scenario, options, Path(folder), ensure(view.say), view))
+                view = Followed(view, follow)
+                binaries = ensure(view.say)
+                live, cluster = lab.enter_context(run(scenario, options, Path(folder), binaries, view, workload))
             yield _finished(live, scenario, options, cluster.operator_log), cluster
     except InvalidScenario as error:
         raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
+
+
+def workload_of(scenario: Scenario, seed: int, corpus: Path, view: RunView) -> Workload:
+    """Return what the pods of a run of `scenario` are; what is said to the reference service goes to `corpus`.
+
+    Raises:
+        ProcessError: a package that the reference service needs is not installed.
+    """
+    if scenario.file.speech is None:
+        return StageWorkers(scenario, seed)
+    try:  # the packages are those of an extra
+        from simulations.speech.live.workload import SpeechWorkload, synthesise
+    except ModuleNotFoundError as error:
+        raise ProcessError(
+            f"speech: {error}; the reference service needs the extra: pip install 'sluice[speech]'"
+        ) from None
+    view.say(f"synthesising {scenario.file.speech.conversations} conversations")
+    try:
+        synthesise(scenario.file.speech, seed, corpus)
+    except ModuleNotFoundError as error:
+        raise ProcessError(f"speech: {error}; the conversations need it: pip install {error.name}") from None
+    return SpeechWorkload(scenario.file.speech, corpus)
+
+
+class Followed:
+    """A view of a run that also passes on what it shows."""
+
+    def __init__(self, view: RunView, follow: Callable[[Moment], None]) -> None:
+        self._view = view
+        self._follow = follow
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self._view.say(text)
+
+    def show(self, moment: Moment) -> None:
+        """Show the present moment."""
+        self._follow(moment)
+        self._view.show(moment)
 
 
 def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
@@ -248,7 +294,8 @@ def up(manifests: tuple[Path, ...]) -> None:
     if resources.findings:
         raise refused(resources.findings)
     try:
-        deployments(map(pipeline_spec, resources.pipelines), pool_nodes(map(pool_spec, resources.pools)), seed=0)
+        nodes = pool_nodes(map(pool_spec, resources.pools))
+        deployments(map(pipeline_spec, resources.pipelines), nodes, stage_workers(seed=0))
         ensure(lambda line: click.echo(line, err=True))
     except (UnsupportedManifest, BuildError) as error:
         raise click.ClickException(str(error)) from None

@@ -9,7 +9,8 @@ from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from simulations.report import formats
 from simulations.report.chart import Band
-from simulations.scenario.scenario import EVERYTHING, Fault, Load, LoadFields, Scenario, WhatIf
+from simulations.scenario.scenario import Fault, Load, LoadFields, Scenario, WhatIf
+from simulations.scenario.values import EVERYTHING
 
 
 def sla_and_budget(pipeline: PipelineSpec) -> str:

@@ -4,13 +4,12 @@ A file is checked together with the manifests that it names. Its paths are relat
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
 from controller.resources.budget import ComputeBudget
@@ -23,172 +22,30 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import MODELS, Finding, finding_of, validate_files
 from optimizer.model import InvalidProblem, Sla
 from simulations.results.scoring import Clock, Interval
-from simulations.scenario.interference import parts, stages_named
+from simulations.scenario.interference import stages_named
 from simulations.scenario.own_servers import with_own_servers
 from simulations.scenario.patches import merged, undo
+from simulations.scenario.reference_service import ReferenceService
 from simulations.scenario.traces import Column, InvalidTrace, read_trace
+from simulations.scenario.values import (
+    EVERYTHING,
+    FirstTokens,
+    Instances,
+    Interferences,
+    Models,
+    Multiple,
+    Number,
+    Patches,
+    PipelineName,
+    PipelineNames,
+    PositiveNumber,
+    Profiles,
+    Share,
+)
 
-EVERYTHING = "*"
 Value = TypeVar("Value")
 AnyResource = SpeechPipeline | ComputePool | ComputeBudget
-MAX_NUMBER = 1_000_000
 MAX_WINDOWS = 100_000
-MAX_INSTANCES = 100_000
-"""The most instances of a pool, as in a ComputePool."""
-
-
-def _number(value: Any) -> float:
-    """Return a whole number or a decimal string as a number; floats are refused, as in resources."""
-    try:
-        number = Decimal(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
-    except InvalidOperation:
-        number = None
-    if number is None or not number.is_finite() or number < 0:
-        raise ValueError('must be a whole number or a decimal in quotes, such as "1.5", of at least 0')
-    if number > MAX_NUMBER:
-        raise ValueError(f"must be at most {MAX_NUMBER}")
-    return float(number)
-
-
-def _number_that(holds: Callable[[float], bool], rule: str) -> PlainValidator:
-    """Return the validator of numbers as `_number` reads them for which also `holds`."""
-
-    def validated(value: Any) -> float:
-        number = _number(value)
-        if not holds(number):
-            raise ValueError(rule)
-        return number
-
-    return PlainValidator(validated)
-
-
-def _pipeline(value: Any) -> str:
-    if not isinstance(value, str) or len([part for part in value.split("/") if part]) != 2 or value.count("/") != 1:
-        raise ValueError("must name a pipeline as namespace/name")
-    return value
-
-
-def _pipelines(value: Any) -> str:
-    if value == EVERYTHING:
-        return EVERYTHING
-    try:
-        return _pipeline(value)
-    except ValueError:
-        raise ValueError('must be "*" or name a pipeline as namespace/name') from None
-
-
-def _patches(value: Any) -> dict[str, dict[str, Any]]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError("must map KIND/[NAMESPACE/]NAME to a merge patch")
-    for name, patch in value.items():
-        parts = str(name).split("/")
-        if len(parts) not in {2, 3} or not all(parts):
-            raise ValueError(f"{name}: must be KIND/NAME or KIND/NAMESPACE/NAME")
-        if not isinstance(patch, dict):
-            raise ValueError(f"{name}: must be a merge patch, a mapping of fields")  # noqa: TRY004 - pydantic's way
-    return value
-
-
-def _profiles(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError('must map stages to factors, such as {decoder: "0.2"}')
-    factors = {str(name): _number(factor) for name, factor in value.items()}
-    for name, factor in factors.items():
-        if factor <= 0:
-            raise ValueError(f"{name}: must be above 0")
-    return factors
-
-
-def _interferences(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError('must map pairs of stages to factors, such as {"encoder,lm": "2.0"}')
-    factors = {str(pair): _number(factor) for pair, factor in value.items()}
-    for pair, factor in factors.items():
-        if parts(pair) is None:
-            raise ValueError(f"{pair}: must name two stages, such as encoder,lm")
-        if factor < 1:
-            raise ValueError(f"{pair}: must be at least 1")
-    return factors
-
-
-def _first_tokens(value: Any) -> dict[str, float]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError('must map stages to shares of the service time, such as {decoder: "0.2"}')
-    shares = {str(name): _number(share) for name, share in value.items()}
-    for name, share in shares.items():
-        if not 0 < share <= 1:
-            raise ValueError(f"{name}: must be above 0 and at most 1")
-    return shares
-
-
-def _models(value: Any) -> dict[str, tuple[str, ...]]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError("must map stages to names of models, such as {encoder: [preprocess]}")
-    for name, models in value.items():
-        if not isinstance(models, list) or not models or not all(isinstance(one, str) and one for one in models):
-            raise ValueError(f"{name}: must be a list of names of models")
-        if len(set(models)) < len(models):
-            raise ValueError(f"{name}: must name each model once")
-    return {str(name): tuple(models) for name, models in value.items()}
-
-
-def _instances(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict) or not value:
-        raise ValueError("must map ComputePools to numbers of instances, such as {gpu: 8}")
-    for name, count in value.items():
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MAX_INSTANCES:
-            raise ValueError(f"{name}: must be a whole number from 0 to {MAX_INSTANCES}")
-    return {str(name): count for name, count in value.items()}
-
-
-# What these accept, for the reference of scenario files: a validator of plain Python has no schema of its own.
-_PIPELINE_NAME = {"type": "string", "format": "namespace/name of a pipeline"}
-_PIPELINE_NAMES = {"type": "string", "format": 'namespace/name of a pipeline, or "*" for all'}
-_PATCHES = {
-    "type": "object",
-    "additionalProperties": {"type": "object"},
-    "format": "a map from KIND/[NAMESPACE/]NAME to a merge patch",
-}
-
-
-def _schema(**bounds: object) -> WithJsonSchema:
-    return WithJsonSchema({"type": "number", **bounds})
-
-
-def _map_schema(inside: dict[str, object]) -> WithJsonSchema:
-    return WithJsonSchema({"type": "object", "additionalProperties": inside})
-
-
-Number = Annotated[float, PlainValidator(_number), _schema(minimum=0)]
-PositiveNumber = Annotated[
-    float, _number_that(lambda number: number > 0, "must be above 0"), _schema(exclusiveMinimum=0)
-]
-Share = Annotated[float, _number_that(lambda number: number <= 1, "must be at most 1"), _schema(minimum=0, maximum=1)]
-Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1"), _schema(minimum=1)]
-Profiles = Annotated[
-    dict[str, float], PlainValidator(_profiles), _map_schema({"type": "number", "exclusiveMinimum": 0})
-]
-Interferences = Annotated[
-    dict[str, float], PlainValidator(_interferences), _map_schema({"type": "number", "minimum": 1})
-]
-FirstTokens = Annotated[
-    dict[str, float],
-    PlainValidator(_first_tokens),
-    _map_schema({"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
-]
-Models = Annotated[
-    dict[str, tuple[str, ...]],
-    PlainValidator(_models),
-    _map_schema({"type": "array", "items": {"type": "string"}}),
-]
-Instances = Annotated[
-    dict[str, int],
-    PlainValidator(_instances),
-    _map_schema({"type": "integer", "minimum": 0, "maximum": MAX_INSTANCES}),
-]
-PipelineName = Annotated[str, PlainValidator(_pipeline), WithJsonSchema(_PIPELINE_NAME)]
-PipelineNames = Annotated[str, PlainValidator(_pipelines), WithJsonSchema(_PIPELINE_NAMES)]
-Patches = Annotated[dict[str, dict[str, Any]], PlainValidator(_patches), WithJsonSchema(_PATCHES)]
 
 
 class Session(Part):
@@ -445,6 +302,24 @@ def _faults_outside(scenario: Any) -> Iterator[Breach]:
             yield Breach(path=("faults", index, "at"), rule=rule)
 
 
+def _not_of_the_service(scenario: Any) -> Iterator[Breach]:
+    if scenario.speech is None:
+        return
+    given = {
+        "profileError": scenario.profile_error,
+        "hideProfiles": scenario.hide_profiles,
+        "interference": scenario.interference,
+        "speedSpread": scenario.speed_spread,
+        "firstToken": scenario.first_token,
+        "otherModels": scenario.other_models,
+    }
+    rule = "must be absent beside speech: the service times are those of a computation"
+    yield from (Breach(path=(field,), rule=rule) for field, value in given.items() if value)
+    for index, fault in enumerate(scenario.faults):
+        if fault.kind in {"slowStart", "slowStage"}:
+            yield Breach(path=("faults", index, fault.kind), rule=rule)
+
+
 class ScenarioFile(Part):
     """The content of a scenario file, field by field."""
 
@@ -504,6 +379,9 @@ class ScenarioFile(Part):
     """By stage (NAME or PIPELINE/NAME): the first token of an answer leaves after this share of the service time."""
     other_models: Models | None = None
     """By stage (NAME or PIPELINE/NAME): further models on its servers, which every item passes too."""
+    speech: ReferenceService | None = None
+    """The pods are the reference service instead of workers that obey declared laws: service times, start-up and word
+    errors are its own, and manifests need not declare any. Only on the lab."""
     policies: Annotated[list[str], ListSet()] = Field(default=["sluice"], min_length=1)
     """What decides: a run each."""
     what_if: Annotated[list[WhatIf], ListMap(key="name")] = Field(default=[])
@@ -529,6 +407,7 @@ class ScenarioFile(Part):
             field="warmup",
         ),
         Constraint(find=_faults_outside, cel=None, rule=""),
+        Constraint(find=_not_of_the_service, cel=None, rule=""),
     )
 
     @property
@@ -643,7 +522,8 @@ def with_documents(scenario: Scenario, documents: Mapping[str, Mapping[str, Any]
     Raises:
         PatchRefused: a document is not a valid resource of its kind.
     """
-    changed = {name: _resource(name, document) for name, document in documents.items()}
+    computed = scenario.file.speech is not None
+    changed = {name: _resource(name, document, computed=computed) for name, document in documents.items()}
     return replace(
         scenario,
         pipelines=tuple(_of_kind(SpeechPipeline, changed.get(resource_name(p), p)) for p in scenario.pipelines),
@@ -687,7 +567,7 @@ def resource_changes(scenario: Scenario) -> tuple[ResourceChange, ...]:
             patch = (scenario.file.faults[index].set_ or {})[name]
             undoing[index, name] = undo(patch, documents[name])
         documents[name] = merged(documents[name], patch)
-        resource = _resource(name, documents[name], fault=index)
+        resource = _resource(name, documents[name], computed=scenario.file.speech is not None, fault=index)
         changes.append(ResourceChange(at_s=at_s, fault=index, name=name, resource=resource))
     return tuple(changes)
 
@@ -702,21 +582,21 @@ def sla_changes(scenario: Scenario) -> dict[str, list[tuple[float, Sla]]]:
     return changes
 
 
-def _resource(name: str, document: Mapping[str, Any], *, fault: int | None = None) -> AnyResource:
+def _resource(name: str, document: Mapping[str, Any], *, computed: bool, fault: int | None = None) -> AnyResource:
     resource, found = inspect_strictly(MODELS[name.partition("/")[0]], dict(document))
     if isinstance(resource, SpeechPipeline) and not found:
-        found = [*_not_simulated(resource)]
+        found = [*_not_simulated(resource, computed=computed)]
     if found or isinstance(resource, Unusable):
         raise PatchRefused(name, tuple(found), fault)
     assert isinstance(resource, SpeechPipeline | ComputePool | ComputeBudget)
     return resource
 
 
-def _not_simulated(pipeline: SpeechPipeline, *, shared: bool = False) -> Iterator[Breach]:
+def _not_simulated(pipeline: SpeechPipeline, *, shared: bool = False, computed: bool = False) -> Iterator[Breach]:
     """Yield the fields of a valid pipeline with which no run is possible, neither in the simulator nor on the lab.
 
-    `shared` says whether stages may be shared. Both need the true service times. A `cv` or `startup` that is not
-    declared is taken as its placeholder.
+    `shared` says whether stages may be shared. Both need the true service times, unless replicas have some of their own
+    (`computed`). A `cv` or `startup` that is not declared is taken as its placeholder.
     """
     for i, stage in enumerate(pipeline.spec.stages):
         at = ("spec", "stages", i)
@@ -727,7 +607,7 @@ def _not_simulated(pipeline: SpeechPipeline, *, shared: bool = False) -> Iterato
             rule = "not possible in a scenario: a stage that several pipelines share is planned for, but not simulated"
             yield Breach(path=(*at, "sharedFrom"), rule=rule)
         for j, own in stage.workloads():
-            if own.placement.service_time is None:
+            if own.placement.service_time is None and not computed:
                 rule = "required in a scenario: it is the true service time of the replicas"
                 yield Breach(path=(*at, "placements", j, *own.path, "serviceTime"), rule=rule)
 
@@ -747,8 +627,12 @@ def resource_name(resource: AnyResource) -> str:
     return f"{resource.kind}/{resource.metadata.name}"
 
 
-def load_scenario(path: Path, *, policies: Collection[str] | None = None, own_servers: bool = False) -> Scenario:
+def load_scenario(
+    path: Path, *, policies: Collection[str] | None = None, own_servers: bool = False, live: bool = False
+) -> Scenario:
     """Return the scenario in a file, with the manifests that it names.
+
+    A scenario with the reference service is refused unless it is for a `live` run.
 
     `policies` are the names that the file may have in its `policies`; None allows any name. With `own_servers`, a stage
     with `sharedFrom` gets servers of its own, with a note; without, it is a mistake.
@@ -768,6 +652,9 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None, own_se
     file, found_breaches = inspect_strictly(ScenarioFile, document.data)
     if found_breaches or not isinstance(file, ScenarioFile):
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in found_breaches))
+    if file.speech is not None and not live:
+        breach = Breach(path=("speech",), rule="only on the lab: service times of a computation are not simulated")
+        raise InvalidScenario((finding_of(document, breach),))
     manifests = [path.parent / name for name in file.manifests]
     resources = validate_files(manifests)
     if resources.findings:
@@ -775,7 +662,7 @@ def load_scenario(path: Path, *, policies: Collection[str] | None = None, own_se
     unknown = [
         finding_of(document, breach)
         for pipeline, document in zip(resources.pipelines, resources.pipeline_documents, strict=True)
-        for breach in _not_simulated(pipeline, shared=own_servers)
+        for breach in _not_simulated(pipeline, shared=own_servers, computed=file.speech is not None)
     ]
     if unknown:
         raise InvalidScenario(tuple(unknown))
@@ -919,6 +806,7 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         for name in by_stage or ():
             if name not in stages:
                 yield _unknown((field, name), name, stages, "stage in the manifests")
+    yield from _without_program(scenario, stages)
     for pair, name in stages_named(scenario.file.interference):
         if name not in stages:
             yield _unknown(("interference", pair), name, stages, "stage in the manifests")
@@ -934,6 +822,20 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         for name in what_if.set_ or ():
             if name not in resources:
                 yield _unknown(("whatIf", index, "set", name), name, resources, "resource in the manifests")
+
+
+def _without_program(scenario: Scenario, stages: Collection[str]) -> Iterator[Breach]:
+    """Yield what is wrong between the stages in the manifests and the programs of the reference service."""
+    if scenario.file.speech is None:
+        return
+    programs = scenario.file.speech.programs
+    for index, own in enumerate(scenario.file.speech.stages):
+        if own.stage not in stages:
+            yield _unknown(("speech", "stages", index, "stage"), own.stage, stages, "stage in the manifests")
+    for pipeline in scenario.pipelines:
+        for stage in pipeline.spec.stages:
+            if of_stage(programs, pipeline_key(pipeline), stage.name, None) is None:
+                yield Breach(path=("speech", "stages"), rule=f"must have {stage.name}, a stage of the manifests")
 
 
 def _unlike_presets(scenario: Scenario) -> Iterator[Breach]:

@@ -21,7 +21,7 @@ from controller.resources.schema import CRDS
 from optimizer.model import PoolName
 from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
-from simulations.lab.cluster.deployments import deployments, pool_nodes
+from simulations.lab.cluster.deployments import PodOf, deployments, pool_nodes, stage_workers
 from simulations.lab.cluster.nodes import CONFLICT, FaultyPool, tolerated
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.faults.metrics_proxy import MetricsProxy
@@ -117,16 +117,13 @@ class LabCluster(Service):
         documents: Iterable[Mapping[str, Any]],
         pipelines: Iterable[PipelineSpec],
         pools: Iterable[PoolSpec],
-        *,
-        speed_spread: float = 0.0,
-        first_token: Mapping[str, float] | None = None,
-        other_models: Mapping[str, tuple[str, ...]] | None = None,
+        pod: PodOf | None = None,
     ) -> None:
         """Create the nodes of the pools, the Deployments that the pipelines target, and the resources themselves.
 
         `documents` are the resources as users write them; `pipelines` and `pools` are the specs of the same resources,
-        but with the service times of the workers, which the documents may declare otherwise. `speed_spread`,
-        `first_token` and `other_models` are as in a scenario file. Objects that exist already stay as they are.
+        but with the service times of the workers, which the documents may declare otherwise. `pod` says what the pods
+        are, by default stage workers. Objects that exist already stay as they are.
 
         Raises:
             UnsupportedManifest: the manifests need a feature that the lab does not have.
@@ -140,14 +137,7 @@ class LabCluster(Service):
             for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
                 with tolerated(CONFLICT):
                     core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
-            for manifest in deployments(
-                pipelines,
-                of_pool,
-                seed=self._seed,
-                speed_spread=speed_spread,
-                first_token=first_token or {},
-                other_models=other_models or {},
-            ):
+            for manifest in deployments(pipelines, of_pool, pod or stage_workers(seed=self._seed)):
                 with tolerated(CONFLICT):
                     client.AppsV1Api(api).create_namespaced_deployment(
                         manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S

@@ -1,8 +1,9 @@
-"""The Deployments that pipelines target: one per placement, with stage workers as pods on the pool's nodes."""
+"""The Deployments that pipelines target: one per placement, with stage workers or other pods on the pool's nodes."""
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -21,6 +22,18 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 class UnsupportedManifest(ValueError):
     """A manifest is valid, but the lab cannot run it; the message names the field and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """What a pod runs: its one container, as in a pod's manifest without resources, and its annotations."""
+
+    container: Mapping[str, Any]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+PodOf = Callable[[PipelineSpec, StageSpec, PlacementSpec], Pod]
+"""From a placement to the pods of its Deployment; UnsupportedManifest: the lab cannot run it."""
 
 
 def pool_nodes(pools: Iterable[PoolSpec]) -> dict[PoolName, PoolNodes]:
@@ -115,22 +128,39 @@ def worker_spec(
     )
 
 
-def deployments(
-    pipelines: Iterable[PipelineSpec],
-    nodes: Mapping[PoolName, PoolNodes],
+def stage_workers(
     *,
     seed: int,
     speed_spread: float = 0.0,
     first_token: Mapping[str, float] = _NONE,
     other_models: Mapping[str, tuple[str, ...]] = _NONE,
-) -> list[dict[str, Any]]:
-    """Return the manifest of one Deployment per placement, with the minimum of replicas.
+) -> PodOf:
+    """Return what makes the pods of all placements stage workers; the arguments are as in `worker_spec`."""
 
-    `seed` is for service times. `speed_spread`, `first_token` and `other_models` are as in `worker_spec`.
+    def pod(pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> Pod:
+        worker = worker_spec(
+            pipeline,
+            stage,
+            placement,
+            seed=seed,
+            speed_spread=speed_spread,
+            first_token=first_token,
+            other_models=other_models,
+        )
+        container = {"name": "worker", "image": "lab/stage-worker"}
+        return Pod(container=container, annotations={WORKER_ANNOTATION: worker.to_json()})
+
+    return pod
+
+
+def deployments(
+    pipelines: Iterable[PipelineSpec], nodes: Mapping[PoolName, PoolNodes], pod: PodOf
+) -> list[dict[str, Any]]:
+    """Return the manifest of one Deployment per placement, with the minimum of replicas, and with pods as `pod` says.
 
     Raises:
         UnsupportedManifest: a target is not a Deployment of apps/v1, or two pipelines name it; a pool has no manifest;
-            workers do not have a preset; a service time is not declared; or `perInstance` is above `MAX_PER_INSTANCE`.
+            `pod` raises it; or `perInstance` is above `MAX_PER_INSTANCE`.
     """
     manifests = []
     owners: dict[tuple[str, Target], PipelineKey] = {}
@@ -154,32 +184,24 @@ def deployments(
                         f"pipeline {pipeline.key}, stage {stage.name}: pool {placement.pool}: must be "
                         "among the manifests; the lab creates its nodes"
                     )
-                worker = worker_spec(
-                    pipeline,
-                    stage,
-                    placement,
-                    seed=seed,
-                    speed_spread=speed_spread,
-                    first_token=first_token,
-                    other_models=other_models,
-                )
-                manifests.append(_deployment(pipeline, placement, worker, nodes[placement.pool]))
+                own = pod(pipeline, stage, placement)
+                manifests.append(_deployment(pipeline, stage, placement, own, nodes[placement.pool]))
     return manifests
 
 
 def _deployment(
-    pipeline: PipelineSpec, placement: PlacementSpec, worker: WorkerSpec, nodes: PoolNodes
+    pipeline: PipelineSpec, stage: StageSpec, placement: PlacementSpec, pod: Pod, nodes: PoolNodes
 ) -> dict[str, Any]:
     try:
         resources = pod_resources(nodes, int(placement.prior.per_instance))
     except ValueError as error:
         raise UnsupportedManifest(
-            f"pipeline {pipeline.key}, stage {worker.stage}, placement {placement.name}: {error}"
+            f"pipeline {pipeline.key}, stage {stage.name}, placement {placement.name}: {error}"
         ) from None
     labels = {
         "app": placement.target.name,
         "sluice.dev/pipeline": pipeline.name,
-        STAGE_LABEL: worker.stage,
+        STAGE_LABEL: str(stage.name),
         POOL_LABEL: str(placement.pool),
     }
     return {
@@ -193,7 +215,7 @@ def _deployment(
                 "metadata": {
                     "labels": labels,
                     "annotations": {
-                        WORKER_ANNOTATION: worker.to_json(),
+                        **pod.annotations,
                         "prometheus.io/scrape": "true",
                         "prometheus.io/port": str(METRICS_PORT),
                     },
@@ -201,13 +223,7 @@ def _deployment(
                 "spec": {
                     "nodeSelector": dict(nodes.node_selector),
                     "terminationGracePeriodSeconds": max(1, math.ceil(pipeline.scaling.drain_s / DRAIN_SHARE)),
-                    "containers": [
-                        {
-                            "name": "worker",
-                            "image": "lab/stage-worker",
-                            "resources": {"requests": resources, "limits": resources},
-                        }
-                    ],
+                    "containers": [{**pod.container, "resources": {"requests": resources, "limits": resources}}],
                 },
             },
         },

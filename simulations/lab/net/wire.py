@@ -5,6 +5,9 @@ Response  u8 kind | u64 item or session id | u8 status | u32 payload length | pa
 
 Responses come in the order of completion, and are matched to requests by their id. The session id `NO_SESSION` means
 that the item belongs to no session. The lab's own workers answer without a payload.
+
+A session moves by TAKE_SESSION, whose answer has its state as payload once all its items have been answered, and which
+frees its slot; OPEN_SESSION with that payload gives another replica the state. Without one a session begins empty.
 """
 
 import asyncio
@@ -25,15 +28,16 @@ _RESPONSE = struct.Struct("!BQBI")
 
 
 class RequestKind(IntEnum):
-    """The kinds of requests: an item to serve, the begin of a session, and its end."""
+    """The kinds of requests: an item to serve, the begin of a session, its end, and its move to another replica."""
 
     ITEM = 1
     OPEN_SESSION = 2
     END_SESSION = 3
+    TAKE_SESSION = 4
 
 
 class Status(IntEnum):
-    """The answers to the requests ITEM and OPEN_SESSION."""
+    """The answers to all requests but END_SESSION."""
 
     OK = 0
     REFUSED_QUEUE = 1  # the queue is full
@@ -47,7 +51,7 @@ _STATUSES = {status.value: status for status in Status}
 
 
 class Response(NamedTuple):
-    """The answer to an item: its status, and what the worker made of it."""
+    """The answer to a request: its status, and what the worker made of an item, or the state of a session."""
 
     status: Status
     payload: bytes
@@ -57,7 +61,7 @@ class Respondent(Protocol):
     """Takes the answer to a request."""
 
     def respond(self, kind: RequestKind, identifier: int, status: Status, payload: bytes = b"") -> None:
-        """Answer an ITEM (by item id) or OPEN_SESSION (by session id)."""
+        """Answer an ITEM (by item id), OPEN_SESSION or TAKE_SESSION (by session id)."""
 
     def abort(self) -> None:
         """Close the connection immediately, without an answer."""
@@ -66,14 +70,17 @@ class Respondent(Protocol):
 class Handler(Protocol):
     """Handles the requests of a server's connections.
 
-    It answers every ITEM and every OPEN_SESSION once, with `connection.respond`.
+    It answers every ITEM, OPEN_SESSION and TAKE_SESSION once, with `connection.respond`.
     """
 
     def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
         """Serve an item."""
 
-    def on_open_session(self, connection: "ServerConnection", session_id: int) -> None:
-        """Give a session a slot, or refuse the session."""
+    def on_open_session(self, connection: "ServerConnection", session_id: int, state: bytes) -> None:
+        """Give a session a slot, with `state` unless that is empty, or refuse the session."""
+
+    def on_take_session(self, connection: "ServerConnection", session_id: int) -> None:
+        """Give up a session and its slot, and answer with its state: OK, or REFUSED_SLOT if it is not known."""
 
     def on_end_session(self, session_id: int) -> None:
         """Free the slot of a session."""
@@ -115,7 +122,9 @@ class ServerConnection(asyncio.Protocol):
             if kind == RequestKind.ITEM:
                 self._handler.on_item(self, item_id, session_id, bytes(buffer[start + _REQUEST.size : end]))
             elif kind == RequestKind.OPEN_SESSION:
-                self._handler.on_open_session(self, session_id)
+                self._handler.on_open_session(self, session_id, bytes(buffer[start + _REQUEST.size : end]))
+            elif kind == RequestKind.TAKE_SESSION:
+                self._handler.on_take_session(self, session_id)
             elif kind == RequestKind.END_SESSION:
                 self._handler.on_end_session(session_id)
             else:
@@ -130,7 +139,7 @@ class ServerConnection(asyncio.Protocol):
         self._handler.on_disconnected(self)
 
     def respond(self, kind: RequestKind, identifier: int, status: Status, payload: bytes = b"") -> None:
-        """Answer an ITEM (by item id) or OPEN_SESSION (by session id); no effect after the client has disconnected.
+        """Answer a request, by its item or session id; no effect after the client has disconnected.
 
         Raises:
             ValueError: the payload exceeds `MAX_PAYLOAD_BYTES`.
@@ -187,13 +196,21 @@ class Client(asyncio.Protocol):
         """
         return self._request(RequestKind.ITEM, item_id, item_id, session_id, payload)
 
-    def open_session(self, session_id: int) -> asyncio.Future[Response]:
+    def open_session(self, session_id: int, state: bytes = b"") -> asyncio.Future[Response]:
         """Request a slot for a session before its first item; return a future of OK, REFUSED_SLOT or DRAINING.
 
         A worker answers OK for a session that has a slot already. The ingress aborts the connection instead. A request
-        for a refused session is a new attempt. The future fails with ConnectionError when the connection is lost.
+        for a refused session is a new attempt. With `state`, from `take_session`, INVALID says that it is not one of
+        this worker's. The future fails with ConnectionError when the connection is lost.
         """
-        return self._request(RequestKind.OPEN_SESSION, session_id, 0, session_id, b"")
+        return self._request(RequestKind.OPEN_SESSION, session_id, 0, session_id, state)
+
+    def take_session(self, session_id: int) -> asyncio.Future[Response]:
+        """End a session here, after its last item was answered; return a future of OK with its state, or REFUSED_SLOT.
+
+        The future fails with ConnectionError when the connection is lost.
+        """
+        return self._request(RequestKind.TAKE_SESSION, session_id, 0, session_id, b"")
 
     def end_session(self, session_id: int) -> None:
         """Free the session's slot. There is no answer, and no error when the connection is closed."""

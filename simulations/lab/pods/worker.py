@@ -340,9 +340,14 @@ class StageWorker:
         self._queue.append(_Item(connection, item_id, now_s, holds_slot))
         self._dispatch()
 
-    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
+    def on_open_session(self, connection: ServerConnection, session_id: int, _: bytes) -> None:
         """Give the session a slot before its first item, or refuse the session."""
         connection.respond(RequestKind.OPEN_SESSION, session_id, self._admit(session_id, time.monotonic()))
+
+    def on_take_session(self, connection: ServerConnection, session_id: int) -> None:
+        """Free the slot of the session; it has no state here."""
+        self.on_end_session(session_id)
+        connection.respond(RequestKind.TAKE_SESSION, session_id, Status.OK)
 
     def on_end_session(self, session_id: int) -> None:
         """Free the slot of the session."""

@@ -19,7 +19,8 @@ from simulations.lab.faults.metric_faults import Chooser, MetricFault, NoisyMetr
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.scenario.declared import declared_patch
 from simulations.scenario.patches import undo
-from simulations.scenario.scenario import EVERYTHING, Fault, ScenarioFile
+from simulations.scenario.scenario import Fault, ScenarioFile
+from simulations.scenario.values import EVERYTHING
 
 _KINDS = {crd.kind: crd for crd in CRDS}
 _ROLLED_OUT = "lab.sluice.dev/rolled-out"

@@ -24,6 +24,7 @@ from simulations.lab.session.decisions import DecisionLog, LoggedDecision
 from simulations.lab.session.observer import Observer
 from simulations.lab.session.report import LiveRun, lab_windows
 from simulations.lab.session.view import Moment, OperatorMetrics, RunView, window_line
+from simulations.lab.session.workload import StageWorkers, Workload
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, pipeline_topology
@@ -36,6 +37,9 @@ from simulations.scenario.schedule import Schedule
 
 MAX_LAG_S = 0.005
 """The largest lag of the load generator (p99) of a valid run."""
+
+GENERATOR_REPORT = "generator-report.json"
+"""The name of the file that the generator writes at the end, in the folder of the lab."""
 
 LAB_INTERVAL_S = 2.0
 """The time between the operator's cycles, unless the scenario or the user says otherwise."""
@@ -61,8 +65,8 @@ class Options:
     operator_program: tuple[str, ...] = OPERATOR
 
 
-def check(scenario: Scenario, *, seed: int) -> None:
-    """Check that the lab can run `scenario`, without starting anything.
+def check(scenario: Scenario, *, seed: int, workload: Workload | None = None) -> None:
+    """Check that the lab can run `scenario`, without starting anything; `workload` is as in `run`.
 
     Raises:
         InvalidScenario: the scenario has a fault that the lab cannot inject, or a load that is too large.
@@ -72,14 +76,21 @@ def check(scenario: Scenario, *, seed: int) -> None:
     if breaches:
         raise invalid(scenario, [(None, breach) for breach in breaches])
     pipelines, pools = _specs(scenario)
-    deployments(pipelines, pool_nodes(pools), seed=0)
+    deployments(pipelines, pool_nodes(pools), (workload or StageWorkers(scenario, seed)).pod)
 
 
 @contextlib.contextmanager
 def run(
-    scenario: Scenario, options: Options, folder: Path, binaries: Binaries, view: RunView
+    scenario: Scenario,
+    options: Options,
+    folder: Path,
+    binaries: Binaries,
+    view: RunView,
+    workload: Workload | None = None,
 ) -> Iterator[tuple[LiveRun, LabCluster]]:
     """Run `scenario` on a lab in `folder`, then yield the records and the cluster, which stops at the end of the block.
+
+    `workload` is what runs in the pods and loads them, by default stage workers.
 
     Raises:
         InvalidScenario: the scenario has a fault that the lab cannot inject, or a load that is too large.
@@ -87,7 +98,8 @@ def run(
         FaultRefused: the API server refused a patch of the scenario.
         ProcessError: a process of the lab ended unexpectedly, or was not ready in time.
     """
-    check(scenario, seed=options.seed)
+    workload = workload or StageWorkers(scenario, options.seed)
+    check(scenario, seed=options.seed, workload=workload)
     pipelines, pools = _specs(scenario)
     loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
     view.say("starting Kubernetes and Prometheus")
@@ -99,17 +111,10 @@ def run(
             for path in scenario.manifests
             for document in load_documents(path)
         ]
-        cluster.apply(
-            documents,
-            pipelines,
-            pools,
-            speed_spread=scenario.file.speed_spread,
-            first_token=scenario.file.first_token,
-            other_models=scenario.file.other_models,
-        )
+        cluster.apply(documents, pipelines, pools, workload.pod)
         if scenario.file.interference is not None:
             cluster.interfere(scenario.file.interference)
-        yield _Run(scenario, options, cluster, pipelines, pools, loads, view).execute(), cluster
+        yield _Run(scenario, options, cluster, pipelines, pools, loads, view, workload).execute(), cluster
 
 
 def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec, ...]]:
@@ -132,12 +137,14 @@ class _Run:
         pools: tuple[PoolSpec, ...],
         schedule_of: Mapping[str, Schedule],
         view: RunView,
+        workload: Workload,
     ) -> None:
         self._scenario = scenario
         self._options = options
         self._cluster = cluster
         self._pipelines = pipelines
         self._view = view
+        self._workload = workload
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
         self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
         slas = sla_changes(scenario)
@@ -148,7 +155,9 @@ class _Run:
     def execute(self) -> LiveRun:
         """Start the operator and the load, follow the run to its end, and return its records."""
         with (
-            closing(_Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed)) as load,
+            closing(
+                _Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed, self._workload)
+            ) as load,
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
         ):
             if self._options.operator:
@@ -220,6 +229,7 @@ class _Run:
                     totals=dict(metrics.totals),
                     decisions=dict(words),
                     windows=lines,
+                    news=tuple(self._workload.news(load.folder)),
                 )
             )
             time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))
@@ -255,18 +265,21 @@ class _Load:
         pipelines: tuple[PipelineSpec, ...],
         schedule_of: Mapping[PipelineKey, Schedule],
         seed: int,
+        workload: Workload,
     ) -> None:
         """Start the ingress; `begin` starts the load."""
         folder = cluster.folder
+        self.folder = folder / "load"
+        self._workload = workload
         ports = free_ports(len(pipelines))
         self.records = folder / "records.bin"
         self.lag_p99_s = 0.0
         self.sessions_cut = 0
         self.retries = 0
         self._summary = folder / "ingress-summary.json"
-        self._lag = folder / "generator-report.json"
+        self._lag = folder / GENERATOR_REPORT
         # Apart from the cluster's processes: the generator ends on its own, which for the others is an error.
-        self._processes = Processes(folder / "load")
+        self._processes = Processes(self.folder)
         self._generator: Child | None = None
         ingress = folder / "ingress.json"
         ingress.write_text(
@@ -275,12 +288,14 @@ class _Load:
                 records=self.records,
                 summary=self._summary,
                 pipelines=tuple(
-                    pipeline_topology(
-                        pipeline,
-                        port=port,
-                        seed=item_seed(seed, index),
-                        overhead_s=duration_s(scenario.file.overhead),
-                        hands_over=scenario.file.hands_over,
+                    workload.topology(
+                        pipeline_topology(
+                            pipeline,
+                            port=port,
+                            seed=item_seed(seed, index),
+                            overhead_s=duration_s(scenario.file.overhead),
+                            hands_over=scenario.file.hands_over,
+                        )
                     )
                     for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True))
                 ),
@@ -302,19 +317,23 @@ class _Load:
             )
         self._config = folder / "generator.json"
         self._config.write_text(
-            GeneratorConfig(
-                duration_s=scenario.file.clock.duration_s,
-                drain_s=_SETTLE_S,
-                report=self._lag,
-                loads=tuple(loads),
-            ).to_json()
+            workload.generator_config(
+                GeneratorConfig(
+                    duration_s=scenario.file.clock.duration_s,
+                    drain_s=_SETTLE_S,
+                    report=self._lag,
+                    loads=tuple(loads),
+                )
+            )
         )
-        self._ingress = self._start("ingress", {"config": ingress, "kubeconfig": cluster.kubeconfig})
+        self._ingress = self._start("ingress", workload.ingress, {"config": ingress, "kubeconfig": cluster.kubeconfig})
         self._ingress.wait_until(lambda: _listens(cluster.ingress_port), _READY_S)
 
     def begin(self, start_s: float) -> None:
         """Start the generator; the times of its schedule count from `start_s` (seconds, monotonic clock)."""
-        self._generator = self._start("generator", {"config": self._config, "start-at": start_s})
+        self._generator = self._start(
+            "generator", self._workload.generator, {"config": self._config, "start-at": start_s}
+        )
 
     def check(self) -> None:
         """Raise `ProcessError` if the ingress or the generator has ended."""
@@ -334,8 +353,8 @@ class _Load:
         """Stop ingress and generator."""
         self._processes.stop()
 
-    def _start(self, name: str, flags: Mapping[str, object]) -> Child:
-        return self._processes.start_module(name, f"simulations.lab.traffic.{name}", flags)
+    def _start(self, name: str, module: str, flags: Mapping[str, object]) -> Child:
+        return self._processes.start_module(name, module, flags)
 
 
 def _listens(port: int) -> bool:

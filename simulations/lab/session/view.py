@@ -26,7 +26,7 @@ class Moment:
     `seen` is the last observation; `duration_s` is the length of the run. `stages` maps (pipeline key, stage name,
     metric) to a value, and `totals` maps (pipeline key, metric); metrics that the operator does not export are missing.
     `decisions` has for each pipeline that was scaled the reason of the latest change. `windows` has one line for each
-    window that has ended since the last moment.
+    window that has ended since the last moment. `news` are lines about the content of the load.
     """
 
     seen: Observation
@@ -35,6 +35,7 @@ class Moment:
     totals: Mapping[tuple[str, str], float]
     decisions: Mapping[str, str] = field(default_factory=dict)
     windows: tuple[str, ...] = ()
+    news: tuple[str, ...] = ()
 
 
 class RunView(Protocol):
@@ -88,10 +89,10 @@ class LineView:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, moment: Moment) -> None:
-        """Print a line for each new decision, and for each window that has ended."""
+        """Print a line for each new decision, and for each window that has ended, with the news of that moment."""
         new = [f"{key}: {words}" for key, words in moment.decisions.items() if self._shown.get(key) != words]
         self._shown = moment.decisions
-        for line in (*new, *moment.windows):
+        for line in (*new, *moment.windows, *(moment.news if moment.windows else ())):
             self.say(f"{moment.seen.t_s:5.0f}s  {line}")
 
 
@@ -117,7 +118,8 @@ class LiveView:
         """Redraw the tables."""
         if not self._live.is_started:
             self._live.start()
-        self._live.update(Group(*(draw(pipeline, moment) for pipeline in self._pipelines)), refresh=True)
+        tables = (draw(pipeline, moment) for pipeline in self._pipelines)
+        self._live.update(Group(*tables, *map(Text, moment.news)), refresh=True)
 
 
 def draw(pipeline: PipelineSpec, moment: Moment) -> Group:

@@ -69,10 +69,15 @@ class Item:
 
 @dataclass(slots=True)
 class Recoveries:
-    """Two counts of one pipeline: items sent again to a pod, and sessions that lost their pod."""
+    """Counts of one pipeline: items sent again to a pod, sessions that lost their pod, and sessions that were moved.
+
+    Those moved took their state along (`moved_carried`), or began on the other pod without any (`moved_empty`).
+    """
 
     retries: int = 0
     sessions_cut: int = 0
+    moved_carried: int = 0
+    moved_empty: int = 0
 
 
 class Backend(Replica):

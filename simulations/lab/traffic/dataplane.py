@@ -144,7 +144,14 @@ class PipelineTraffic:
         self._loop = asyncio.get_running_loop()
         self._patience_s = LOST_AFTER_SLAS * topology.sla_s
         self._stages = [
-            Upstream(index, stage, topology.namespace, self.tally.recoveries, seed=topology.seed + index)
+            Upstream(
+                index,
+                stage,
+                topology.namespace,
+                self.tally.recoveries,
+                seed=topology.seed + index,
+                carries_state=topology.carries_state,
+            )
             for index, stage in enumerate(topology.stages)
         ]
         self._graph = _Graph(topology.stages)

@@ -67,7 +67,7 @@ class PipelineEntry:
         for session_id in [key for key, (owner, _) in self._streams.items() if owner is connection]:
             self.on_end_session(session_id)
 
-    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
+    def on_open_session(self, connection: ServerConnection, session_id: int, _: bytes) -> None:
         """Begin a stream, or try again to admit one that is not; abort the connection if the stream is admitted."""
         owner, stream = self._streams.get(session_id, (connection, None))
 
@@ -94,6 +94,10 @@ class PipelineEntry:
             connection.respond(RequestKind.ITEM, item_id, Status.OK if done else Status.REFUSED_QUEUE)
 
         self._pipeline.offer(stream, number=item_id, arrival_s=arrival_s, arrived_s=arrived_s, answer=answer)
+
+    def on_take_session(self, connection: ServerConnection, _: int) -> None:
+        """Close the connection: the ingress has no state of streams to give."""
+        connection.abort()
 
     def on_end_session(self, session_id: int) -> None:
         """End the stream with this id, if there is one."""
@@ -124,6 +128,11 @@ class Measurements(Collector):
         )
         retries = CounterMetricFamily("sluice_ingress_retries", "Items sent again to another pod", labels=_LABELS)
         cut = CounterMetricFamily("sluice_ingress_sessions_cut", "Sessions that lost their pod", labels=_LABELS)
+        moved = CounterMetricFamily(
+            "sluice_ingress_sessions_moved",
+            "Sessions moved to another pod without a cut: with their state (carried), or without any (empty)",
+            labels=(*_LABELS, "state"),
+        )
         for pipeline in self._pipelines:
             tally = pipeline.tally
             labels = (pipeline.topology.namespace, pipeline.topology.name)
@@ -142,11 +151,13 @@ class Measurements(Collector):
             latency.add_metric(labels, buckets, histogram.sum_s)
             retries.add_metric(labels, tally.recoveries.retries)
             cut.add_metric(labels, tally.recoveries.sessions_cut)
-        yield from (streams, requests, items, latency, retries, cut)
+            moved.add_metric((*labels, "carried"), tally.recoveries.moved_carried)
+            moved.add_metric((*labels, "empty"), tally.recoveries.moved_empty)
+        yield from (streams, requests, items, latency, retries, cut, moved)
 
 
 def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
-    """Return the totals of a pipeline as JSON: items by outcome, retries and sessions cut.
+    """Return the totals of a pipeline as JSON: items by outcome, retries, and sessions cut and moved.
 
     offered = served + filtered + shed + refused + lost + in_flight.
     """
@@ -160,6 +171,8 @@ def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
         **counts,
         "retries": tally.recoveries.retries,
         "sessions_cut": tally.recoveries.sessions_cut,
+        "moved_carried": tally.recoveries.moved_carried,
+        "moved_empty": tally.recoveries.moved_empty,
     }
 
 

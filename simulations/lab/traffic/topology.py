@@ -48,7 +48,8 @@ class PipelineTopology:
     """A pipeline, whose load arrives on `port` of the loopback address.
 
     `sla_s` is the latency of its SLA. `seed` decides which items stages filter. The ingress delays every answer by
-    `overhead_s`. If it `hands_over`, it moves streams between pods without a cut.
+    `overhead_s`. If it `hands_over`, it moves streams between pods without a cut. If it `carries_state`, they
+    take along what a stage with memory has of them.
     """
 
     namespace: str
@@ -60,6 +61,7 @@ class PipelineTopology:
     stages: tuple[StageTopology, ...]
     overhead_s: float = 0.0
     hands_over: bool = False
+    carries_state: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

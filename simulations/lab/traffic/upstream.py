@@ -23,11 +23,24 @@ class Upstream:
     If `pins_streams` is set, all items of a stream go to one pod. If `memory` is set, a stream also holds a slot there.
     """
 
-    def __init__(self, index: int, stage: StageTopology, namespace: str, recoveries: Recoveries, *, seed: int) -> None:
-        """Create a stage without pods; `recoveries` gets the counts of retries and cut sessions."""
+    def __init__(
+        self,
+        index: int,
+        stage: StageTopology,
+        namespace: str,
+        recoveries: Recoveries,
+        *,
+        seed: int,
+        carries_state: bool = False,
+    ) -> None:
+        """Create a stage without pods; `recoveries` gets the counts of retries and of sessions cut and moved.
+
+        `carries_state` says whether streams that move take the state along that a stage with memory has of them.
+        """
         self.index = index
         self.pins_streams = stage.memory or stage.routing is Routing.STICKY
         self.memory = stage.memory
+        self._carries_state = carries_state and stage.memory
         self._stage = stage
         self._namespace = namespace
         self._router = Router(stage.routing, seed)
@@ -197,8 +210,7 @@ class Upstream:
                 backend.sessions += 1
                 status = await self._open(backend, session.id) if self.memory else Status.OK
                 if status is Status.OK:
-                    session.pins[self.index] = backend
-                    backend.pinned.add(session)
+                    self._pin(session, backend)
                     return backend
                 backend.sessions -= 1
                 if status is Status.DRAINING:
@@ -230,12 +242,20 @@ class Upstream:
             if self.memory:
                 backend.end_session(session.id)
 
-    async def _open(self, backend: Backend, session_id: int) -> Status:
+    async def _open(self, backend: Backend, session_id: int, state: bytes = b"") -> Status:
         try:
             client = await backend.client()
-            return (await client.open_session(session_id)).status
+            return (await client.open_session(session_id, state)).status
         except OSError:
             return Status.DRAINING
+
+    async def _take(self, backend: Backend, session_id: int) -> bytes:
+        """Return the state of a stream, which gives up its slot; empty if the pod has none or is gone."""
+        try:
+            client = await backend.client()
+            return (await client.take_session(session_id)).payload
+        except OSError:
+            return b""
 
     async def _move(self, session: PinnedSession, backend: Backend) -> None:
         try:
@@ -245,18 +265,55 @@ class Upstream:
                     return
                 if backend.ready and (other.sessions + 1) / other.weight > backend.sessions / backend.weight:
                     return  # the streams are even by now
+                if self._carries_state:
+                    await self._carry(session, backend, other)
+                    return
                 other.sessions += 1
                 if self.memory and await self._open(other, session.id) is not Status.OK:
                     other.sessions -= 1
                     return
-                session.pins[self.index] = other
-                other.pinned.add(session)
-                backend.sessions -= 1
-                backend.pinned.discard(session)
+                self._unpin(session, backend)
+                self._pin(session, other)
+                self._recoveries.moved_empty += self.memory
                 if self.memory:
                     backend.end_session(session.id)
         finally:
             session.let_go()
+
+    async def _carry(self, session: PinnedSession, backend: Backend, other: Backend) -> None:
+        """Move a stream with its state, while its next items wait: the state is that after the last one before.
+
+        The other pod may be unable to use it, because it runs another variant of the model; then the stream begins
+        there without any. Where it has no slot either, the stream goes back.
+        """
+        other.sessions += 1
+        del session.pins[self.index]
+        state = await self._take(backend, session.id)
+        status = await self._open(other, session.id, state)
+        carried = bool(state) and status is Status.OK
+        if status is Status.INVALID:
+            status = await self._open(other, session.id)
+        if status is not Status.OK:
+            other.sessions -= 1
+            session.pins[self.index] = backend
+            if await self._open(backend, session.id, state) is not Status.OK:
+                self._cut(session, backend)
+            return
+        session.pins[self.index] = backend
+        self._unpin(session, backend)
+        self._pin(session, other)
+        self._recoveries.moved_carried += carried
+        self._recoveries.moved_empty += not carried
+
+    def _pin(self, session: PinnedSession, backend: Backend) -> None:
+        """Pin a stream to a pod where it counts already."""
+        session.pins[self.index] = backend
+        backend.pinned.add(session)
+
+    def _unpin(self, session: PinnedSession, backend: Backend) -> None:
+        del session.pins[self.index]
+        backend.sessions -= 1
+        backend.pinned.discard(session)
 
     async def _reattach(self, session: PinnedSession) -> None:
         try:
@@ -268,9 +325,7 @@ class Upstream:
     def _cut(self, session: PinnedSession, backend: Backend) -> None:
         """Unpin a stream that has lost its pod; a second call for the same pod has no effect."""
         if session.pins.get(self.index) is backend:
-            del session.pins[self.index]
-            backend.sessions -= 1
-            backend.pinned.discard(session)
+            self._unpin(session, backend)
             self._recoveries.sessions_cut += self.memory
 
     # -- usable pods

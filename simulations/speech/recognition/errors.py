@@ -63,18 +63,27 @@ def word_errors(reference: Sequence[str], hypothesis: Sequence[str]) -> WordErro
     return sum((_error(reference, hypothesis, pair) for pair in aligned(reference, hypothesis)), WordErrors())
 
 
-def word_errors_by(reference: Sequence[str], hypothesis: Sequence[tuple[str, str]]) -> Mapping[str, WordErrors]:
-    """Return the errors by the kind of the words of a hypothesis of words and kinds, such as the model that heard them.
+Kind = str
+"""What a word is counted under, such as the model that heard it, or the noise in which it was said."""
 
-    A missing word counts for the kind of the word before it, or of the first; without any word, for the kind "".
+
+def word_errors_by(
+    reference: Sequence[tuple[str, Kind]], hypothesis: Sequence[tuple[str, Kind]]
+) -> Mapping[tuple[Kind, Kind], WordErrors]:
+    """Return the errors by the kinds of the words said and heard.
+
+    Both are sequences of words with their kinds. A word that is missing on one side has there the kind of the word
+    before it, or of the first; without any word, "".
     """
-    words = [word for word, _ in hypothesis]
-    found: dict[str, WordErrors] = {}
-    kind = hypothesis[0][1] if hypothesis else ""
-    for pair in aligned(reference, words):
+    said, heard = [word for word, _ in reference], [word for word, _ in hypothesis]
+    found: dict[tuple[Kind, Kind], WordErrors] = {}
+    of_said, of_heard = (words[0][1] if words else "" for words in (reference, hypothesis))
+    for pair in aligned(said, heard):
+        if pair[0] is not None:
+            of_said = reference[pair[0]][1]
         if pair[1] is not None:
-            kind = hypothesis[pair[1]][1]
-        found[kind] = found.get(kind, WordErrors()) + _error(reference, words, pair)
+            of_heard = hypothesis[pair[1]][1]
+        found[of_said, of_heard] = found.get((of_said, of_heard), WordErrors()) + _error(said, heard, pair)
     return found
 
 

@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from simulations.speech.audio.spoken import LEVEL, SAMPLE_RATE, Conversation
 from simulations.speech.recognition.errors import WordErrors, word_errors_by
 from simulations.speech.serving.ingress import TRY_AGAIN_LATER, encoded
-from simulations.speech.serving.messages import Audio
+from simulations.speech.serving.messages import Audio, Transcript
 
 _OPEN_S = 10.0
 _SETTLE_S = 5.0
@@ -33,12 +33,13 @@ Snr = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speech:
-    """One stream: it says `conversation`, over again from its beginning, from `start_s` to `end_s` of a run."""
+    """One stream: it says `conversation` from `begin_s` in it on, over and over, from `start_s` to `end_s` of a run."""
 
     number: int
     conversation: Conversation
     start_s: float
     end_s: float
+    begin_s: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,41 +47,70 @@ class StreamResult:
     """What became of a stream.
 
     `outcomes` counts its chunks: those of the ingress, `refused` while it had no connection, `unanswered` at its end.
-    `latencies_s` are those of served chunks, from when each was due. `heard` are the words with their variant, `said`
-    those of its audio that was accepted. `lost` says that the service ended its connection, and `attempts` how often it
-    connected.
+    `answered` and `passed` count those with an answer, and those of them that voice activity let pass, by the noise in
+    them. `latencies_s` are those of served chunks, from when each was due, and `lags_s` says how late each was sent.
+    `said` are the words of its audio that was accepted, with the noise in them as in "8 dB", `heard` those that came
+    back, with the model that heard them. `lost` is how often the service ended its connection, and `attempts` how often
+    it connected.
     """
 
     number: int
     outcomes: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+    passed: Counter[str] = field(default_factory=Counter)
     latencies_s: list[float] = field(default_factory=list)
+    lags_s: list[float] = field(default_factory=list)
+    said: list[tuple[str, str]] = field(default_factory=list)
     heard: list[tuple[str, str]] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
     lost: int = 0
     attempts: int = 0
 
     @property
-    def errors(self) -> Mapping[str, WordErrors]:
-        """Return the word errors by variant."""
+    def errors(self) -> Mapping[tuple[str, str], WordErrors]:
+        """Return the word errors by noise and model."""
         return word_errors_by(self.said, self.heard)
+
+
+Hear = Callable[[int, Transcript], None]
+"""Takes the number of a stream, and what was heard of its present utterance."""
+
+
+def _ignore(_: int, __: Transcript) -> None:
+    return
+
+
+def snr_words(snr_db: float) -> str:
+    """Return the name of a noise, as in "8 dB"."""
+    return f"{snr_db:g} dB"
 
 
 class Speaker:
     """Speaks one stream to the service at `url`."""
 
     def __init__(
-        self, url: str, speech: Speech, *, begin_s: float, chunk_s: float, noise: npt.NDArray[np.float32], snr_db: Snr
+        self,
+        url: str,
+        speech: Speech,
+        *,
+        begin_s: float,
+        chunk_s: float,
+        noise: npt.NDArray[np.float32],
+        snr_db: Snr,
+        hear: Hear = _ignore,
     ) -> None:
         """Prepare a stream of a run that begins at `begin_s` of the monotonic clock; `noise` has power 1."""
         self.result = StreamResult(number=speech.number)
-        self._url = url
+        self._url = f"{url}/stream-{speech.number}"  # the same at every attempt
         self._speech = speech
         self._begin_s = begin_s
         self._chunk = round(chunk_s * SAMPLE_RATE)
         self._noise = noise
         self._snr_db = snr_db
+        self._hear = hear
         self._place = 0  # of the next chunk in the stream
-        self._due_s: dict[int, float] = {}  # by the number of the chunk in its connection
+        self._first = round(speech.begin_s * SAMPLE_RATE) // self._chunk  # that chunk in the conversation
+        # When each chunk without an answer was due, and the noise in it, by its number in the connection.
+        self._waiting: dict[int, tuple[float, str]] = {}
         self._partial: Sequence[tuple[str, str]] = ()
         self._settled = asyncio.Event()
 
@@ -96,7 +126,8 @@ class Speaker:
                 self.result.lost += not refused
             except OSError:
                 self.result.lost += 1
-            self._let_go()
+            finally:
+                self._let_go()
             if not self._over(self._place):
                 await asyncio.sleep(min(8.0, 0.5 * 2 ** min(self.result.attempts, 4)))
                 self._skip()
@@ -113,9 +144,11 @@ class Speaker:
                 place, due_s = self._place, self._due(self._place)
                 await asyncio.sleep(due_s - time.monotonic())
                 self._place += 1
-                self._due_s[place - first] = due_s
+                noise = snr_words(self._snr(place))
+                self._waiting[place - first] = due_s, noise
+                self.result.lags_s.append(max(0.0, time.monotonic() - due_s))
                 await connection.send(encoded(Audio(self._audio(place)), due_s=due_s, arrival_s=due_s - self._begin_s))
-                self.result.said += self._words(place)
+                self.result.said += [(word, noise) for word in self._words(place)]
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_answered(), _SETTLE_S)
         finally:
@@ -126,30 +159,35 @@ class Speaker:
     async def _read(self, connection: ClientConnection) -> None:
         async for message in connection:
             answer: dict[str, Any] = json.loads(message)
-            due_s = self._due_s.pop(answer["chunk"])
+            due_s, noise = self._waiting.pop(answer["chunk"])
             self.result.outcomes[answer["outcome"]] += 1
+            self.result.answered[noise] += answer["outcome"] in {"served", "filtered"}
             if answer["outcome"] == "served":
                 self.result.latencies_s.append(time.monotonic() - due_s)
-            transcript = answer.get("transcript")
-            if transcript is not None:
-                words = [(word, transcript["variant"]) for word in transcript["words"]]
-                if transcript["final"]:
-                    self.result.heard += words
-                    self._partial = ()
-                else:
-                    self._partial = words
-            if not self._due_s:
+            if "transcript" in answer:
+                self.result.passed[noise] += 1
+                self._take(Transcript(**answer["transcript"]))
+            if not self._waiting:
                 self._settled.set()
 
+    def _take(self, transcript: Transcript) -> None:
+        words = [(word, transcript.variant) for word in transcript.words]
+        if transcript.final:
+            self.result.heard += words
+            self._partial = ()
+        else:
+            self._partial = words
+        self._hear(self._speech.number, transcript)
+
     async def _all_answered(self) -> None:
-        while self._due_s:
+        while self._waiting:
             self._settled.clear()
             await self._settled.wait()
 
     def _let_go(self) -> None:
         """Count what a connection left behind: chunks without an answer, and words of an utterance that goes on."""
-        self.result.outcomes["unanswered"] += len(self._due_s)
-        self._due_s.clear()
+        self.result.outcomes["unanswered"] += len(self._waiting)
+        self._waiting.clear()
         self.result.heard += self._partial
         self._partial = ()
 
@@ -165,18 +203,21 @@ class Speaker:
     def _due(self, place: int) -> float:
         return self._begin_s + self._speech.start_s + (place + 1) * self._chunk / SAMPLE_RATE
 
+    def _snr(self, place: int) -> float:
+        return self._snr_db(self._due(place) - self._begin_s)
+
     def _over(self, place: int) -> bool:
         return self._due(place) > self._begin_s + self._speech.end_s
 
     def _span(self, place: int) -> tuple[int, int]:
         """Return the first sample of a chunk in its conversation, and how many the conversation has of whole chunks."""
         whole = len(self._speech.conversation.samples) // self._chunk * self._chunk
-        return place * self._chunk % whole, whole
+        return (self._first + place) * self._chunk % whole, whole
 
     def _audio(self, place: int) -> npt.NDArray[np.int16]:
         begin, _ = self._span(place)
         clean = self._speech.conversation.samples[begin : begin + self._chunk].astype(np.float32) / 32_768
-        level = LEVEL * 10 ** (-self._snr_db(self._due(place) - self._begin_s) / 20)
+        level = LEVEL * 10 ** (-self._snr(place) / 20)
         at = (self._speech.number * 7919 + place * self._chunk) % (len(self._noise) - self._chunk)
         noisy = clean + np.float32(level) * self._noise[at : at + self._chunk]
         found: npt.NDArray[np.int16] = np.clip(np.rint(noisy * 32_767), -32_768, 32_767).astype(np.int16)
@@ -197,12 +238,13 @@ async def speak_all(
     chunk_s: float,
     noise: npt.NDArray[np.float32],
     snr_db: Snr,
+    hear: Hear = _ignore,
 ) -> Sequence[StreamResult]:
     """Speak all streams in real time, each from its beginning, and return what became of them."""
 
     async def one(speech: Speech) -> StreamResult:
         await asyncio.sleep(begin_s + speech.start_s - time.monotonic())
-        speaker = Speaker(url, speech, begin_s=begin_s, chunk_s=chunk_s, noise=noise, snr_db=snr_db)
+        speaker = Speaker(url, speech, begin_s=begin_s, chunk_s=chunk_s, noise=noise, snr_db=snr_db, hear=hear)
         return await speaker.speak()
 
     return await asyncio.gather(*(one(speech) for speech in speeches))

@@ -4,8 +4,9 @@
 way of items through the stages are those of `simulations.lab.traffic.ingress`.
 
 A client sends chunks as binary messages: `encoded`. The first message that it gets is {"admitted": true}; a stream that
-is shed or refused is closed with code 1013 instead, and may connect again later. Each chunk is answered once, in the
-order of completion, as JSON: its number from 0, its outcome, and the transcript of its utterance where there is one.
+is shed or refused is closed with code 1013 instead, and may connect again later. With the same path, such as
+/meeting-42, it is the same stream then, and counts once in the demand. Each chunk is answered once, in the order of
+completion, as JSON: its number from 0, its outcome, and the transcript of its utterance where there is one.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from simulations.engine.draws import LONGEST_DELAY_S
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.traffic import ingress
-from simulations.lab.traffic.dataplane import Answer, PipelineTraffic
+from simulations.lab.traffic.dataplane import Answer, PipelineTraffic, Stream
 from simulations.results.scoring import Outcome
 from simulations.speech.serving.messages import Audio
 
@@ -34,6 +36,7 @@ INVALID = 1007
 _HEADER = struct.Struct("!dd")
 _LONGEST = _HEADER.size + 1 + 2 * 16_000  # a second of audio
 _CLOSED_S = 1.0
+_NAMELESS = "/"
 
 
 def encoded(audio: Audio, *, due_s: float = math.nan, arrival_s: float = math.nan) -> bytes:
@@ -66,16 +69,18 @@ class Door:
     def __init__(self, pipeline: PipelineTraffic) -> None:
         """Take streams for `pipeline`."""
         self._pipeline = pipeline
+        self._turned_away: dict[str, tuple[Stream, asyncio.TimerHandle]] = {}  # by path
 
     async def attend(self, connection: ServerConnection) -> None:
         """Serve one stream until its client closes it."""
         loop = asyncio.get_running_loop()
         decided: asyncio.Queue[bool] = asyncio.Queue()
         answers: asyncio.Queue[str] = asyncio.Queue()
-        stream = self._pipeline.open_stream(decided.put_nowait)
+        stream, kept = self._stream(connection, decided), False
         writer: asyncio.Task[None] | None = None
         try:
             if not await decided.get():
+                kept = self._keep(connection, stream)
                 await connection.close(TRY_AGAIN_LATER, "no slot is free; try again later")
                 return
             await connection.send(json.dumps({"admitted": True}))
@@ -98,9 +103,38 @@ class Door:
         except ConnectionClosed:
             pass
         finally:
-            self._pipeline.end_stream(stream)
+            if not kept:
+                self._pipeline.end_stream(stream)
             if writer is not None:
                 writer.cancel()
+
+    def _stream(self, connection: ServerConnection, decided: asyncio.Queue[bool]) -> Stream:
+        """Return the stream of a connection: a new one, or one that was turned away and tries again."""
+        known = self._turned_away.pop(_path(connection), None)
+        if known is None:
+            return self._pipeline.open_stream(decided.put_nowait)
+        stream, forgotten = known
+        forgotten.cancel()
+        self._pipeline.try_again(stream, decided.put_nowait)
+        return stream
+
+    def _keep(self, connection: ServerConnection, stream: Stream) -> bool:
+        """Keep a stream that was turned away for as long as it may try again; not one without a name."""
+        path = _path(connection)
+        if path == _NAMELESS or path in self._turned_away:
+            return False
+        forget = asyncio.get_running_loop().call_later(LONGEST_DELAY_S, self._forget, path)
+        self._turned_away[path] = stream, forget
+        return True
+
+    def _forget(self, path: str) -> None:
+        stream, _ = self._turned_away.pop(path)
+        self._pipeline.end_stream(stream)
+
+
+def _path(connection: ServerConnection) -> str:
+    assert connection.request is not None, "it is open"
+    return connection.request.path
 
 
 def _answer(answers: asyncio.Queue[str], number: int) -> Answer:

@@ -1,5 +1,7 @@
 """What the replicas of each stage compute: voice activity, recognition and rescoring, with their sessions."""
 
+import json
+import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +12,7 @@ import numpy.typing as npt
 
 from simulations.lab.net.wire import Response, Status
 from simulations.speech.detection.gate import Gate
+from simulations.speech.recognition.encoder import LABELS
 from simulations.speech.recognition.features import FRAME_S
 from simulations.speech.recognition.recogniser import Recogniser
 from simulations.speech.recognition.rescoring import rescored
@@ -52,6 +55,18 @@ class Program(Protocol):
 
     def close(self, session: str) -> None:
         """Forget a session, if there is one."""
+
+    def export(self, session: str) -> bytes:
+        """Return the state of a session that has begun, for `restore` at another replica; empty where there is none."""
+        ...
+
+    def restore(self, session: str, state: bytes) -> None:
+        """Give a session that has begun the state in which another replica exported it.
+
+        Raises:
+            ValueError: the state is none, or not one of this program and its variant.
+        """
+        ...
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return the answer to each item of a batch; all sessions have begun. An invalid payload is refused."""
@@ -103,6 +118,18 @@ class DetectionProgram:
         if self._used_s.pop(session, None) is not None:
             self._gate.close(session)
 
+    def export(self, session: str) -> bytes:  # noqa: ARG002
+        """Return nothing: the state of less than a second of audio is not worth a move."""
+        return b""
+
+    def restore(self, session: str, state: bytes) -> None:  # noqa: ARG002
+        """Refuse the state.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("state: must be empty, sessions of voice activity begin without any")
+
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return OK with the chunk for those that pass, FILTERED for the others."""
         return _by_length(batch, self._compute)
@@ -128,6 +155,33 @@ class _Speech:
     confidence: float = 1.0
     scores: list[npt.NDArray[np.float16]] = field(default_factory=list)
     past: list[npt.NDArray[np.float16]] = field(default_factory=list)
+
+
+_CARRIED = struct.Struct("!II")  # bytes of the state of the slot, and of the words
+
+
+def carried(slot: bytes, speech: _Speech) -> bytes:
+    """Return the state of a session as bytes: that of its slot, and what it has said in its present utterance."""
+    places = {"frames": speech.frames, "since": speech.since, "quiet_since": speech.quiet_since}
+    text = json.dumps({**places, "words": speech.words, "confidence": speech.confidence}).encode()
+    scores = np.concatenate(speech.scores) if speech.scores else np.empty((0, LABELS), dtype=np.float16)
+    return _CARRIED.pack(len(slot), len(text)) + slot + text + scores.astype("<f2").tobytes()
+
+
+def resumed(state: bytes) -> tuple[bytes, _Speech]:
+    """Return the state of the slot and what was said, from what `carried` returned.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        slot, text = _CARRIED.unpack_from(state)
+        words = state[_CARRIED.size + slot : _CARRIED.size + slot + text]
+        scores = np.frombuffer(state, dtype="<f2", offset=_CARRIED.size + slot + text).reshape(-1, LABELS)
+        speech = _Speech(**json.loads(words), scores=[scores.astype(np.float16)] if len(scores) else [])
+    except (struct.error, TypeError, ValueError) as error:
+        raise ValueError(f"state: of no session: {error}") from None
+    return state[_CARRIED.size : _CARRIED.size + slot], speech
 
 
 class RecognitionProgram:
@@ -179,6 +233,26 @@ class RecognitionProgram:
         """Forget a session, if there is one."""
         self._recogniser.cache.close(session)
         self._speech.pop(session, None)
+
+    def export(self, session: str) -> bytes:
+        """Return the state of a session: of its slot, and the words and scores of its present utterance.
+
+        What it keeps of earlier utterances (`keeps_past`) stays behind.
+        """
+        slot = self._recogniser.cache.export(session)
+        return carried(slot, self._speech.pop(session))
+
+    def restore(self, session: str, state: bytes) -> None:
+        """Give a session the state in which another replica exported it.
+
+        Raises:
+            ValueError: the state is not one of this program, or of another variant of the model.
+        """
+        slot, speech = resumed(state)
+        self._recogniser.cache.close(session)
+        if not self._recogniser.cache.restore(session, slot):
+            raise ValueError("state: no slot is free")
+        self._speech[session] = speech
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return OK with the utterance for chunks in which one ends, FILTERED with the words so far for the others."""
@@ -232,6 +306,18 @@ class RescoringProgram:
 
     def close(self, session: str) -> None:
         """Do nothing."""
+
+    def export(self, session: str) -> bytes:  # noqa: ARG002
+        """Return nothing."""
+        return b""
+
+    def restore(self, session: str, state: bytes) -> None:  # noqa: ARG002
+        """Refuse the state.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("state: must be empty, utterances have none")
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return OK with the transcript for each utterance."""

@@ -37,6 +37,9 @@ class ReadyQueue(Generic[Content]):
     def __len__(self) -> int:
         return self._length
 
+    def __contains__(self, session: object) -> bool:
+        return session in self._sessions
+
     @property
     def ready(self) -> int:
         """The number of sessions with chunks."""

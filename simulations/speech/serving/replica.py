@@ -84,7 +84,8 @@ class Replica:
         self._phase = Phase.SERVING
         self._changed = asyncio.Event()
         self._connections: set[ServerConnection] = set()
-        self._busy = False
+        self._takers: dict[str, ServerConnection] = {}  # by the session that each waits for
+        self._computed: frozenset[str] = frozenset()  # the sessions of the present batch
 
     @property
     def slots(self) -> int | None:
@@ -115,9 +116,22 @@ class Replica:
         self._queue.add(Waiting(session=str(session_id), arrived_s=time.monotonic(), content=item))
         self._changed.set()
 
-    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
-        """Give the session a slot before its first item, or refuse it."""
-        connection.respond(RequestKind.OPEN_SESSION, session_id, self._admitted(str(session_id)))
+    def on_open_session(self, connection: ServerConnection, session_id: int, state: bytes) -> None:
+        """Give the session a slot before its first item, with the state that it brings, or refuse it."""
+        session = str(session_id)
+        status, why = self._admitted(session), b""
+        if state and status is Status.OK:
+            try:
+                self._program.restore(session, state)
+            except ValueError as error:
+                self.on_end_session(session_id)
+                status, why = Status.INVALID, str(error).encode()
+        connection.respond(RequestKind.OPEN_SESSION, session_id, status, why)
+
+    def on_take_session(self, connection: ServerConnection, session_id: int) -> None:
+        """Give up the session, once none of its items is queued or computed."""
+        self._takers[str(session_id)] = connection
+        self._hand_out()
 
     def on_end_session(self, session_id: int) -> None:
         """Free the slot of the session."""
@@ -146,7 +160,7 @@ class Replica:
         while True:
             await self._due()
             batch = self._queue.take(self._limits.batch_max)
-            self._busy = True
+            self._computed = frozenset(waiting.session for waiting in batch)
             with self._metrics.batch([waiting.content.arrival for waiting in batch]):
                 begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
                 answers = self._program.compute([(waiting.session, waiting.content.payload) for waiting in batch])
@@ -155,7 +169,8 @@ class Replica:
             for waiting, answer in zip(batch, answers, strict=True):
                 self._respond(waiting.content, answer)
             self.served += len(batch)
-            self._busy = False
+            self._computed = frozenset()
+            self._hand_out()
             self._changed.set()
 
     async def _due(self) -> None:
@@ -173,6 +188,16 @@ class Replica:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), within_s)
 
+    def _hand_out(self) -> None:
+        """Answer those who take sessions of which no item is left."""
+        for session in [own for own in self._takers if own not in self._computed and own not in self._queue]:
+            connection = self._takers.pop(session)
+            known = self._program.knows(session)
+            state = self._program.export(session) if known else b""
+            status = Status.OK if known else Status.REFUSED_SLOT
+            connection.respond(RequestKind.TAKE_SESSION, int(session), status, state)
+            self.on_end_session(int(session))
+
     @staticmethod
     def _respond(item: _Item, answer: Response) -> None:
         item.connection.respond(RequestKind.ITEM, item.identifier, answer.status, answer.payload)
@@ -188,7 +213,7 @@ class Replica:
             await self._until(lambda: self._program.sessions == 0, deadline_s)
             self.cut = self._program.sessions
         self._phase = Phase.CLOSING
-        await self._until(lambda: not len(self._queue) and not self._busy, None)
+        await self._until(lambda: not len(self._queue) and not self._computed, None)
         for connection in tuple(self._connections):
             connection.close()
 

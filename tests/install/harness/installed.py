@@ -20,7 +20,7 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from controller.resources.validation import validate_files
 from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
-from simulations.lab.cluster.deployments import deployments, pool_nodes
+from simulations.lab.cluster.deployments import deployments, pool_nodes, stage_workers
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import Service
@@ -141,7 +141,7 @@ def _create_nodes_and_workloads(admin: client.ApiClient) -> None:
     of_pool = pool_nodes(map(pool_spec, resources.pools))
     core, apps = client.CoreV1Api(admin), client.AppsV1Api(admin)
     nodes.create(core, of_pool.values())
-    for manifest in deployments(map(pipeline_spec, resources.pipelines), of_pool, seed=1):
+    for manifest in deployments(map(pipeline_spec, resources.pipelines), of_pool, stage_workers(seed=1)):
         manifest["spec"]["replicas"] = 0
         for namespace in WORKLOADS:
             manifest["metadata"]["namespace"] = namespace

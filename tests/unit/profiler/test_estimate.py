@@ -1,6 +1,6 @@
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
 from typing import Any
 
 import pytest
@@ -281,11 +281,14 @@ class TestPassRatio:
         last: float | None = None,
         settled: tuple[bool, bool] = (True, True),
         waiting: float = 1.0,
+        window_s: float = 60.0,
     ) -> StageProfile:
         first = stage("vad", placement(completion_rate=completed), pass_ratio=prior)
         then = stage("encoder", placement(arrival_rate=offered, queue_depth=waiting), after=["vad"])
         learned = Learned(pass_ratios={} if last is None else {first.name: last})
-        stages = [replace(own, settled=moves) for own, moves in zip((first, then), settled, strict=True)]
+        stages = [
+            replace(own, settled=moves, window_s=window_s) for own, moves in zip((first, then), settled, strict=True)
+        ]
         return profile_of(*stages, learned=learned).stages[0]
 
     def test_it_is_what_the_next_stage_was_offered_per_completion_smoothed(self) -> None:
@@ -293,6 +296,30 @@ class TestPassRatio:
         assert found.pass_ratio_measured == pytest.approx(0.45)
         # A quarter of the time constant of 60 s: 1 - exp(-15 / 60) = 0.221 of the way from 0.6 to 0.45.
         assert found.pass_ratio == pytest.approx(0.6 - 0.221 * 0.15, abs=1e-4)
+
+    def test_the_first_measurement_replaces_a_ratio_that_was_not_declared(self) -> None:
+        found = self.ratio(prior=1.0)
+        assert (found.pass_ratio, found.pass_ratio_known) == (pytest.approx(0.45), True)
+        assert 0.45 < self.ratio(prior=1.0, last=0.6).pass_ratio < 0.6, "later ones are smoothed"
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"waiting": 30.0}, {"settled": (True, False)}, {"offered": 0.1, "completed": 1.0}, {"offered": MISSING}],
+    )
+    def test_until_a_measurement_can_be_trusted_a_ratio_that_was_not_declared_is_one(self, fields: Any) -> None:
+        found = self.ratio(prior=1.0, **fields)
+        assert found.pass_ratio > 0.7
+        assert found.pass_ratio_known or found.pass_ratio == 1.0
+
+    def test_a_rise_that_is_no_chance_counts_within_the_window(self) -> None:
+        found = self.ratio(offered=100.0, last=0.5).pass_ratio
+        assert found == pytest.approx(0.5 + (1 - math.exp(-15 / 60)) * 0.5)
+        quick = self.ratio(offered=100.0, last=0.5, window_s=15.0).pass_ratio
+        assert quick == pytest.approx(0.5 + (1 - math.exp(-1)) * 0.5)
+        chance = self.ratio(offered=1.2, completed=2.0, last=0.5, window_s=15.0).pass_ratio
+        assert chance == pytest.approx(0.5 + (1 - math.exp(-15 / 60)) * 0.1)
+        fall = self.ratio(offered=10.0, last=0.5, window_s=15.0).pass_ratio
+        assert fall == pytest.approx(0.5 - (1 - math.exp(-15 / 60)) * 0.4)
 
     def test_it_converges_to_the_measured_one(self) -> None:
         last: float | None = None
@@ -464,7 +491,7 @@ class TestEndToEndLatency:
     @pytest.mark.parametrize("latency", [None, MISSING])
     def test_without_a_measured_one_the_stages_make_it_up_labelled_so(self, latency: Reading | None) -> None:
         found = profile_of(stage("vad"), stage("encoder", after=["vad"]), latency=latency)
-        assert found.latency_s == pytest.approx(0.04 + sqrt(2) * 0.03), "means 20 ms, p95 30 ms above them"
+        assert found.latency_s == pytest.approx(0.04 + math.sqrt(2) * 0.03), "means 20 ms, p95 30 ms above them"
         assert found.latency_source is LatencySource.COMPOSED
 
     def test_of_parallel_branches_the_slower_counts(self) -> None:
@@ -474,7 +501,7 @@ class TestEndToEndLatency:
             stage("b", placement(latency_p95=0.07), after=["vad"]),
             stage("join", after=["a", "b"]),
         )
-        assert found.latency_s == pytest.approx(3 * 0.02 + sqrt(0.03**2 + 0.05**2 + 0.03**2))
+        assert found.latency_s == pytest.approx(3 * 0.02 + math.sqrt(0.03**2 + 0.05**2 + 0.03**2))
 
     def test_a_stage_without_a_mean_counts_with_its_percentile(self) -> None:
         unknown = stage("encoder", placement(latency_mean=MISSING), after=["vad"])
@@ -581,7 +608,7 @@ class TestCascade:
     def test_latencies_are_those_of_the_slower_path_and_the_mean_of_all_items(self) -> None:
         readings = self.of(self.staged(latency_p95=0.2)).readings
         assert readings[Quantity.LATENCY_MEAN] == pytest.approx(0.02 + 0.3 * 0.1)
-        assert readings[Quantity.LATENCY_P95] == pytest.approx(0.02 + 0.1 + sqrt(0.03**2 + 0.1**2))
+        assert readings[Quantity.LATENCY_P95] == pytest.approx(0.02 + 0.1 + math.sqrt(0.03**2 + 0.1**2))
         bounded = self.of(self.staged(latency_p95=AtLeast(0.2))).readings[Quantity.LATENCY_P95]
         assert isinstance(bounded, AtLeast)
 

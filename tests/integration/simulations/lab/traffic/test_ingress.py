@@ -19,7 +19,7 @@ from controller.resources.schema import CRDS
 from controller.resources.translate import pipeline_spec, pool_spec
 from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
-from simulations.lab.cluster.deployments import deployments, pool_nodes
+from simulations.lab.cluster.deployments import deployments, pool_nodes, stage_workers
 from simulations.lab.host.processes import Processes, free_ports
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
 from simulations.lab.traffic.records import read_records
@@ -60,7 +60,7 @@ class Lab:
     def start(self, replicas: dict[str, int], *, sheds: bool = True) -> None:
         """Start agent and ingress; wait until the replicas are ready and the ingress listens."""
         self.run("pods.agent", "--kubeconfig", self._kubeconfig)
-        for manifest in deployments([self.pipeline], self.nodes, seed=1):
+        for manifest in deployments([self.pipeline], self.nodes, stage_workers(seed=1)):
             manifest["spec"]["replicas"] = replicas[manifest["metadata"]["name"]]
             self._apps.create_namespaced_deployment(self._namespace, manifest)
         for name, count in replicas.items():

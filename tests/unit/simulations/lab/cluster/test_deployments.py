@@ -8,7 +8,7 @@ from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.state.spec import Declared, PipelineSpec, PlacementSpec, StageSpec, Target
 from optimizer.model import PoolName, ServiceLaw
-from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes
+from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes, stage_workers
 from simulations.lab.net.wire import METRICS_PORT
 from simulations.lab.pods.agent import WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer
@@ -20,7 +20,8 @@ POOLS = tuple(
 
 
 def made(*stages: StageSpec, seed: int = 1, name: str = "captions", speed_spread: float = 0.0) -> list[dict[str, Any]]:
-    return deployments([a_spec(*stages, name=name)], pool_nodes(POOLS), seed=seed, speed_spread=speed_spread)
+    workers = stage_workers(seed=seed, speed_spread=speed_spread)
+    return deployments([a_spec(*stages, name=name)], pool_nodes(POOLS), workers)
 
 
 def worker(manifest: dict[str, Any]) -> WorkerSpec:
@@ -43,9 +44,7 @@ def test_workers_show_the_tokens_and_the_models_of_the_scenario() -> None:
     manifests = deployments(
         [a_spec(*stages)],
         pool_nodes(POOLS),
-        seed=1,
-        first_token={"lm": 0.2},
-        other_models={"speech/captions/lm": ("draft",)},
+        stage_workers(seed=1, first_token={"lm": 0.2}, other_models={"speech/captions/lm": ("draft",)}),
     )
 
     asr, lm = (worker(manifest).server for manifest in manifests)
@@ -137,7 +136,7 @@ def test_a_pool_that_is_not_in_the_manifests_has_no_nodes() -> None:
         UnsupportedManifest,
         match="captions, stage asr: pool gpu: must be among the manifests; the lab creates its nodes",
     ):
-        deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), seed=1)
+        deployments([a_spec(a_stage("asr", a_placement("gpu")))], pool_nodes(POOLS[:1]), stage_workers(seed=1))
 
 
 def test_a_worker_needs_its_true_service_time() -> None:
@@ -166,7 +165,7 @@ def test_a_worker_needs_its_true_service_time() -> None:
 def test_what_the_lab_cannot_run_is_refused_by_name(stage: StageSpec, message: str) -> None:
     pipelines: list[PipelineSpec] = [a_spec(stage)]
     with pytest.raises(UnsupportedManifest) as refusal:
-        deployments(pipelines, pool_nodes(POOLS), seed=1)
+        deployments(pipelines, pool_nodes(POOLS), stage_workers(seed=1))
     assert str(refusal.value) == f"pipeline speech/captions, stage asr{message}"
 
 
@@ -175,4 +174,4 @@ def test_a_workload_that_two_pipelines_name_is_refused() -> None:
     with pytest.raises(
         UnsupportedManifest, match="copy, stage asr: target Deployment/asr-cpu: must not be a target of"
     ):
-        deployments(pipelines, pool_nodes(POOLS), seed=1)
+        deployments(pipelines, pool_nodes(POOLS), stage_workers(seed=1))

@@ -34,8 +34,11 @@ class Recorder:
         if item_id not in self.silent:
             connection.respond(RequestKind.ITEM, item_id, Status.OK)
 
-    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
-        connection.respond(RequestKind.OPEN_SESSION, session_id, Status.REFUSED_SLOT)
+    def on_open_session(self, connection: ServerConnection, session_id: int, state: bytes) -> None:
+        connection.respond(RequestKind.OPEN_SESSION, session_id, Status.OK if state else Status.REFUSED_SLOT)
+
+    def on_take_session(self, connection: ServerConnection, session_id: int) -> None:
+        connection.respond(RequestKind.TAKE_SESSION, session_id, Status.OK, b"state of %d" % session_id)
 
     def on_end_session(self, session_id: int) -> None:
         self.ended.put_nowait(session_id)
@@ -126,6 +129,15 @@ def test_a_malformed_answer_ends_the_connection(answer: bytes) -> None:
         await server.wait_closed()
 
     asyncio.run(run())
+
+
+def test_the_state_of_a_session_is_taken_and_given_to_another_worker() -> None:
+    async def talk(client: Client) -> None:
+        assert await client.take_session(9) == Response(Status.OK, b"state of 9")
+        assert (await client.open_session(9)).status is Status.REFUSED_SLOT
+        assert (await client.open_session(9, b"state of 9")).status is Status.OK
+
+    exchange(Recorder(), talk)
 
 
 def test_ending_a_session_needs_no_answer() -> None:

@@ -11,13 +11,16 @@ from live_runs import CLOCK, a_run
 
 from controller.core.state.spec import PipelineSpec, PoolSpec
 from simulations.lab.cluster.cluster import LabCluster
-from simulations.lab.cluster.deployments import UnsupportedManifest
+from simulations.lab.cluster.deployments import PodOf, UnsupportedManifest
 from simulations.lab.host.binaries import Binaries
+from simulations.lab.pods.agent import WORKER_ANNOTATION
+from simulations.lab.pods.worker import WorkerSpec
 from simulations.lab.session import run as runs
 from simulations.lab.session.fault_actions import unsupported
 from simulations.lab.session.report import lab_windows
 from simulations.lab.session.run import Options, _ended_windows, _Load, _specs, check
 from simulations.lab.session.view import RunView
+from simulations.lab.session.workload import StageWorkers
 from simulations.lab.traffic.generator import GeneratorConfig
 from simulations.lab.traffic.topology import IngressConfig
 from simulations.results.scoring import Clock
@@ -83,10 +86,10 @@ class Cluster:
         documents: Iterable[Mapping[str, Any]],
         pipelines: tuple[PipelineSpec, ...],
         pools: tuple[PoolSpec, ...],
-        **properties: object,
+        pod: PodOf,
     ) -> None:
         del pools
-        raise Applied(list(documents), pipelines, properties, self.scrape_interval_s)
+        raise Applied(list(documents), pipelines, pod, self.scrape_interval_s)
 
 
 def demo(folder: Path, *lines: str) -> Scenario:
@@ -108,14 +111,16 @@ def test_the_cluster_gets_the_declared_resources_and_workers_with_the_true_servi
         runs.run(scenario, Options(seed=1), tmp_path, cast("Binaries", None), view),
     ):
         pass
-    documents, pipelines, properties, scrape_interval_s = applied.value.args
+    documents, pipelines, pod, scrape_interval_s = applied.value.args
 
     (declared,) = (document for document in documents if document["kind"] == "SpeechPipeline")
     (true,) = scenario.documents["SpeechPipeline/speech/captions"]["spec"]["stages"][0]["placements"]
     (placement,) = declared["spec"]["stages"][0]["placements"]
     assert (true["serviceTime"]["fixed"], placement["serviceTime"]["fixed"]) == ("12ms", "6000us")
     assert pipelines[0].stages[0].placements[0].prior.service.fixed_s == 0.012
-    assert properties == {"speed_spread": 0.2, "first_token": None, "other_models": None}
+    stage = pipelines[0].stages[0]
+    worker = WorkerSpec.from_json(pod(pipelines[0], stage, stage.placements[0]).annotations[WORKER_ANNOTATION])
+    assert (worker.speed_spread, worker.service.fixed_s) == (0.2, 0.012)
     assert scrape_interval_s == 30
 
 
@@ -126,7 +131,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, scenario: Scenario) ->
     pipelines, _ = _specs(scenario)
     schedules = pipeline_schedules(scenario, seed=7)
     cluster = cast("LabCluster", SimpleNamespace(folder=folder, ingress_port=1, kubeconfig="k"))
-    load = _Load(cluster, scenario, pipelines, {p.key: schedules[p.key] for p in pipelines}, 7)
+    own = {pipeline.key: schedules[pipeline.key] for pipeline in pipelines}
+    load = _Load(cluster, scenario, pipelines, own, 7, StageWorkers(scenario, 7))
     load.close()
     return (
         IngressConfig.from_json((folder / "ingress.json").read_text()),

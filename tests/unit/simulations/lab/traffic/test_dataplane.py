@@ -1,6 +1,7 @@
 """Items and streams through real workers, on loopback sockets."""
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import Counter
@@ -116,10 +117,10 @@ def play(
     unit: DemandUnit = DemandUnit.REQUESTS,
     sla_s: float = SLA_S,
     overhead_s: float = 0.0,
-    hands_over: bool = False,
+    **fields: bool,
 ) -> None:
     async def run() -> None:
-        lab = Lab(stages or (stage(),), unit, sla_s=sla_s, overhead_s=overhead_s, hands_over=hands_over)
+        lab = Lab(stages or (stage(),), unit, sla_s=sla_s, overhead_s=overhead_s, **fields)
         try:
             async with asyncio.timeout(10):
                 await use(lab)
@@ -164,14 +165,21 @@ class Working:
 
     def __init__(self, name: str) -> None:
         self._name = name.encode()
+        self.verdict = Status.OK  # on sessions; INVALID: on those that bring a state
+        self.opened: list[bytes] = []
 
     def on_item(self, connection: Respondent, item_id: int, session_id: int, payload: bytes) -> None:
         status = {b"silence": Status.FILTERED, b"nonsense": Status.INVALID}.get(payload, Status.OK)
         made = b"" if payload == b"as it is" else self._name + b"(" + payload + b")"
         connection.respond(RequestKind.ITEM, item_id, status, made)
 
-    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
-        connection.respond(RequestKind.OPEN_SESSION, session_id, Status.OK)
+    def on_open_session(self, connection: ServerConnection, session_id: int, state: bytes) -> None:
+        status = self.verdict if state or self.verdict is not Status.INVALID else Status.OK
+        self.opened.append(state)
+        connection.respond(RequestKind.OPEN_SESSION, session_id, status)
+
+    def on_take_session(self, connection: ServerConnection, session_id: int) -> None:
+        connection.respond(RequestKind.TAKE_SESSION, session_id, Status.OK, b"state by " + self._name)
 
     def on_end_session(self, session_id: int) -> None:
         pass
@@ -183,23 +191,23 @@ class Working:
         pass
 
 
+async def joined(lab: Lab, working: Working, app: str, stack: contextlib.AsyncExitStack) -> str:
+    """Add a server to the pods of `app`, and return its name, which is its address."""
+    host = an_address()
+    server = await asyncio.get_running_loop().create_server(lambda: ServerConnection(working), host, ITEM_PORT)
+    stack.callback(server.close)
+    lab.pipeline.pod_changed(
+        PodState(uid=host, namespace="speech", labels={"app": app}, ip=host, ready=True, name=host)
+    )
+    return host
+
+
 @pytest.mark.parametrize("unit", [DemandUnit.REQUESTS, DemandUnit.STREAMS])
 def test_a_stage_gets_what_the_one_before_it_made_and_decides_what_goes_on(unit: DemandUnit) -> None:
     async def use(lab: Lab) -> None:
-        servers = []
+        stack = contextlib.AsyncExitStack()
         for app in ("vad", "asr"):
-            host = an_address()
-            working = Working(app)
-            servers.append(
-                await asyncio.get_running_loop().create_server(
-                    lambda working=working: ServerConnection(working),  # type: ignore[misc]
-                    host,
-                    ITEM_PORT,
-                )
-            )
-            lab.pipeline.pod_changed(
-                PodState(uid=host, namespace="speech", labels={"app": app}, ip=host, ready=True, name=host)
-            )
+            await joined(lab, Working(app), app, stack)
         stream = (await lab.open())[0] if unit is DemandUnit.STREAMS else None
         for payload in (b"audio", b"silence", b"as it is", b"nonsense"):
             lab.offer(stream, payload=payload)
@@ -212,10 +220,44 @@ def test_a_stage_gets_what_the_one_before_it_made_and_decides_what_goes_on(unit:
         ]
         # An empty answer leaves what the item carries as it was.
         assert [lab.answers[number] for number in range(1, 4)] == [b"asr(vad(audio))", b"vad(silence)", b"as it is"]
-        for server in servers:
-            server.close()
+        await stack.aclose()
 
     play(use, stage("vad"), stage("asr", "vad", memory=unit is DemandUnit.STREAMS), unit=unit)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "opened", "counts"),
+    [
+        (Status.OK, [b"state by here"], (1, 0, 0)),
+        (Status.INVALID, [b"state by here", b""], (0, 1, 0)),  # a pod of another variant
+        (Status.REFUSED_SLOT, [b"state by here"], (0, 0, 0)),  # it goes back
+    ],
+)
+def test_a_stream_that_moves_takes_its_state_along_or_begins_without(
+    verdict: Status, opened: list[bytes], counts: tuple[int, int, int]
+) -> None:
+    async def use(lab: Lab) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            here, there = Working("here"), Working("there")
+            first = await joined(lab, here, "asr", stack)
+            stream, _ = await lab.open()
+            lab.offer(stream, payload=b"a")
+            await lab.outcomes(1)
+            second = await joined(lab, there, "asr", stack)
+            there.verdict = verdict
+            lab.pipeline.rebalance({"asr": {first: 0}})
+            await until(lambda: there.opened == opened and not stream.busy)
+            lab.offer(stream, payload=b"b")
+            await lab.outcomes(2)
+            recoveries = lab.pipeline.tally.recoveries
+            found = recoveries.moved_carried, recoveries.moved_empty, recoveries.sessions_cut
+            assert found == counts
+            moved = any(counts)
+            assert lab.answers[2] == (b"there(b)" if moved else b"here(b)")
+            assert here.opened == ([b""] if moved else [b"", b"state by here"])
+            assert second != first
+
+    play(use, stage("asr", memory=True), unit=DemandUnit.STREAMS, hands_over=True, carries_state=True)
 
 
 def test_what_a_stage_does_not_pass_on_is_filtered_the_same_items_in_every_run() -> None:

@@ -69,7 +69,9 @@ class Sink:
         if self.answers:
             connection.respond(RequestKind.ITEM, item_id, Status.OK)
 
-    def on_open_session(self, connection: ServerConnection, session_id: int) -> None:
+    def on_take_session(self, connection: ServerConnection, session_id: int) -> None: ...
+
+    def on_open_session(self, connection: ServerConnection, session_id: int, _: bytes) -> None:
         self.opened.append(session_id)
         self.opened_s.append(time.monotonic())
         refused = self.opened.count(session_id) <= self.refusals

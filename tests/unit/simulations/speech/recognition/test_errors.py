@@ -38,22 +38,31 @@ def test_there_are_as_few_errors_as_trying_everything_finds(said: list[str], hea
     assert len(said) - found.deletions + found.insertions == len(heard)
 
 
-def test_errors_are_those_of_the_model_that_heard_the_words() -> None:
-    said = ["please", "call", "anna", "at", "two", "two", "nine"]
+def test_errors_are_those_of_the_model_that_heard_the_words_and_of_the_noise_they_were_said_in() -> None:
+    said = [
+        *((word, "30 dB") for word in ("please", "call", "anna")),
+        *((word, "8 dB") for word in ["at", "two", "two", "nine"]),
+    ]
     heard = [
         ("please", "large"),
         ("call", "large"),
         ("hanna", "large"),
-        ("at", "tiny"),
+        ("at", "large"),
         ("two", "tiny"),
         ("nine", "tiny"),
     ]
     found = word_errors_by(said, [*heard, ("nine", "tiny")])
-    assert found["large"] == WordErrors(substitutions=1, words=3)
-    assert found["tiny"].words == 4
-    assert found["tiny"].substitutions + found["tiny"].deletions + found["tiny"].insertions == 1
-    assert word_errors_by(["a"], []) == {"": WordErrors(deletions=1, words=1)}
-    assert word_errors_by(["a", "b"], [("b", "tiny")]) == {"tiny": WordErrors(deletions=1, words=2)}
+    assert found["30 dB", "large"] == WordErrors(substitutions=1, words=3)
+    assert found["8 dB", "large"] == WordErrors(words=1)
+    assert found["8 dB", "tiny"].words == 3
+    assert found["8 dB", "tiny"].substitutions + found["8 dB", "tiny"].deletions + found["8 dB", "tiny"].insertions == 1
+
+
+def test_words_that_were_not_heard_count_for_the_model_before_them() -> None:
+    assert word_errors_by([("a", "8 dB")], []) == {("8 dB", ""): WordErrors(deletions=1, words=1)}
+    missed = word_errors_by([("a", "8 dB"), ("b", "8 dB")], [("b", "tiny")])
+    assert missed == {("8 dB", "tiny"): WordErrors(deletions=1, words=2)}
+    assert word_errors_by([], [("a", "tiny")]) == {("", "tiny"): WordErrors(insertions=1)}
 
 
 def test_the_rate_of_several_texts_is_that_of_their_words_together() -> None:

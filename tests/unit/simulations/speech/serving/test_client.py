@@ -58,7 +58,7 @@ def recognition(variant: str = "small", slots: int = 8) -> RecognitionProgram:
 class Service:
     """The ingress of one pipeline with its replicas, all in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, carries_state: bool = False) -> None:
         self.timers = Timers()
         (port,) = free_ports(1)
         stages = tuple(
@@ -74,7 +74,15 @@ class Service:
         )
         self.pipeline = PipelineTraffic(
             PipelineTopology(
-                namespace="speech", name="live", unit=DemandUnit.STREAMS, sla_s=1.0, port=port, seed=1, stages=stages
+                namespace="speech",
+                name="live",
+                unit=DemandUnit.STREAMS,
+                sla_s=1.0,
+                port=port,
+                seed=1,
+                stages=stages,
+                hands_over=True,
+                carries_state=carries_state,
             ),
             lambda *_: None,
             self.timers,
@@ -93,10 +101,13 @@ class Service:
         self._stack.callback(server.close)
         self._stack.callback(serving.cancel)
         self.replicas[host] = replica
-        self.pipeline.pod_changed(
-            PodState(uid=host, namespace="speech", labels={"app": app}, ip=host, ready=True, name=host)
-        )
+        self.tell(app, host, ready=True)
         return host
+
+    def tell(self, app: str, host: str, *, ready: bool) -> None:
+        self.pipeline.pod_changed(
+            PodState(uid=host, namespace="speech", labels={"app": app}, ip=host, ready=ready, name=host)
+        )
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -124,9 +135,9 @@ class Service:
         return await speak_all(self.url, speeches, begin_s=begin_s, chunk_s=CHUNK_S, noise=NOISE, snr_db=lambda _: 30.0)
 
 
-def play(use: Callable[[Service], Awaitable[None]]) -> None:
+def play(use: Callable[[Service], Awaitable[None]], *, carries_state: bool = False) -> None:
     async def run() -> None:
-        service = Service()
+        service = Service(carries_state=carries_state)
         async with service.open(), asyncio.timeout(60):
             await use(service)
 
@@ -153,7 +164,9 @@ def test_streams_speak_and_words_come_back_while_they_do() -> None:
         assert outcomes["served"] >= 8, "utterances that came to their end"
         assert outcomes["filtered"] > outcomes["served"]
         assert [result.lost for result in results] == [0] * 4
-        assert {variant for result in results for variant in result.errors} == {"small"}
+        assert {kind for result in results for kind in result.errors} == {("30 dB", "small")}
+        assert sum(result.answered["30 dB"] for result in results) == outcomes["served"] + outcomes["filtered"]
+        assert 0.5 < sum(result.passed["30 dB"] for result in results) / outcomes.total() < 0.9
         assert all(latency_s > 0 for result in results for latency_s in result.latencies_s)
 
     play(use)
@@ -176,6 +189,26 @@ def test_a_stream_without_a_slot_is_refused_and_gets_one_later() -> None:
         assert result.lost == 0
         assert result.outcomes["refused"] > 0
         assert result.outcomes["filtered"] > 0
+
+    play(use)
+
+
+def test_a_stream_that_tries_again_counts_once_in_the_demand() -> None:
+    async def use(service: Service) -> None:
+        await whole(service, slots=1)
+        demand = service.pipeline.tally
+        async with connect(service.url) as first:
+            await first.recv()
+            assert demand.active_streams == 1
+            for path, expected in (("/a", 2), ("/a", 2), ("/b", 3), ("/a", 3), ("", 4), ("", 5)):
+                async with connect(service.url + path) as other:
+                    with pytest.raises(ConnectionClosed):
+                        await other.recv()
+                assert demand.active_streams == expected, path
+        async with connect(service.url + "/a") as again:
+            while "admitted" not in str(await again.recv()):
+                pass
+            assert demand.active_streams == 4, "the first has ended, and /a is served"
 
     play(use)
 
@@ -249,3 +282,30 @@ def test_a_stream_goes_on_at_another_replica_when_its_own_ends() -> None:
             assert result.outcomes["lost"] == 0
 
     play(use)
+
+
+@pytest.mark.parametrize(("variant", "carried"), [("small", True), ("tiny", False)])
+def test_a_stream_that_moves_carries_its_state_unless_the_other_replica_has_another_model(
+    variant: str, carried: bool
+) -> None:
+    async def use(service: Service) -> None:
+        await whole(service)
+        (here,) = [host for host, replica in service.replicas.items() if replica.slots is not None]
+        speaking = asyncio.create_task(service.speak(4, 11.9))
+        there = await service.add("asr", recognition(variant))
+        for leaving, staying in ((here, there), (there, here)) * 3:  # back and forth, in the middle of words too
+            await asyncio.sleep(1.6)
+            service.tell("asr", staying, ready=True)
+            service.tell("asr", leaving, ready=False)
+            service.pipeline.rebalance({})
+        results = await speaking
+        recoveries = service.pipeline.tally.recoveries
+        total = sum((each for result in results for each in result.errors.values()), WordErrors())
+        assert recoveries.sessions_cut == 0
+        assert (recoveries.moved_carried > 8, recoveries.moved_empty > 8) == (carried, not carried)
+        assert sum(result.lost + result.outcomes["unanswered"] + result.outcomes["lost"] for result in results) == 0
+        if carried:
+            assert total.rate is not None
+            assert total.rate < 0.08  # as without any move
+
+    play(use, carries_state=True)

@@ -52,6 +52,14 @@ class Stated:
     def close(self, session: str) -> None:
         self.open_sessions.discard(session)
 
+    def export(self, session: str) -> bytes:
+        self.open_sessions.remove(session)
+        return session.encode()
+
+    def restore(self, session: str, state: bytes) -> None:
+        if state != session.encode():
+            raise ValueError("state: of another session")
+
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         until_s = time.thread_time() + self._cpu_s
         while time.thread_time() < until_s:
