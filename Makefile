@@ -35,6 +35,10 @@ try: $(STAMP) ## a recorded day of load, simulated: Sluice beside two other auto
 demo: $(STAMP) ## watch the operator rescale a live pipeline on a real Kubernetes (first time: builds it, ~8 min)
 	@$(BIN)/sluice demo $(ARGS)
 
+.PHONY: demo-speech
+demo-speech: $(STAMP) ## watch the operator scale a real speech service: audio in, words out (first time: builds Kubernetes, ~8 min)
+	@$(BIN)/sluice speech demo $(ARGS)
+
 # Live servers in real time: what fails because the machine was busy with something else for a moment passes by itself.
 # A lab takes about half a core, and more for moments: three fill two cores, two leave the load on time.
 tries = $(BIN)/python tests/support/second_tries.py

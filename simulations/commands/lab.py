@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -35,7 +36,12 @@ from simulations.lab.session.run import LAB_INTERVAL_S, MAX_LAG_S, Options, chec
 from simulations.lab.session.view import LineView, LiveView, Moment, RunView
 from simulations.lab.session.workload import StageWorkers, Workload
 from simulations.policies.catalogue import POLICIES
+from simulations.results.scoring import Clock
+from simulations.scenario.reference_service import ReferenceService
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
+
+if TYPE_CHECKING:  # the packages are those of an extra
+    from simulations.speech.live.result import Predictions, SpeechResult
 
 _UP_S = 1200.0
 _DOWN_S = 30.0
@@ -45,11 +51,15 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """A finished run on the lab: result, HTML page, and the path of the operator's log, which may not exist."""
+    """A finished run on the lab: result, HTML page, and the path of the operator's log, which may not exist.
+
+    `speech` is what a run of the reference service came to.
+    """
 
     result: LabResult
     page: str
     operator_log: Path
+    speech: "SpeechResult | None" = None
 
 
 def prepare_environment() -> None:
@@ -128,55 +138,74 @@ def read_scenario(path: Path) -> Scenario:
 
 
 @contextlib.contextmanager
-def executed(
-    scenario: Scenario, options: Options, *, follow: Callable[[Moment], None] = lambda _: None
-) -> Iterator[tuple[Finished, LabCluster]]:
+def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, LabCluster]]:
     """Run `scenario` with its progress on the terminal, then yield the finished run and its lab.
 
-    `follow` gets what the run shows, several times a second. The lab stops at the end of the block. The program exits
-    with status 1 and a reason if the run fails.
+    The lab stops at the end of the block. The program exits with status 1 and a reason if the run fails.
     """
     prepare_environment()
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
-            workload = workload_of(scenario, options.seed, Path(folder) / "corpus", LineView(console))
+            speech = speech_of(scenario, options.seed, Path(folder) / "corpus", LineView(console))
+            workload: Workload = StageWorkers(scenario, options.seed) if speech is None else speech.workload
             check(scenario, seed=options.seed, workload=workload)
             with ExitStack() as shown:
                 view: RunView = LineView(console)
                 if console.is_terminal:
                     specs = tuple(pipeline_spec(resource) for resource in scenario.pipelines)
                     view = shown.enter_context(LiveView(console, specs))
-                view = Followed(view, follow)
+                if speech is not None:
+                    view = Followed(view, speech.predictions.follow)
                 binaries = ensure(view.say)
                 live, cluster = lab.enter_context(run(scenario, options, Path(folder), binaries, view, workload))
-            yield _finished(live, scenario, options, cluster.operator_log), cluster
+            yield _finished(live, scenario, options, cluster, speech), cluster
     except InvalidScenario as error:
         raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
 
 
-def workload_of(scenario: Scenario, seed: int, corpus: Path, view: RunView) -> Workload:
-    """Return what the pods of a run of `scenario` are; what is said to the reference service goes to `corpus`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """What a run of the reference service needs: its workload, and the predictions of its plans."""
+
+    service: ReferenceService
+    workload: Workload
+    predictions: "Predictions"
+
+    def result(self, folder: Path, found: LabResult, clock: Clock) -> "SpeechResult":
+        """Return what the run with the times of `clock` came to; `folder` is that of its cluster."""
+        from simulations.speech.live.result import speech_result
+
+        return speech_result(folder, found, clock, self.service, self.predictions.found)
+
+
+def speech_of(scenario: Scenario, seed: int, corpus: Path, view: RunView) -> Speech | None:
+    """Return what a run of the reference service needs, None for one of stage workers.
+
+    What is said goes to the folder `corpus`.
 
     Raises:
         ProcessError: a package that the reference service needs is not installed.
     """
-    if scenario.file.speech is None:
-        return StageWorkers(scenario, seed)
+    service = scenario.file.speech
+    if service is None:
+        return None
     try:  # the packages are those of an extra
+        from simulations.speech.live.result import Predictions
         from simulations.speech.live.workload import SpeechWorkload, synthesise
     except ModuleNotFoundError as error:
-        raise ProcessError(
-            f"speech: {error}; the reference service needs the extra: pip install 'sluice[speech]'"
-        ) from None
-    view.say(f"synthesising {scenario.file.speech.conversations} conversations")
+        words = f"speech: {error}; the reference service needs the extra: pip install 'sluice[speech]'"
+        raise ProcessError(words) from None
+    view.say(f"synthesising {service.conversations} conversations")
     try:
-        synthesise(scenario.file.speech, seed, corpus)
+        synthesise(service, seed, corpus)
     except ModuleNotFoundError as error:
-        raise ProcessError(f"speech: {error}; the conversations need it: pip install {error.name}") from None
-    return SpeechWorkload(scenario.file.speech, corpus)
+        raise ProcessError(f"speech: {error}; conversations are made with it: pip install {error.name}") from None
+    detection = next((own.stage for own in service.stages if own.program == "vad"), "")
+    predictions = Predictions(pipeline_spec(scenario.pipelines[0]).key, detection.rpartition("/")[2])
+    return Speech(service=service, workload=SpeechWorkload(service, corpus), predictions=predictions)
 
 
 class Followed:
@@ -196,8 +225,11 @@ class Followed:
         self._view.show(moment)
 
 
-def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log: Path) -> Finished:
+def _finished(
+    live: LiveRun, scenario: Scenario, options: Options, cluster: LabCluster, speech: Speech | None
+) -> Finished:
     result = lab_result(live)
+    heard = None if speech is None else speech.result(cluster.folder, result, scenario.file.clock)
     page = live_page(
         live,
         result,
@@ -206,8 +238,9 @@ def _finished(live: LiveRun, scenario: Scenario, options: Options, operator_log:
         policy="sluice" if options.operator else "none",
         command=["sluice", *sys.argv[1:]],
         max_lag_s=MAX_LAG_S,
+        facts=None if heard is None else heard.facts(),
     )
-    return Finished(result=result, page=page, operator_log=operator_log)
+    return Finished(result=result, page=page, operator_log=cluster.operator_log, speech=heard)
 
 
 def write_report(finished: Finished, path: Path) -> None:
@@ -216,7 +249,11 @@ def write_report(finished: Finished, path: Path) -> None:
     The path of the report is the last line of standard output.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(finished.result.to_json(), indent=1) + "\n")
+    document = finished.result.to_json()
+    if finished.speech is not None:
+        document["summary"]["wer"] = finished.speech.wer
+        document["speech"] = finished.speech.document()
+    path.write_text(json.dumps(document, indent=1) + "\n")
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")
     click.echo(f"page: {path.with_suffix('.html').resolve()}")
     if finished.operator_log.exists():

@@ -9,6 +9,7 @@ from importlib.resources import files
 from controller.html import Markup, element, page
 from simulations.report import changes, comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
+from simulations.report.facts import section as facts_section
 from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
 from simulations.report.money import money
@@ -40,6 +41,7 @@ def render(
         ("found", "Verdict", _verdict(experiment, today)),
         ("changes", "What to change, and what it is worth", _changes(experiment, scenario, today, peak)),
         ("time", "How it went", _over_time(experiment, scenario)),
+        *([("facts", live.facts.title, facts_section(live.facts))] if live and live.facts else []),
         ("money", "Where the money went", money(run)),
         ("policies", "Policies compared", _policies(experiment)),
         ("what-ifs", "What if", _what_ifs(experiment, scenario)),

@@ -7,22 +7,27 @@ from dataclasses import dataclass
 from controller.core.messages.phrases import duration
 from controller.html import Markup, element
 from simulations.report import fidelity
+from simulations.report.facts import Facts
 from simulations.report.fidelity import Fidelity
 from simulations.report.table import table
 from simulations.results.results import Experiment
+
+_WORKERS = "The workers run no models: each batch takes as long as its profile says."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """Facts about a live run that its report shows: Kubernetes version, cost (USD) of a static peak, lag in seconds.
 
-    `generator_lag_p99_s` is how late the load generator was; above `max_lag_s` the run is invalid.
+    `generator_lag_p99_s` is how late the load generator was; above `max_lag_s` the run is invalid. `facts` are those
+    about servers that are not the lab's own workers.
     """
 
     kubernetes: str
     static_peak_cost: float | None
     generator_lag_p99_s: float
     max_lag_s: float
+    facts: Facts | None = None
 
 
 def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None) -> Markup:
@@ -32,6 +37,7 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
     """
     if live is not None:
         late = live.generator_lag_p99_s > live.max_lag_s
+        servers = _WORKERS if live.facts is None else live.facts.servers
         lag = f"The load generator was late by {duration(live.generator_lag_p99_s)} (p99)"
         verdict = (
             f". At most {duration(live.max_lag_s)} is allowed: the run is invalid."
@@ -43,8 +49,8 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
             element(
                 "p",
                 "Nothing here was simulated, so there are no self-checks of the simulator. Latencies were measured "
-                "between real sockets, and cost follows from the observed replicas. The workers run no models: each "
-                "batch takes as long as its profile says. This is one run; another run differs.",
+                f"between real sockets, and cost follows from the observed replicas. {servers} This is one run; another "
+                "run differs.",
             ),
         )
     blocks: list[Markup] = []

@@ -201,7 +201,8 @@ class Client(asyncio.Protocol):
 
         A worker answers OK for a session that has a slot already. The ingress aborts the connection instead. A request
         for a refused session is a new attempt. With `state`, from `take_session`, INVALID says that it is not one of
-        this worker's. The future fails with ConnectionError when the connection is lost.
+        this worker's, and OK with a payload that the model could not use it. The future fails with ConnectionError when
+        the connection is lost.
         """
         return self._request(RequestKind.OPEN_SESSION, session_id, 0, session_id, state)
 

@@ -7,6 +7,7 @@ from simulations.experiment.provenance import provenance
 from simulations.lab.session.report import LabResult, LiveRun, item_scores
 from simulations.report.changes import peak_of
 from simulations.report.conclusions import subject
+from simulations.report.facts import Facts
 from simulations.report.page import render
 from simulations.report.trust import Live
 from simulations.results.results import MEASURES, Experiment, Provenance, RunResult, Tuning
@@ -24,23 +25,25 @@ def live_page(
     policy: str,
     command: Sequence[str],
     max_lag_s: float,
+    facts: Facts | None = None,
 ) -> str:
     """Return the report of a lab run as an HTML page.
 
     `policy` is the name of the policy that scaled, `command` the command line that repeats the run, `max_lag_s` the
-    largest lag of the load generator (p99) of a valid run.
+    largest lag of the load generator (p99) of a valid run. `facts` are those about servers other than the lab's own.
     """
     experiment = live_experiment(run, result, seed=seed, policy=policy, provenance=provenance(scenario, command))
     return render(
         experiment,
         scenario,
         error_bar=None,
-        peak=peak_of(scenario, subject(experiment)),
+        peak=peak_of(scenario, subject(experiment)) if scenario.file.speech is None else None,
         live=Live(
             kubernetes=result.kubernetes,
             static_peak_cost=result.summary.static_peak_cost,
             generator_lag_p99_s=result.summary.generator_lag_p99_s,
             max_lag_s=max_lag_s,
+            facts=facts,
         ),
     )
 

@@ -36,7 +36,7 @@ class LiveRun:
     cycles. `faults` are the intervals of the scenario's faults. `sla_changes` are the SLAs that faults set during the
     run. `retries` counts items that were sent again because their pod was leaving or had vanished. `peak_instances` is
     the static allocation for the peak of the same load, in instances of each pool; None when no allocation can serve
-    the peak. `generator_lag_p99_s` is the lag of the load generator.
+    the peak, or no service time is declared. `generator_lag_p99_s` is the lag of the load generator.
     """
 
     scenario: str

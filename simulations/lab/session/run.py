@@ -41,6 +41,9 @@ MAX_LAG_S = 0.005
 GENERATOR_REPORT = "generator-report.json"
 """The name of the file that the generator writes at the end, in the folder of the lab."""
 
+INGRESS_SUMMARY = "ingress-summary.json"
+"""The same of the ingress: `ingress.totals` of each pipeline."""
+
 LAB_INTERVAL_S = 2.0
 """The time between the operator's cycles, unless the scenario or the user says otherwise."""
 
@@ -146,7 +149,9 @@ class _Run:
         self._view = view
         self._workload = workload
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
-        self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
+        self._peak_instances = None
+        if scenario.file.speech is None:  # else no service time is declared from which the peak could be planned
+            self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
         slas = sla_changes(scenario)
         self._sla_changes = {pipeline.key: slas[pipeline.key] for pipeline in pipelines}
         self._began_s = 0.0
@@ -230,6 +235,7 @@ class _Run:
                     decisions=dict(words),
                     windows=lines,
                     news=tuple(self._workload.news(load.folder)),
+                    statuses=dict(observer.statuses),
                 )
             )
             time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))
@@ -276,7 +282,7 @@ class _Load:
         self.lag_p99_s = 0.0
         self.sessions_cut = 0
         self.retries = 0
-        self._summary = folder / "ingress-summary.json"
+        self._summary = folder / INGRESS_SUMMARY
         self._lag = folder / GENERATOR_REPORT
         # Apart from the cluster's processes: the generator ends on its own, which for the others is an error.
         self._processes = Processes(self.folder)

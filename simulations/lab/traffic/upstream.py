@@ -208,7 +208,7 @@ class Upstream:
                     await self._change(deadline_s)
                     continue
                 backend.sessions += 1
-                status = await self._open(backend, session.id) if self.memory else Status.OK
+                status = (await self._open(backend, session.id)).status if self.memory else Status.OK
                 if status is Status.OK:
                     self._pin(session, backend)
                     return backend
@@ -242,12 +242,12 @@ class Upstream:
             if self.memory:
                 backend.end_session(session.id)
 
-    async def _open(self, backend: Backend, session_id: int, state: bytes = b"") -> Status:
+    async def _open(self, backend: Backend, session_id: int, state: bytes = b"") -> Response:
         try:
             client = await backend.client()
-            return (await client.open_session(session_id, state)).status
+            return await client.open_session(session_id, state)
         except OSError:
-            return Status.DRAINING
+            return Response(Status.DRAINING, b"")
 
     async def _take(self, backend: Backend, session_id: int) -> bytes:
         """Return the state of a stream, which gives up its slot; empty if the pod has none or is gone."""
@@ -269,7 +269,7 @@ class Upstream:
                     await self._carry(session, backend, other)
                     return
                 other.sessions += 1
-                if self.memory and await self._open(other, session.id) is not Status.OK:
+                if self.memory and (await self._open(other, session.id)).status is not Status.OK:
                     other.sessions -= 1
                     return
                 self._unpin(session, backend)
@@ -289,14 +289,14 @@ class Upstream:
         other.sessions += 1
         del session.pins[self.index]
         state = await self._take(backend, session.id)
-        status = await self._open(other, session.id, state)
-        carried = bool(state) and status is Status.OK
-        if status is Status.INVALID:
-            status = await self._open(other, session.id)
-        if status is not Status.OK:
+        opened = await self._open(other, session.id, state)
+        carried = bool(state) and opened.status is Status.OK and not opened.payload
+        if opened.status is Status.INVALID:
+            opened = await self._open(other, session.id)
+        if opened.status is not Status.OK:
             other.sessions -= 1
             session.pins[self.index] = backend
-            if await self._open(backend, session.id, state) is not Status.OK:
+            if (await self._open(backend, session.id, state)).status is not Status.OK:
                 self._cut(session, backend)
             return
         session.pins[self.index] = backend

@@ -78,9 +78,9 @@ class Errors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """Of `answered` chunks in one noise, voice activity let `passed` go on."""
+    """Of the `answered` chunks that were due in a `second` of the run, voice activity let `passed` go on."""
 
-    snr: str
+    second: int
     answered: int
     passed: int
 
@@ -149,7 +149,7 @@ def speeches(
 def heard(results: Sequence[StreamResult], said_s: float) -> Heard:
     """Return the sums over streams that spoke for `said_s` seconds in all."""
     errors: dict[tuple[str, str], WordErrors] = {}
-    answered, passed, outcomes = Counter[str](), Counter[str](), Counter[str]()
+    answered, passed, outcomes = Counter[int](), Counter[int](), Counter[str]()
     for result in results:
         for kind, own in result.errors.items():
             errors[kind] = errors.get(kind, WordErrors()) + own
@@ -165,7 +165,9 @@ def heard(results: Sequence[StreamResult], said_s: float) -> Heard:
         stream_hours=said_s / 3600,
         outcomes=dict(outcomes),
         errors=tuple(Errors(snr=snr, variant=variant, errors=own) for (snr, variant), own in sorted(errors.items())),
-        passed=tuple(Passed(snr=snr, answered=count, passed=passed[snr]) for snr, count in sorted(answered.items())),
+        passed=tuple(
+            Passed(second=second, answered=count, passed=passed[second]) for second, count in sorted(answered.items())
+        ),
         p50_s=percentiles[0],
         p95_s=percentiles[1],
         p99_s=percentiles[2],

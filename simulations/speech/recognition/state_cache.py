@@ -129,15 +129,22 @@ class StateCache:
         self.counts.exported += 1
         return carried
 
+    def fits(self, carried: bytes) -> bool:
+        """Return whether state that `export` returned is one of this variant of the model."""
+        return len(carried) == self._carried_bytes and _HEADER.unpack_from(carried)[1:4] == self.state.shape[1:]
+
+    @property
+    def _carried_bytes(self) -> int:
+        return _HEADER.size + self.bytes_per_session - int(self.last[0].nbytes)
+
     def restore(self, session: str, carried: bytes) -> bool:
         """Open the session with state that `export` returned; return False if there is no slot.
 
         Raises:
             ValueError: the state is not one of this variant, or the session is open.
         """
-        expected = _HEADER.size + self.bytes_per_session - self.last[0].nbytes
-        if len(carried) != expected:
-            raise ValueError(f"state: {len(carried)} bytes, must be {expected}")
+        if len(carried) != self._carried_bytes:
+            raise ValueError(f"state: {len(carried)} bytes, must be {self._carried_bytes}")
         magic, *size, label, word = _HEADER.unpack_from(carried)
         known = 0 <= label <= BLANK and 0 <= word <= BLANK
         if magic != _MAGIC or tuple(size) != self.state.shape[1:] or not known:

@@ -47,17 +47,17 @@ class StreamResult:
     """What became of a stream.
 
     `outcomes` counts its chunks: those of the ingress, `refused` while it had no connection, `unanswered` at its end.
-    `answered` and `passed` count those with an answer, and those of them that voice activity let pass, by the noise in
-    them. `latencies_s` are those of served chunks, from when each was due, and `lags_s` says how late each was sent.
-    `said` are the words of its audio that was accepted, with the noise in them as in "8 dB", `heard` those that came
-    back, with the model that heard them. `lost` is how often the service ended its connection, and `attempts` how often
-    it connected.
+    `answered` and `passed` count those with an answer, and those of them that voice activity let pass, by the second of
+    the run in which they were due. `latencies_s` are those of served chunks, from when each was due, and `lags_s` says
+    how late each was sent. `said` are the words of its audio that was accepted, with the noise in them as in "8 dB",
+    `heard` those that came back, with the variant that heard them. `lost` is how often the service ended its
+    connection, and `attempts` how often it connected.
     """
 
     number: int
     outcomes: Counter[str] = field(default_factory=Counter)
-    answered: Counter[str] = field(default_factory=Counter)
-    passed: Counter[str] = field(default_factory=Counter)
+    answered: Counter[int] = field(default_factory=Counter)
+    passed: Counter[int] = field(default_factory=Counter)
     latencies_s: list[float] = field(default_factory=list)
     lags_s: list[float] = field(default_factory=list)
     said: list[tuple[str, str]] = field(default_factory=list)
@@ -109,8 +109,7 @@ class Speaker:
         self._hear = hear
         self._place = 0  # of the next chunk in the stream
         self._first = round(speech.begin_s * SAMPLE_RATE) // self._chunk  # that chunk in the conversation
-        # When each chunk without an answer was due, and the noise in it, by its number in the connection.
-        self._waiting: dict[int, tuple[float, str]] = {}
+        self._waiting: dict[int, float] = {}  # when chunks without an answer were due, by number in the connection
         self._partial: Sequence[tuple[str, str]] = ()
         self._settled = asyncio.Event()
 
@@ -145,10 +144,11 @@ class Speaker:
                 await asyncio.sleep(due_s - time.monotonic())
                 self._place += 1
                 noise = snr_words(self._snr(place))
-                self._waiting[place - first] = due_s, noise
+                self._waiting[place - first] = due_s
                 self.result.lags_s.append(max(0.0, time.monotonic() - due_s))
                 await connection.send(encoded(Audio(self._audio(place)), due_s=due_s, arrival_s=due_s - self._begin_s))
-                self.result.said += [(word, noise) for word in self._words(place)]
+                if not self._over(self._place):  # a word is recognised shortly after its end
+                    self.result.said += [(word, noise) for word in self._words(place)]
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_answered(), _SETTLE_S)
         finally:
@@ -159,13 +159,14 @@ class Speaker:
     async def _read(self, connection: ClientConnection) -> None:
         async for message in connection:
             answer: dict[str, Any] = json.loads(message)
-            due_s, noise = self._waiting.pop(answer["chunk"])
+            due_s = self._waiting.pop(answer["chunk"])
+            second = int(due_s - self._begin_s)
             self.result.outcomes[answer["outcome"]] += 1
-            self.result.answered[noise] += answer["outcome"] in {"served", "filtered"}
+            self.result.answered[second] += answer["outcome"] in {"served", "filtered"}
             if answer["outcome"] == "served":
                 self.result.latencies_s.append(time.monotonic() - due_s)
             if "transcript" in answer:
-                self.result.passed[noise] += 1
+                self.result.passed[second] += 1
                 self._take(Transcript(**answer["transcript"]))
             if not self._waiting:
                 self._settled.set()

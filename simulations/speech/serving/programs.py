@@ -60,11 +60,13 @@ class Program(Protocol):
         """Return the state of a session that has begun, for `restore` at another replica; empty where there is none."""
         ...
 
-    def restore(self, session: str, state: bytes) -> None:
+    def restore(self, session: str, state: bytes) -> bool:
         """Give a session that has begun the state in which another replica exported it.
 
+        Return False if only its words could be used, because that replica had another variant of the model.
+
         Raises:
-            ValueError: the state is none, or not one of this program and its variant.
+            ValueError: the state is none, or not one of this program.
         """
         ...
 
@@ -122,7 +124,7 @@ class DetectionProgram:
         """Return nothing: the state of less than a second of audio is not worth a move."""
         return b""
 
-    def restore(self, session: str, state: bytes) -> None:  # noqa: ARG002
+    def restore(self, session: str, state: bytes) -> bool:  # noqa: ARG002
         """Refuse the state.
 
         Raises:
@@ -242,17 +244,23 @@ class RecognitionProgram:
         slot = self._recogniser.cache.export(session)
         return carried(slot, self._speech.pop(session))
 
-    def restore(self, session: str, state: bytes) -> None:
+    def restore(self, session: str, state: bytes) -> bool:
         """Give a session the state in which another replica exported it.
 
+        Of another variant of the model only the words of the present utterance are kept, and return False: what its
+        layers remember means nothing to these.
+
         Raises:
-            ValueError: the state is not one of this program, or of another variant of the model.
+            ValueError: the state is not one of this program.
         """
         slot, speech = resumed(state)
-        self._recogniser.cache.close(session)
-        if not self._recogniser.cache.restore(session, slot):
-            raise ValueError("state: no slot is free")
+        cache = self._recogniser.cache
         self._speech[session] = speech
+        if not cache.fits(slot):
+            return False
+        cache.close(session)
+        cache.restore(session, slot)
+        return True
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return OK with the utterance for chunks in which one ends, FILTERED with the words so far for the others."""
@@ -311,7 +319,7 @@ class RescoringProgram:
         """Return nothing."""
         return b""
 
-    def restore(self, session: str, state: bytes) -> None:  # noqa: ARG002
+    def restore(self, session: str, state: bytes) -> bool:  # noqa: ARG002
         """Refuse the state.
 
         Raises:

@@ -122,7 +122,8 @@ class Replica:
         status, why = self._admitted(session), b""
         if state and status is Status.OK:
             try:
-                self._program.restore(session, state)
+                if not self._program.restore(session, state):
+                    why = b"state of another variant"
             except ValueError as error:
                 self.on_end_session(session_id)
                 status, why = Status.INVALID, str(error).encode()

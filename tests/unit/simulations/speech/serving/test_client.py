@@ -165,8 +165,9 @@ def test_streams_speak_and_words_come_back_while_they_do() -> None:
         assert outcomes["filtered"] > outcomes["served"]
         assert [result.lost for result in results] == [0] * 4
         assert {kind for result in results for kind in result.errors} == {("30 dB", "small")}
-        assert sum(result.answered["30 dB"] for result in results) == outcomes["served"] + outcomes["filtered"]
-        assert 0.5 < sum(result.passed["30 dB"] for result in results) / outcomes.total() < 0.9
+        assert sum(result.answered.total() for result in results) == outcomes["served"] + outcomes["filtered"]
+        assert 0.5 < sum(result.passed.total() for result in results) / outcomes.total() < 0.9
+        assert {second for result in results for second in result.answered} == set(range(12))
         assert all(latency_s > 0 for result in results for latency_s in result.latencies_s)
 
     play(use)
@@ -304,8 +305,7 @@ def test_a_stream_that_moves_carries_its_state_unless_the_other_replica_has_anot
         assert recoveries.sessions_cut == 0
         assert (recoveries.moved_carried > 8, recoveries.moved_empty > 8) == (carried, not carried)
         assert sum(result.lost + result.outcomes["unanswered"] + result.outcomes["lost"] for result in results) == 0
-        if carried:
-            assert total.rate is not None
-            assert total.rate < 0.08  # as without any move
+        assert total.rate is not None
+        assert total.rate < (0.08 if carried else 0.2)  # carried: as without any move
 
     play(use, carries_state=True)

@@ -56,9 +56,10 @@ class Stated:
         self.open_sessions.remove(session)
         return session.encode()
 
-    def restore(self, session: str, state: bytes) -> None:
+    def restore(self, session: str, state: bytes) -> bool:
         if state != session.encode():
             raise ValueError("state: of another session")
+        return True
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         until_s = time.thread_time() + self._cpu_s
