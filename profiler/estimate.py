@@ -42,8 +42,9 @@ measurement counts in full."""
 MOST_CHANGE, MOST_CHANGE_AT_FIRST = 2.0, 4.0
 """A measurement counts as at most this many times above or below the factor so far, so that one absurd sample does
 little harm. The first one may differ more, because declared service times are often wrong by several times."""
-PASS_RATIO_TIME_CONSTANT_S = 60.0
-"""Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
+PASS_RATIO_TIME_CONSTANT_S, PASS_RATIO_WINDOWS = 60.0, 4.0
+"""Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage. It is so many windows
+of the stage's metrics where they are short: who chooses them says how soon things change."""
 _RISEN, _DEVIATIONS = 1.1, 3.0
 """A pass ratio that is so many times that of before, and so many standard deviations above it, has risen."""
 FACTOR_BOUNDS = (1e-3, 1e3)
@@ -76,8 +77,7 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
     """
     stages = pipeline.stages
     readings = {stage.name: _stage_readings(stage) for stage in stages}
-    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S)
-    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, weight, interval_s) for stage in stages)
+    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, interval_s) for stage in stages)
     if pipeline.latency_s is None or isinstance(pipeline.latency_s, Absence):
         latency_s, source = composed_latency_s(stages, readings, pipeline.sla.percentile), LatencySource.COMPOSED
     else:
@@ -169,10 +169,10 @@ def _stage_profile(
     pipeline: PipelineInput,
     readings: Mapping[StageName, Mapping[Quantity, Reading]],
     learned: Learned,
-    weight: float,
     interval_s: float,
 ) -> StageProfile:
     own = readings[stage.name]
+    weight = 1 - math.exp(-interval_s / min(PASS_RATIO_TIME_CONSTANT_S, PASS_RATIO_WINDOWS * stage.window_s))
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
     known = stage.name in learned.pass_ratios
     before = stage.pass_ratio if stage.shared is not None else learned.pass_ratios.get(stage.name, stage.pass_ratio)
@@ -188,8 +188,9 @@ def _stage_profile(
     items = _items(own, stage.window_s)
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
-    elif not known and stage.pass_ratio == 1 and not behind and ratio * items >= MIN_ITEMS:
-        weight = 1.0  # the default says nothing that the first measurement should be mixed with
+    elif not known and stage.pass_ratio == 1:
+        # The default says nothing that the first measurement should be mixed with.
+        weight = 1.0 if not behind and ratio * items >= MIN_ITEMS else 0.0
     elif known and _has_risen(ratio, before, items):
         weight = 1 - math.exp(-interval_s / stage.window_s)
     keys = [(stage.name, placement.name) for placement in stage.placements]

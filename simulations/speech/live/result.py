@@ -65,7 +65,7 @@ class Tier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A quantity as it was predicted and measured: p95 in seconds of windows, or the pass ratio while the noise is the same."""
+    """A quantity as it was predicted and measured: the p95 of a window in seconds, or a pass ratio."""
 
     what: str
     predicted: float
