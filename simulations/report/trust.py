@@ -49,8 +49,8 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
             element(
                 "p",
                 "Nothing here was simulated, so there are no self-checks of the simulator. Latencies were measured "
-                f"between real sockets, and cost follows from the observed replicas. {servers} This is one run; another "
-                "run differs.",
+                f"between real sockets, and cost follows from the observed replicas. {servers} This is one run; "
+                "another run differs.",
             ),
         )
     blocks: list[Markup] = []

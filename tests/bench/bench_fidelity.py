@@ -6,7 +6,9 @@ Errors are simulated over live − 1. Windows are compared in steady phases: whe
 the window or in the one before; among them, those in which both ran the same replicas tell the error of the simulated
 servers from that of the decisions that followed from it. The time to react is from the step of the load to the first
 replica more, in cycles of the operator: a cycle that begins just before the step or just after it is luck, and makes a
-difference of one. `--write` makes the errors those that every report states. The machine must be idle: a live run whose
+difference of one. The scenario `speech` is that of the reference service, whose service times are those of real
+computation: the live run comes first, and the simulated servers have the laws that Sluice learned in it.
+`--write` makes the errors those that every report states. The machine must be idle: a live run whose
 load was late is repeated once and then left out.
 """
 
@@ -17,11 +19,14 @@ import math
 import shlex
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from live_service import MAX_LAG_S as SERVICE_LAG_S
+from live_service import lived, simulated
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -39,6 +44,7 @@ from simulations.scenario.scenario import Scenario, load_scenario
 
 FOLDER = Path(__file__).parent / "fidelity"
 SCENARIOS = ("steady", "step", "bursty", "roofline", "continuous", "endless", "neighbours")
+SERVICE = "speech"
 STEP_S = 50.0
 REACTION = "cycles to react to a step"
 PIPELINE = PipelineKey("speech/captions")
@@ -55,6 +61,7 @@ class Comparison:
     live: dict[str, float | None]
     windows: list[tuple[float, float]]
     windows_alike: list[tuple[float, float]]
+    pass_ratios: list[tuple[float, float]] = field(default_factory=list)
 
 
 def live(scenario: Scenario, seed: int, interval_s: float) -> RunResult | None:
@@ -138,13 +145,16 @@ def errors(pairs: Sequence[tuple[float, float]]) -> tuple[float, float | None, f
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", choices=SCENARIOS, default=None)
+    parser.add_argument("--only", choices=(*SCENARIOS, SERVICE), default=None)
     parser.add_argument("--interval", type=float, default=2.0, help="seconds between the operator's cycles, in both")
     parser.add_argument("--write", action="store_true", help="state these errors in every report")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     found: list[Comparison] = []
-    for name in [options.only] if options.only else SCENARIOS:
+    for name in [options.only] if options.only else (*SCENARIOS, SERVICE):
+        if name == SERVICE:
+            found += [one for seed in range(1, options.seeds + 1) for one in service(seed, options.interval)]
+            continue
         scenario = load_scenario(FOLDER / f"{name}.yaml")
         for seed in range(1, options.seeds + 1):
             settings = SluiceSettings(interval_s=options.interval)
@@ -163,7 +173,8 @@ def main() -> int:
             )
             found.append(one)
             print(f"{name:8} {seed}  " + "  ".join(_words(one, what) for what in one.simulated), flush=True)
-    report = summary(found)
+    report = summary([one for one in found if one.scenario != SERVICE])
+    report += service_summary([one for one in found if one.scenario == SERVICE])
     for row in report:
         tail = "" if row["nine_of_ten"] is None else f", nine of ten within {row['nine_of_ten']:.1%}"
         print(f"{row['quantity']:28} mean {row['mean']:.1%}{tail}, bias {row['bias']:+.1%}, {row['count']} compared")
@@ -172,12 +183,63 @@ def main() -> int:
     if options.write and not options.only:
         stated = {
             "command": shlex.join(["make", "fidelity", f"ARGS=--seeds {options.seeds}"]),
-            "scenarios": list(SCENARIOS),
+            "scenarios": [*SCENARIOS, SERVICE],
             "seeds": options.seeds,
             "errors": [{name: row[name] for name in ("quantity", "mean", "nine_of_ten")} for row in report],
         }
         REPORTED.write_text(json.dumps(stated, indent=1) + "\n")
     return 0
+
+
+def service(seed: int, interval_s: float) -> Iterator[Comparison]:
+    """Yield the comparison of the reference service with servers of the laws that were learned of it."""
+    for _ in range(2):
+        live_one = lived(seed, interval_s)
+        if live_one.lag_p99_s <= SERVICE_LAG_S:
+            break
+        print(f"  late by {1e3 * live_one.lag_p99_s:.1f} ms (p99)", flush=True)
+    else:
+        print(f"{SERVICE:8} {seed}  left out: this machine was too busy", flush=True)
+        return
+    one = run_one(
+        simulated(live_one.learned), policy="sluice", seed=seed, settings=SluiceSettings(interval_s=interval_s)
+    )
+    for name, document in live_one.learned.items():
+        for line in laws(document):
+            print(f"{SERVICE:8} {seed}  learned of {name}: {line}", flush=True)
+    found = Comparison(
+        scenario=SERVICE,
+        seed=seed,
+        simulated=measures(one, interval_s, step=False),
+        live=measures(live_one.result, interval_s, step=False),
+        windows=steady_windows(one, live_one.result, alike=False),
+        windows_alike=steady_windows(one, live_one.result, alike=True),
+        pass_ratios=[(own.predicted, own.measured) for own in live_one.heard.pass_ratio],
+    )
+    print(f"{SERVICE:8} {seed}  " + "  ".join(_words(found, what) for what in found.simulated), flush=True)
+    yield found
+
+
+def laws(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a manifest declares of each placement, as text."""
+    for stage in document["spec"]["stages"]:
+        for placement in stage["placements"]:
+            for own in placement.get("variants", [placement]):
+                variant = f" {own['name']}" if "name" in own else ""
+                yield f"{stage['name']}{variant} {own['serviceTime']}, pass ratio {stage.get('passRatio', '–')}"
+
+
+def service_summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | None]]:
+    """Return the errors of the reference service: those of the lab's own workers are apart from them."""
+    pairs = {
+        "p95 of steady windows, reference service": [pair for one in found for pair in one.windows],
+        "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
+        "cost, reference service": [
+            (s, lived_cost) for one in found if (s := one.simulated["cost"]) and (lived_cost := one.live["cost"])
+        ],
+        "pass ratio, reference service": [pair for one in found for pair in one.pass_ratios],
+    }
+    return list(_rows(pairs))
 
 
 def _words(one: Comparison, what: str) -> str:
@@ -187,7 +249,6 @@ def _words(one: Comparison, what: str) -> str:
 
 
 def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | None]]:
-    rows: list[dict[str, float | str | int | None]] = []
     pairs = {
         "p95 of steady windows": [pair for one in found for pair in one.windows],
         "the same, on equal replicas": [pair for one in found for pair in one.windows_alike],
@@ -199,11 +260,15 @@ def summary(found: Sequence[Comparison]) -> list[dict[str, float | str | int | N
     for what in found[0].simulated if found else ():
         values = [(one.simulated[what], one.live[what]) for one in found]
         pairs[what] = [(s, lived) for s, lived in values if s is not None and lived is not None and lived > 0]
+    return list(_rows(pairs))
+
+
+def _rows(pairs: Mapping[str, Sequence[tuple[float, float]]]) -> Iterator[dict[str, float | str | int | None]]:
     for what, compared in pairs.items():
         if compared:
             mean, tail, bias = errors(compared)
-            rows.append({"quantity": what, "mean": mean, "nine_of_ten": tail, "bias": bias, "count": len(compared)})
-    return [row for row in rows if math.isfinite(float(row["mean"] or 0))]
+            if math.isfinite(mean):
+                yield {"quantity": what, "mean": mean, "nine_of_ten": tail, "bias": bias, "count": len(compared)}
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ a window is met when enough of the items offered in it were answered within the 
 the same load and seed with the right numbers. A case is reached with at least 97 % of the windows at no more than 1.15
 times that cost. The fourth load is that of a chat model, recorded in Azure. The next two are the steady one with
 replicas that take 7 and 13 minutes to start, the launch of a node included: there windows count from minute forty. In
-the last two the true servers are not lines: rooflines and points, and a language model with prefill (all batch
-continuously there).
+two after them the true servers are not lines: rooflines and points, and a language model with prefill (all batch
+continuously there). The last load, `reference service`, is real speech on the lab (`fidelity/speech.yaml`): first with
+nothing declared, then with what was learned in that run declared. It needs an idle machine and takes six minutes.
 """
 
 import json
@@ -21,10 +22,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import click
+from live_service import MAX_LAG_S, lived
 from stated_scenarios import SCENARIOS, SLOW_STARTS, TRUE_LAWS, stated
 
 from controller.commands.terminal import Page
 from simulations.experiment.experiment import run_one
+from simulations.results.results import RunResult
 from simulations.scenario.scenario import Scenario, load_scenario
 
 FACTORS = ("0.2", "0.33", "0.5", "2", "3", "5")
@@ -33,7 +36,9 @@ LEAST_WINDOWS = 0.97
 MOST_COST = 1.15
 TRUE, NOTHING = "as declared", "nothing declared"
 CONVERSATION = Path(__file__).parent / "conversation.yaml"
-LOADS = (*SCENARIOS, "conversation", *list(SLOW_STARTS)[1:], *TRUE_LAWS)
+SERVICE = "reference service"
+LOADS = (*SCENARIOS, "conversation", *list(SLOW_STARTS)[1:], *TRUE_LAWS, SERVICE)
+SERVICE_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +79,24 @@ def cases(scenario: Scenario) -> Mapping[str, Mapping[str, object]]:
     return {**found, NOTHING: {"hide_profiles": True}}
 
 
+def service_outcomes(seed: int) -> Iterator[Outcome]:
+    """Yield the outcomes of two live runs of the reference service: with nothing declared, and as learned in it."""
+    first = lived(seed, SERVICE_INTERVAL_S)
+    again = lived(seed, SERVICE_INTERVAL_S, declared=first.learned)
+    for case, own in ((TRUE, again), (NOTHING, first)):
+        if own.lag_p99_s > MAX_LAG_S:
+            click.echo(f"{SERVICE}, {case}: the load was late by {own.lag_p99_s:.3f} s (p99)", err=True)
+        yield _outcome(SERVICE, case, seed, own.result)
+
+
 def outcome(load: str, case: str, seed: int) -> Outcome:
     """Return the outcome of one run."""
     scenario = scenario_of(load)
     scenario = replace(scenario, file=scenario.file.model_copy(update=dict(cases(scenario)[case])))
-    result = run_one(scenario, policy="sluice", seed=seed)
+    return _outcome(load, case, seed, run_one(scenario, policy="sluice", seed=seed))
+
+
+def _outcome(load: str, case: str, seed: int, result: RunResult) -> Outcome:
     return Outcome(
         load=load,
         case=case,
@@ -131,11 +149,14 @@ def main(loads: tuple[str, ...], chosen: tuple[str, ...], seeds: str, jobs: int,
         tasks = [
             pool.submit(outcome, load, case, int(seed))
             for load in loads or LOADS
+            if load != SERVICE
             for case in cases(scenario_of(load))
             if not chosen or case == TRUE or case in chosen
             for seed in seeds.split(",")
         ]
         found = [task.result() for task in tasks]
+    if not loads or SERVICE in loads:  # after the others: real servers share the machine with nothing else
+        found += [own for seed in seeds.split(",") for own in service_outcomes(int(seed))]
     for load in loads or LOADS:
         table = list(rows(load, found))
         page.say(f"{load}: {sum(row[-1] == 'reached' for row in table)} of {len(table)} cases reached", style="bold")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from controller.core.state.spec import PipelineSpec, PoolSpec, with_basis
 from controller.resources.fields import duration_s
-from controller.resources.manifests import load_documents
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
 from simulations.lab.cluster.cluster import OPERATOR, LabCluster
@@ -109,11 +108,7 @@ def run(
     scrape_interval_s = duration_s(scenario.file.scrape_interval)
     with LabCluster(folder, binaries, seed=options.seed, scrape_interval_s=scrape_interval_s) as cluster:
         view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
-        documents = [
-            declared_document(document.data, scenario.file)
-            for path in scenario.manifests
-            for document in load_documents(path)
-        ]
+        documents = [declared_document(document, scenario.file) for document in scenario.documents.values()]
         cluster.apply(documents, pipelines, pools, workload.pod)
         if scenario.file.interference is not None:
             cluster.interfere(scenario.file.interference)
