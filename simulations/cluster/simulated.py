@@ -369,8 +369,8 @@ class SimulatedCluster:
                 for (key, (stage, _)), workload in self._workloads.workloads.items():
                     if fault.roll_out in {stage, f"{key}/{stage}"}:
                         self._workloads.roll_out(workload, self.now_s)
-            case "spike" | "set":
-                pass  # spikes are in the schedules, `set` faults in `changes`
+            case "spike" | "set" | "cpuQuota":
+                pass  # spikes are in the schedules, `set` faults in `changes`; no quota without computation
 
     def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
         """Begin or end a `spotReclaim`: announce it, then remove nodes; without `for`, each node is replaced later."""

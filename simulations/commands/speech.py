@@ -19,7 +19,7 @@ from simulations.commands.lab import (
     write_report,
 )
 from simulations.lab.session.report import LabSummary
-from simulations.lab.session.run import Options
+from simulations.lab.session.run import Options, max_lag_s
 
 if TYPE_CHECKING:  # the packages are those of an extra
     from simulations.speech.live.result import SpeechResult
@@ -59,7 +59,7 @@ def demo(*, seed: int | None, interval: float | None, operator: bool, report: Pa
         with executed(scenario, options) as (finished, _):
             heard = finished.speech
             assert heard is not None, "the scenario has the service"
-            for line in (*verdict(finished.result, "Sluice"), *heard.lines()):
+            for line in (*verdict(finished.result, "Sluice", most_late_s=max_lag_s(scenario)), *heard.lines()):
                 click.echo(line)
             failures = broken(finished.result.summary, heard, stated_wer(scenario.pipelines))
             write_report(finished, place)

@@ -55,6 +55,8 @@ def fault_words(fault: Fault) -> str:
         return f"new replicas on {fault.slow_start.pool} take {fault.slow_start.factor:g} times as long to start"
     if fault.roll_out is not None:
         return f"the pods of {fault.roll_out} are replaced, one at a time"
+    if fault.cpu_quota is not None:
+        return f"replicas of {fault.cpu_quota} stop in each 100 ms once their share of a core is used up"
     if fault.slow_stage is not None:
         return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
     if fault.spot_reclaim is not None:

@@ -181,6 +181,7 @@ FaultKind = Literal[
     "spike",
     "slowStart",
     "slowStage",
+    "cpuQuota",
     "spotReclaim",
     "rollOut",
     "set",
@@ -234,6 +235,9 @@ class Fault(Part):
     """New replicas on a pool start more slowly."""
     slow_stage: SlowStage | None = None
     """The batches of a stage take longer."""
+    cpu_quota: str | None = None
+    """The replicas of a stage (NAME or PIPELINE/NAME) of the reference service have their share of a core as a CPU
+    limit of Kubernetes gives it: in each 100 ms they run at full speed until it is used up, and then stop."""
     spot_reclaim: SpotReclaim | None = None
     """A share of a pool's nodes is reclaimed, with the replicas on them."""
     roll_out: str | None = None
@@ -304,6 +308,9 @@ def _faults_outside(scenario: Any) -> Iterator[Breach]:
 
 def _not_of_the_service(scenario: Any) -> Iterator[Breach]:
     if scenario.speech is None:
+        for index, fault in enumerate(scenario.faults):
+            if fault.kind == "cpuQuota":
+                yield Breach(path=("faults", index, "cpuQuota"), rule="needs speech: only its replicas compute")
         return
     given = {
         "profileError": scenario.profile_error,
@@ -791,7 +798,7 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
             yield _unknown(where, fault.pool, pools, "pool in the manifests")
         if fault.pipeline not in {None, EVERYTHING, *pipelines}:
             yield _unknown(where, fault.pipeline, pipelines, "pipeline in the manifests")
-        stage = fault.roll_out if fault.slow_stage is None else fault.slow_stage.stage
+        stage = fault.slow_stage.stage if fault.slow_stage else fault.roll_out or fault.cpu_quota
         if stage is not None and stage not in stages:
             yield _unknown(where, stage, stages, "stage in the manifests")
         for name in fault.set_ or ():

@@ -18,7 +18,7 @@ from simulations.lab.cluster.cluster import LabCluster
 from simulations.lab.host.binaries import ensure
 from simulations.lab.session.live_result import live_experiment
 from simulations.lab.session.report import lab_result
-from simulations.lab.session.run import Options, run
+from simulations.lab.session.run import MAX_SPEECH_LAG_S, Options, run
 from simulations.lab.session.view import LineView
 from simulations.results.results import RunResult
 from simulations.scenario.scenario import Scenario, load_scenario, with_documents
@@ -26,8 +26,7 @@ from simulations.speech.live.learned import declared_as_learned
 from simulations.speech.live.result import SpeechResult
 
 SCENARIO = Path(__file__).parents[1] / "bench" / "fidelity" / "speech.yaml"
-MAX_LAG_S = 0.02
-"""The largest lag of the load (p99) of a valid run: a sixteenth of the time of a chunk. Latencies include it."""
+MAX_LAG_S = MAX_SPEECH_LAG_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,6 +161,14 @@ class LabCluster(Service):
         self._factors[path] = self._factors.get(path, 1.0) * factor
         self._tell_agent(path, repr(self._factors[path]))
 
+    def limit_by_quota(self, path: str, *, on: bool) -> None:
+        """Let the processes of a stage, NAMESPACE/PIPELINE/STAGE, have their share of a core by a quota, or evenly.
+
+        Raises:
+            ProcessError: the agent refused it.
+        """
+        self._tell_agent(f"quotas/{path}", json.dumps(on))
+
     def interfere(self, interference: Mapping[str, float]) -> None:
         """Let replicas on one node slow each other, as the field `interference` of a scenario file says.
 

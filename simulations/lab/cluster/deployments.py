@@ -11,7 +11,7 @@ from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, St
 from optimizer.model import PipelineKey, PoolName
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.net.wire import METRICS_PORT
-from simulations.lab.pods.agent import DRAIN_SHARE, POOL_LABEL, STAGE_LABEL, WORKER_ANNOTATION
+from simulations.lab.pods.agent import DRAIN_SHARE, PIPELINE_LABEL, POOL_LABEL, STAGE_LABEL, WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer, Preset
 from simulations.lab.pods.worker import WorkerSpec
 from simulations.scenario.scenario import of_stage
@@ -200,7 +200,7 @@ def _deployment(
         ) from None
     labels = {
         "app": placement.target.name,
-        "sluice.dev/pipeline": pipeline.name,
+        PIPELINE_LABEL: pipeline.name,
         STAGE_LABEL: str(stage.name),
         POOL_LABEL: str(placement.pool),
     }

@@ -10,6 +10,7 @@ output has one JSON object per line for each event: `listening` (with the URL of
 
 The control endpoint listens on loopback only. The body of a request is a number, the factor:
     PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
+    PUT /quotas/NAMESPACE/PIPELINE/STAGE says whether (true or false) a quota limits that stage's processes.
     PUT /start-factors/POOL multiplies the start-up time of future workers on that pool.
     PUT /interference, with the field of a scenario file as JSON, makes workers on one node slow each other.
 """
@@ -36,6 +37,7 @@ from simulations.lab.pods.worker import StageWorker, WorkerCounts, WorkerSpec, w
 from simulations.scenario.interference import NamedStage, beside
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
+PIPELINE_LABEL = "sluice.dev/pipeline"
 POOL_LABEL = "sluice.dev/pool"
 STAGE_LABEL = "sluice.dev/stage"
 
@@ -66,6 +68,7 @@ class Agent:
         self._slow_factors: dict[StageKey, float] = {}
         self._start_factors: dict[str, float] = {}
         self._interference: dict[str, float] = {}
+        self._quotas: set[StageKey] = set()
         self._addresses = _addresses()
         self._ordinal = 0
         self._tasks = asyncio.TaskGroup()
@@ -80,6 +83,7 @@ class Agent:
         application = web.Application()
         application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
         application.router.add_put("/start-factors/{pool}", self._put_start_factor)
+        application.router.add_put("/quotas/{namespace}/{pipeline}/{stage}", self._put_quota)
         application.router.add_put("/interference", self._put_interference)
         control = web.AppRunner(application)
         await control.setup()
@@ -222,10 +226,14 @@ class Agent:
             await self._patch_status(pod, pod.running_status(process.host, ready=False))
             try:
                 await process.start()
+                pod.running = process
+                if pod.stage_key in self._quotas:
+                    process.limit_by_quota(on=True)
                 await self._patch_status(pod, pod.running_status(process.host, ready=True))
                 _say("started", pod=pod.name, namespace=pod.namespace, stage=pod.stage_label, address=process.host)
                 await process.wait()
             except ProcessEnded as error:
+                pod.running = None
                 _say("crashed", pod=pod.name, namespace=pod.namespace, reason=str(error))
                 await self._patch_status(pod, pod.waiting_status("CrashLoopBackOff", str(error)))
                 await asyncio.sleep(min(_RESTART_S * 2**restarts, _LONGEST_RESTART_S))
@@ -268,6 +276,15 @@ class Agent:
                 pod.worker.slowness.factor = factor
         return web.Response(status=204)
 
+    async def _put_quota(self, request: web.Request) -> web.Response:
+        parts = request.match_info
+        key = (parts["namespace"], parts["pipeline"], parts["stage"])
+        (self._quotas.add if await request.json() else self._quotas.discard)(key)
+        for pod in self._pods.values():
+            if pod.running is not None and pod.stage_key == key:
+                pod.running.limit_by_quota(on=key in self._quotas)
+        return web.Response(status=204)
+
     async def _put_start_factor(self, request: web.Request) -> web.Response:
         self._start_factors[request.match_info["pool"]] = await _factor(request)
         return web.Response(status=204)
@@ -296,19 +313,34 @@ class _Pod:
         self.name: str = metadata["name"]
         self.namespace: str = metadata["namespace"]
         self.node: str = manifest["spec"]["nodeName"]
-        self.pool: str = metadata.get("labels", {}).get(POOL_LABEL, "")
-        self.stage_label: str = metadata.get("labels", {}).get(STAGE_LABEL, "")
+        self._labels: dict[str, str] = metadata.get("labels", {})
         self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self.leaving = asyncio.Event()
         self.grace_s: float = _DEFAULT_GRACE_S
         self.vanished = False
         self.worker: StageWorker | None = None
+        self.running: ProcessPod | None = None
         self.task: asyncio.Task[None] | None = None
         self._annotation: str | None = metadata.get("annotations", {}).get(WORKER_ANNOTATION)
         self._containers: list[dict[str, Any]] = manifest["spec"]["containers"]
         self._began = _now()
         if "deletionTimestamp" in metadata:
             self.leave(metadata)
+
+    @property
+    def pool(self) -> str:
+        """The pool that its label names."""
+        return self._labels.get(POOL_LABEL, "")
+
+    @property
+    def stage_label(self) -> str:
+        """The stage that its label names."""
+        return self._labels.get(STAGE_LABEL, "")
+
+    @property
+    def stage_key(self) -> StageKey:
+        """The namespace, and the pipeline and stage that its labels name."""
+        return self.namespace, self._labels.get(PIPELINE_LABEL, ""), self.stage_label
 
     @property
     def stage(self) -> NamedStage:

@@ -31,8 +31,10 @@ class ProcessPod:
     """Runs the command of a container on `host`, from `start` until the end of `drain` or `abort`.
 
     The process gets the environment of the container, and its address as POD_IP. It is ready once it accepts
-    connections on port 7000. On SIGTERM it should end by itself, and may say at last, as one JSON object on a line of
-    its standard output, how many items it `served` and how many sessions it cut (`sessions_cut`).
+    connections on port 7000. On SIGUSR1 it should let a quota limit its share of a core, on SIGUSR2 do so evenly again;
+    only a process that has said that it has a `share` gets these. On SIGTERM it should end by itself, and may say at
+    last how many items it `served` and how many sessions it cut (`sessions_cut`). It says things as one JSON object on
+    a line of its standard output.
     """
 
     def __init__(self, container: Mapping[str, Any], host: str) -> None:
@@ -53,6 +55,8 @@ class ProcessPod:
         self._environment = {entry["name"]: entry["value"] for entry in container.get("env", ())}
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
+        self._has_share = False
+        self._quota = False
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
 
     async def start(self) -> None:
@@ -86,6 +90,12 @@ class ProcessPod:
         assert self._process is not None
         await self._process.wait()
         raise await self._ended()
+
+    def limit_by_quota(self, *, on: bool) -> None:
+        """Let a quota limit the process, or limit it evenly; nothing happens to one that has no share of a core."""
+        self._quota = on
+        if self._process is not None and self._process.returncode is None and self._has_share:
+            os.kill(self._process.pid, signal.SIGUSR1 if on else signal.SIGUSR2)
 
     async def drain(self) -> None:
         """Ask the process to end, and wait until it has."""
@@ -132,6 +142,10 @@ class ProcessPod:
     def _count(self, text: str) -> None:
         try:
             said = json.loads(text)
+            if "share" in said:
+                self._has_share = True
+                if self._quota:
+                    self.limit_by_quota(on=True)
             self.counts.served = int(said.get("served", self.counts.served))
             self.counts.sessions_cut = int(said.get("sessions_cut", self.counts.sessions_cut))
         except (ValueError, AttributeError, TypeError):

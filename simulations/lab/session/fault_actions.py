@@ -88,6 +88,8 @@ def _of_fault(
             yield from _begins_and_ends(fault, *_pool_fault(fault, cluster))
         case "rollOut":
             yield _roll_out(fault, cluster, pipelines)
+        case "cpuQuota":
+            yield from _begins_and_ends(fault, *_cpu_quota(fault, cluster, pipelines))
         case "slowStart" | "slowStage":
             yield from _begins_and_ends(fault, *_slowness(fault, cluster, pipelines))
         case _:
@@ -126,18 +128,33 @@ def _slowness(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, 
         assert fault.slow_stage is not None
         name, factor = fault.slow_stage.stage, fault.slow_stage.factor
         words = (f"batches of {name} take {factor:g} times as long", f"batches of {name} take their usual time")
-        paths = [
-            f"slow-factors/{pipeline.namespace}/{pipeline.name}/{stage.name}"
-            for pipeline in pipelines
-            for stage in pipeline.stages
-            if name in {stage.name, f"{pipeline.key}/{stage.name}"}
-        ]
+        paths = [f"slow-factors/{path}" for path in _paths(name, pipelines)]
 
     def change(begins: bool) -> None:
         for path in paths:
             cluster.slow_down(path, factor if begins else 1 / factor)
 
     return change, *words
+
+
+def _paths(name: str, pipelines: tuple[PipelineSpec, ...]) -> list[str]:
+    """Return NAMESPACE/PIPELINE/STAGE of the stages called `name`, NAME or PIPELINE/NAME."""
+    return [
+        f"{pipeline.namespace}/{pipeline.name}/{stage.name}"
+        for pipeline in pipelines
+        for stage in pipeline.stages
+        if name in {stage.name, f"{pipeline.key}/{stage.name}"}
+    ]
+
+
+def _cpu_quota(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> tuple[FaultSwitch, str, str]:
+    name = fault.cpu_quota or ""
+
+    def change(begins: bool) -> None:
+        for path in _paths(name, pipelines):
+            cluster.limit_by_quota(path, on=begins)
+
+    return change, f"replicas of {name} are limited by a quota of 100 ms", f"replicas of {name} are limited evenly"
 
 
 def _roll_out(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> FaultAction:

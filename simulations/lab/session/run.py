@@ -35,7 +35,9 @@ from simulations.scenario.scenario import Scenario, invalid, sla_changes
 from simulations.scenario.schedule import Schedule
 
 MAX_LAG_S = 0.005
-"""The largest lag of the load generator (p99) of a valid run."""
+"""The largest lag of the load generator (p99) of a valid run of stage workers."""
+MAX_SPEECH_LAG_S = 0.02
+"""The same where the load speaks: chunks are tenths of a second of audio, and their latency includes the lag."""
 
 GENERATOR_REPORT = "generator-report.json"
 """The name of the file that the generator writes at the end, in the folder of the lab."""
@@ -65,6 +67,11 @@ class Options:
     operator: bool = True
     interval_s: float = LAB_INTERVAL_S
     operator_program: tuple[str, ...] = OPERATOR
+
+
+def max_lag_s(scenario: Scenario) -> float:
+    """Return the largest lag of the load generator (p99) of a valid run of `scenario`."""
+    return MAX_LAG_S if scenario.file.speech is None else MAX_SPEECH_LAG_S
 
 
 def check(scenario: Scenario, *, seed: int, workload: Workload | None = None) -> None:

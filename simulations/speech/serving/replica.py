@@ -5,7 +5,8 @@ items on port 7000 in the frames of `simulations.lab.net.wire`, and metrics on p
 sessions have ended or `--drain` seconds have passed. Standard output has one JSON object per line: `listening` with how
 long the start took, and `stopped` with what was served.
 
-Its service times are those of the computation: nothing is drawn. `--share` is its share of a core.
+Its service times are those of the computation: nothing is drawn. `--share` is its share of a core, which SIGUSR1 makes
+a CPU quota of Kubernetes give it, and SIGUSR2 an even stretch again.
 """
 
 import argparse
@@ -73,12 +74,12 @@ class Replica:
     """Serves `program` in batches, within its share of a core; sessions are known by their ids."""
 
     def __init__(self, program: Program, limits: Limits, share: Share, metrics: StageMetrics) -> None:
-        """Create a replica; `serve` runs it."""
+        """Create a replica; `serve` runs it, and `share` may change meanwhile."""
         self.served = 0
         self.cut = 0
         self._program = program
         self._limits = limits
-        self._share = share
+        self.share = share
         self._metrics = metrics
         self._queue: ReadyQueue[_Item] = ReadyQueue()
         self._phase = Phase.SERVING
@@ -165,7 +166,7 @@ class Replica:
             with self._metrics.batch([waiting.content.arrival for waiting in batch]):
                 begin_s, begin_cpu_s = time.monotonic(), time.thread_time()
                 answers = self._program.compute([(waiting.session, waiting.content.payload) for waiting in batch])
-                end_s = self._share.end_s(begin_s, time.thread_time() - begin_cpu_s)
+                end_s = self.share.end_s(begin_s, time.thread_time() - begin_cpu_s)
                 await asyncio.sleep(end_s - time.monotonic())
             for waiting, answer in zip(batch, answers, strict=True):
                 self._respond(waiting.content, answer)
@@ -296,13 +297,19 @@ async def run(options: argparse.Namespace, program: Program, started_s: float) -
         batch_wait_s=options.batch_wait,
         queue_limit=options.queue_limit,
     )
-    share = (Throttled if options.throttle else Stretched)(options.share)
-    replica = Replica(program, limits, share, metrics)
+    even = Stretched(options.share)
+    replica = Replica(program, limits, Throttled(options.share) if options.throttle else even, metrics)
+
+    def limit(share: Share) -> None:
+        replica.share = share
+
+    loop.add_signal_handler(signal.SIGUSR1, lambda: limit(Throttled(options.share)))
+    loop.add_signal_handler(signal.SIGUSR2, limit, even)
     stop_metrics = metrics.serve(METRICS_PORT, options.host)
     server = await loop.create_server(lambda: ServerConnection(replica), options.host, ITEM_PORT)
     serving = loop.create_task(replica.serve())
     ended = loop.create_task(ending.wait())
-    say("listening", stage=options.stage, start_s=round(time.monotonic() - started_s, 3))
+    say("listening", stage=options.stage, share=options.share, start_s=round(time.monotonic() - started_s, 3))
     await asyncio.wait((serving, ended), return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():  # otherwise it has failed
         await replica.drain(options.drain)

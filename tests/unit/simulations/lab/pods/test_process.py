@@ -58,6 +58,46 @@ def test_a_process_is_ready_once_it_listens_and_says_at_its_end_what_it_did() ->
     play(pod(container(SERVER)), use)
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_process_with_a_share_of_a_core_is_limited_by_a_quota_as_soon_as_it_can_be(early: bool) -> None:
+    code = SERVER.replace(
+        "listening = ",
+        """
+def limited(number, _):
+    print(json.dumps({"served": 1 if number == signal.SIGUSR1 else 2}), flush=True)
+signal.signal(signal.SIGUSR1, limited)
+signal.signal(signal.SIGUSR2, limited)
+print(json.dumps({"share": 0.5}), flush=True)
+listening = """,
+    )
+
+    async def until(found: ProcessPod, served: int) -> None:
+        while found.counts.served != served:  # noqa: ASYNC110 - the process says it
+            await asyncio.sleep(0.01)
+
+    async def use(found: ProcessPod) -> None:
+        if early:
+            found.limit_by_quota(on=True)
+        await found.start()
+        if not early:
+            found.limit_by_quota(on=True)
+        await until(found, 1)
+        found.limit_by_quota(on=False)
+        await until(found, 2)
+
+    play(pod(container(code)), use)
+
+
+def test_a_program_that_knows_no_quota_goes_on_without_one() -> None:
+    async def use(found: ProcessPod) -> None:
+        await found.start()
+        found.limit_by_quota(on=True)  # SIGUSR1 would end it
+        await found.drain()
+        assert found.counts.served == 7
+
+    play(pod(container(SERVER)), use)
+
+
 def test_a_process_has_the_environment_of_its_container() -> None:
     async def use(found: ProcessPod) -> None:
         with pytest.raises(ProcessEnded, match="exit code 3: mood good"):
