@@ -149,7 +149,7 @@ def test_it_ends_with_a_verdict_and_the_path_of_the_report(runs: Runs, tmp_path:
             "0.6 refused, 1.2 late, 0 lost; 2 sessions were cut."
         ),
         "within the SLA: 95.4% of 22 windows",
-        "items: 1000 offered = 430 served + 550 filtered by VAD + 9 shed + 3 refused + 0 lost + 8 in flight",
+        "items: 1000 offered = 430 served + 550 filtered + 9 shed + 3 refused + 0 lost + 8 in flight",
         "cost: $0.2500",
         "14 replica changes, 2 sessions cut, 0 cap violations",
         FALLBACK,
