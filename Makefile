@@ -199,6 +199,11 @@ bench-simulator: $(STAMP) ## how fast the simulator is beside SimPy, and whether
 	@$(if $(JSON),mkdir -p $(JSON))
 	@$(call bench,bench_simulator)
 
+.PHONY: bench-speech
+bench-speech: $(STAMP) ## the reference service: laws, start, word errors, and 400 streams beside an echo (2 minutes)
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_speech)
+
 .PHONY: bench-robustness
 bench-robustness: $(STAMP) ## Sluice with wrong service times, and with none: windows within the SLA and cost
 	@$(if $(JSON),mkdir -p $(JSON))

@@ -38,11 +38,11 @@ def _with(own: Mapping[str, Any], learned: Mapping[str, Any] | None) -> list[dic
     """Return a placement or variant with its law; none if it was never measured."""
     time = {} if learned is None else learned.get("serviceTime", {})
     law: dict[str, Any] = {}
-    for field, source in (("fixed", "fixedSeconds"), ("perItem", "perItemSeconds"), ("floor", "floorSeconds")):
-        if time.get(source):
-            law[field] = _duration(time[source])
-    if time.get("points"):
+    if time.get("points"):  # they are the whole law
         law["points"] = {str(point["batch"]): _duration(point["seconds"]) for point in time["points"]}
+    else:
+        parts = (("fixed", "fixedSeconds"), ("perItem", "perItemSeconds"), ("floor", "floorSeconds"))
+        law.update({field: _duration(time[source]) for field, source in parts if time.get(source)})
     if not law or learned is None:
         return []
     if "cv" in time:

@@ -91,7 +91,7 @@ class Heard:
 
     `outcomes` counts chunks as in `client.StreamResult`. `streams_lost` are those whose connection the service ended,
     for another reason than that it refused them; `streams_refused` those that had to try again. `stream_hours` is how
-    long they spoke.
+    long they spoke. The percentiles are those of the time from when a chunk was due to its transcript.
     """
 
     streams: int

@@ -48,9 +48,9 @@ class StreamResult:
 
     `outcomes` counts its chunks: those of the ingress, `refused` while it had no connection, `unanswered` at its end.
     `answered` and `passed` count those with an answer, and those of them that voice activity let pass, by the second of
-    the run in which they were due. `latencies_s` are those of served chunks, from when each was due, and `lags_s` says
-    how late each was sent. `said` are the words of its audio that was accepted, with the noise in them as in "8 dB",
-    `heard` those that came back, with the variant that heard them. `lost` is how often the service ended its
+    the run in which they were due. `latencies_s` are those of chunks with a transcript, from when each was due, and
+    `lags_s` says how late each was sent. `said` are the words of its audio that was accepted, with the noise in them as
+    in "8 dB", `heard` those that came back, with the variant that heard them. `lost` is how often the service ended its
     connection, and `attempts` how often it connected.
     """
 
@@ -163,9 +163,8 @@ class Speaker:
             second = int(due_s - self._begin_s)
             self.result.outcomes[answer["outcome"]] += 1
             self.result.answered[second] += answer["outcome"] in {"served", "filtered"}
-            if answer["outcome"] == "served":
-                self.result.latencies_s.append(time.monotonic() - due_s)
             if "transcript" in answer:
+                self.result.latencies_s.append(time.monotonic() - due_s)
                 self.result.passed[second] += 1
                 self._take(Transcript(**answer["transcript"]))
             if not self._waiting:

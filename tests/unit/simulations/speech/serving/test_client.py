@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import json
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +29,7 @@ from simulations.lab.net.wire import ITEM_PORT, ServerConnection
 from simulations.lab.traffic.backend import PodState
 from simulations.lab.traffic.dataplane import PipelineTraffic
 from simulations.lab.traffic.topology import PipelineTopology, PlacementTopology, StageTopology
+from simulations.speech.audio.corpus import write_corpus
 from simulations.speech.audio.spoken import Conversation
 from simulations.speech.audio.synthesis import Request, conversations, pink_noise
 from simulations.speech.detection.gate import Gate
@@ -41,6 +45,7 @@ from simulations.speech.serving.programs import DetectionProgram, Program, Recog
 from simulations.speech.serving.replica import Limits, Replica
 
 CHUNK_S = 0.16
+LOCUSTFILE = Path(__file__).parents[5] / "docs" / "how-to" / "locustfile.py"
 NOISE = pink_noise(np.random.default_rng(1), 160_000)
 
 
@@ -309,3 +314,25 @@ def test_a_stream_that_moves_carries_its_state_unless_the_other_replica_has_anot
         assert total.rate < (0.08 if carried else 0.2)  # carried: as without any move
 
     play(use, carries_state=True)
+
+
+def test_locust_counts_words_and_silence_from_when_each_chunk_was_due(tmp_path: Path) -> None:
+    async def use(service: Service) -> None:
+        await whole(service)
+        write_corpus(tmp_path, spoken())
+        options = ["--headless", "-u", "4", "-r", "4", "-t", "6s", "--json", "--host", service.url]
+        locust = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), *options),
+            env={**os.environ, "CORPUS": str(tmp_path)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, errors = await locust.communicate()
+        assert locust.returncode == 0, errors.decode()
+        stats = {own["name"]: own for own in json.loads(out)}
+        assert stats.keys() == {"words", "silence"}
+        assert all(own["num_failures"] == 0 for own in stats.values())
+        assert sum(own["num_requests"] for own in stats.values()) > 60
+        assert 0 < stats["words"]["max_response_time"] < 5000
+
+    play(use)
