@@ -31,8 +31,8 @@ spec:
 """)
 VAD = {"fixedSeconds": 0.0012345678, "perItemSeconds": 0.002, "cv": 0.31}
 LARGE = {
-    "fixedSeconds": 0,
-    "perItemSeconds": 0,
+    "fixedSeconds": 0.02,
+    "perItemSeconds": 0.01,
     "points": [{"batch": 1, "seconds": 0.03}, {"batch": 8, "seconds": 0.1}],
 }
 
