@@ -6,7 +6,6 @@ The time of an utterance depends on its length and on how uncertain its frames a
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -33,14 +32,6 @@ class _Key(NamedTuple):
     label: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rescored:
-    """The best words, and by how much their log probability exceeds that of the second best."""
-
-    words: Sequence[str]
-    margin: float
-
-
 @cache
 def bigrams() -> npt.NDArray[np.float64]:
     """Return log probabilities of shape (words + 1, words): of a word after another, the last row at a beginning."""
@@ -55,7 +46,7 @@ def bigrams() -> npt.NDArray[np.float64]:
     return logarithms
 
 
-def rescored(scores: npt.NDArray[np.float32]) -> Rescored:
+def rescored(scores: npt.NDArray[np.float32]) -> Sequence[str]:
     """Return the words of an utterance with `scores` of shape (frames, LABELS), by a beam search over frames."""
     language = bigrams()
     shifted = scores - scores.max(axis=1, keepdims=True)
@@ -79,6 +70,5 @@ def rescored(scores: npt.NDArray[np.float32]) -> Rescored:
     totals: dict[tuple[int, ...], float] = {}
     for key, value in beam.items():
         totals[key.words] = max(value, totals.get(key.words, -np.inf))
-    ranked = sorted(totals.items(), key=lambda each: -each[1])
-    margin = ranked[0][1] - ranked[1][1] if len(ranked) > 1 else np.inf
-    return Rescored(words=[WORDS[word] for word in ranked[0][0]], margin=float(margin))
+    best = max(totals, key=lambda words: totals[words])
+    return [WORDS[word] for word in best]

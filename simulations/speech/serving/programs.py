@@ -337,7 +337,7 @@ class RescoringProgram:
             utterance = Utterance.decode(payload)
         except ValueError as error:
             return _refused(error)
-        words = tuple(rescored(utterance.scores).words)
+        words = tuple(rescored(utterance.scores))
         return Response(Status.OK, replace(utterance.transcript, words=words).encode())
 
 
