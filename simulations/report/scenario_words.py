@@ -9,6 +9,8 @@ from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from simulations.report import formats
 from simulations.report.chart import Band
+from simulations.results.scoring import Interval
+from simulations.scenario.reference_service import ReferenceService
 from simulations.scenario.scenario import Fault, Load, LoadFields, Scenario, WhatIf
 from simulations.scenario.values import EVERYTHING
 
@@ -36,17 +38,23 @@ def load_words(load: Load) -> str:
 
 
 def bands(scenario: Scenario) -> tuple[Band, ...]:
-    """Return the bands that mark the faults in charts, in the order of the file, with letters A, B, C, …"""
+    """Return the bands that mark faults and noise in charts, in the order of the file, with letters A, B, C, …"""
     end_s = scenario.file.clock.duration_s
+    marked = [(fault.interval, fault_words(fault)) for fault in scenario.file.faults]
+    marked += _noise(scenario.file.speech, end_s)
     return tuple(
-        Band(
-            letter=_letter(index),
-            words=fault_words(fault),
-            from_s=fault.interval.from_s,
-            until_s=min(fault.interval.until_s, end_s),
-        )
-        for index, fault in enumerate(scenario.file.faults)
+        Band(letter=_letter(index), words=words, from_s=span.from_s, until_s=min(span.until_s, end_s))
+        for index, (span, words) in enumerate(marked)
     )
+
+
+def _noise(service: ReferenceService | None, end_s: float) -> Iterator[tuple[Interval, str]]:
+    """Yield the times with more noise than at the beginning, with the noise in words."""
+    steps = [] if service is None else [*service.snr_db]
+    ends_s = [at_s for at_s, _ in steps[1:]] + [end_s]
+    for (from_s, snr_db), until_s in zip(steps, ends_s, strict=False):
+        if snr_db < steps[0][1]:
+            yield Interval(from_s=from_s, until_s=until_s), f"noise: speech has {snr_db:g} dB more power than it"
 
 
 def fault_words(fault: Fault) -> str:

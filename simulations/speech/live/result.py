@@ -108,7 +108,7 @@ class SpeechResult:
         """Return the section of the HTML page."""
         return Facts(
             title="What was heard",
-            sentences=(f"{self._words()} {CLOSED_DOMAIN}", self._moves()),
+            sentences=(f"{self._words().capitalize()} {CLOSED_DOMAIN}", self._moves()),
             tables=(
                 Measured(
                     label="Word error rate by variant and noise",

@@ -1,5 +1,7 @@
 """What a scenario asks, in words."""
 
+from pathlib import Path
+
 import pytest
 from experiments import a_scenario
 
@@ -12,7 +14,7 @@ from simulations.report.scenario_words import (
     sla_and_budget,
     what_if_words,
 )
-from simulations.scenario.scenario import Fault
+from simulations.scenario.scenario import Fault, load_scenario
 
 
 def test_the_contract_scenario_in_words() -> None:
@@ -59,3 +61,11 @@ def test_the_contract_scenario_in_words() -> None:
 )
 def test_every_fault_has_words(fault: dict[str, object], words: str) -> None:
     assert fault_words(Fault.model_validate({"at": "1m", **fault})) == words
+
+
+def test_louder_noise_is_marked_behind_the_faults() -> None:
+    path = Path(__file__).parents[4] / "simulations" / "scenarios" / "speech" / "scenario.yaml"
+    cut, noise = bands(load_scenario(path, live=True))
+    assert (cut.letter, cut.from_s) == ("A", 165.0)
+    assert (noise.letter, noise.from_s, noise.until_s) == ("B", 115.0, 160.0)
+    assert noise.words == "noise: speech has 8 dB more power than it"
