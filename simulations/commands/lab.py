@@ -196,13 +196,13 @@ def speech_of(scenario: Scenario, seed: int, corpus: Path, view: RunView) -> Spe
         from simulations.speech.live.result import Predictions
         from simulations.speech.live.workload import SpeechWorkload, synthesise
     except ModuleNotFoundError as error:
-        words = f"speech: {error}; the reference service needs the extra: pip install 'sluice[speech]'"
+        words = f"speech: {error}; the reference service needs the extra: pip install 'sluice-operator[speech]'"
         raise ProcessError(words) from None
     view.say(f"synthesising {service.conversations} conversations")
     try:
         synthesise(service, seed, corpus)
     except ModuleNotFoundError as error:
-        raise ProcessError(f"speech: {error}; conversations are made with it: pip install {error.name}") from None
+        raise ProcessError(f"speech: {error}; the conversations need it: pip install espeakng-loader") from None
     detection = next((own.stage for own in service.stages if own.program == "vad"), "")
     predictions = Predictions(pipeline_spec(scenario.pipelines[0]).key, detection.rpartition("/")[2])
     return Speech(service=service, workload=SpeechWorkload(service, corpus), predictions=predictions)

@@ -24,7 +24,7 @@ from simulations.lab.session.run import Options, max_lag_s
 if TYPE_CHECKING:  # the packages are those of an extra
     from simulations.speech.live.result import SpeechResult
 
-_NEEDS = "the reference service needs the extra: pip install 'sluice[speech]'"
+_NEEDS = "the reference service needs the extra: pip install 'sluice-operator[speech]'"
 
 
 @click.group(

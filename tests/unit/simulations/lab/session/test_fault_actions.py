@@ -17,7 +17,7 @@ from simulations.lab.cluster.nodes import FaultyPool, PoolNodes
 from simulations.lab.faults.metric_faults import NoisyMetrics, PartialMetrics, StaleMetrics
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.lab.session import fault_actions
-from simulations.scenario.scenario import Scenario, load_scenario
+from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[4] / "contract"
 SCENARIO = """\
@@ -30,6 +30,9 @@ load:
     column: arrivals
     session: {mean: 60s, cv: "1.3"}
 """
+
+
+SPEECH = Path(__file__).parents[5] / "simulations" / "scenarios" / "speech"
 
 
 def scenario(folder: Path, *lines: str) -> Scenario:
@@ -75,11 +78,15 @@ class Lab:
         self.faults: tuple[object, ...] = ()
         self.settled: list[str] = []
         self.slowed: list[tuple[str, float]] = []
+        self.limited: list[tuple[str, bool]] = []
         gpu = PoolNodes(name="gpu", device="GPU", node_selector={}, instances=4)
         self.pools = {PoolName("gpu"): FaultyPool(gpu)}
 
     def settle_nodes(self, pool: PoolName) -> None:
         self.settled.append(pool)
+
+    def limit_by_quota(self, path: str, *, on: bool) -> None:
+        self.limited.append((path, on))
 
     def slow_down(self, path: str, factor: float) -> None:
         self.slowed.append((path, factor))
@@ -333,3 +340,22 @@ def test_an_overlapping_loss_of_the_same_ends_by_itself_only(tmp_path: Path) -> 
     assert [type(loss) for loss in lab.losses] == [TotalLoss]
     made[3].do()
     assert lab.losses == ()
+
+
+def test_a_quota_limits_the_replicas_of_a_stage_for_as_long_as_the_fault_lasts(tmp_path: Path) -> None:
+    for path in SPEECH.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    file = tmp_path / "scenario.yaml"
+    file.write_text(file.read_text().replace("faults:\n", "faults:\n  - {at: 5s, for: 10s, cpuQuota: asr}\n"))
+    found = load_scenario(file, live=True)
+    lab, pipelines = Lab(), tuple(map(pipeline_spec, found.pipelines))
+    begins, ends, *_ = fault_actions.actions(found.file, cast("LabCluster", lab), pipelines, seed=1)
+    assert (begins.at_s, ends.at_s) == (5.0, 15.0)
+    begins.do()
+    ends.do()
+    assert lab.limited == [("speech/captions/asr", True), ("speech/captions/asr", False)]
+
+
+def test_a_quota_needs_replicas_that_compute(tmp_path: Path) -> None:
+    with pytest.raises(InvalidScenario, match=r"faults\[0\]\.cpuQuota: .*needs speech"):
+        scenario(tmp_path, "{at: 5s, cpuQuota: vad}")
