@@ -4,7 +4,7 @@
 
 The law of a variant is the CPU time of a batch of chunks, fitted to sizes from 1 to 16 twice: back to back, and with a
 gap before each batch in which the caches cool down, as behind a gentle load. The streams go over WebSockets through the
-ingress to one replica with a whole core; beside them the same streams go to an echo of the package websockets alone,
+ingress to replicas with a whole core each; beside them the same streams go to an echo of the package websockets alone,
 which is what the transport and the client cost. Word error rates are of a closed domain of about a hundred words: they
 show changes of this service, and say nothing of other speech.
 """
@@ -151,11 +151,12 @@ def replica(variant: str) -> Iterator[tuple[str, subprocess.Popen[str], float]]:
             yield host, process, time.monotonic() - began_s
         finally:
             process.terminate()
+            process.communicate()
 
 
 @contextlib.asynccontextmanager
-async def through_the_ingress(host: str, port: int) -> AsyncIterator[None]:
-    """Serve streams on `port` in this process, by the replica on `host`."""
+async def through_the_ingress(hosts: Sequence[str], port: int) -> AsyncIterator[None]:
+    """Serve streams on `port` in this process, by the replicas on `hosts`."""
     placement = PlacementTopology(pool="cpu", selector={"app": "asr"}, weight=1.0, limit=1)
     stage = StageTopology(
         name="asr", after=(), pass_ratio=1.0, routing=Routing.STICKY, memory=True, placements=(placement,)
@@ -165,9 +166,9 @@ async def through_the_ingress(host: str, port: int) -> AsyncIterator[None]:
     )
     timers = Timers()
     pipeline = PipelineTraffic(topology, lambda *_: None, timers)
-    pipeline.pod_changed(
-        PodState(uid=host, namespace="speech", labels={"app": "asr"}, ip=host, ready=True, name="replica")
-    )
+    for host in hosts:
+        pod = PodState(uid=host, namespace="speech", labels={"app": "asr"}, ip=host, ready=True, name=host)
+        pipeline.pod_changed(pod)
     listener = await listen(pipeline)
     try:
         yield
@@ -246,8 +247,8 @@ def _cpu_s(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-async def of_streams(streams: int, seconds: float, folder: Path) -> Sequence[Streams]:
-    """Return what streams got of an echo, then of the large model."""
+async def of_streams(streams: int, replicas: int, seconds: float, folder: Path) -> Sequence[Streams]:
+    """Return what streams got of an echo, then of replicas of the large model."""
     write_corpus(folder / "corpus", tuple(conversations(Request(seed=k, snr_db=80.0) for k in range(8))))
     port, echo_port = free_ports(2)
     echo = multiprocessing.get_context("spawn").Process(target=_serve_echo, args=(echo_port,), daemon=True)
@@ -256,10 +257,11 @@ async def of_streams(streams: int, seconds: float, folder: Path) -> Sequence[Str
     assert echo.pid is not None
     first = await speak("echo", echo_port, streams, seconds, folder, {"server": echo.pid})
     echo.terminate()
-    with replica("large") as (host, process, _):
-        async with through_the_ingress(host, port):
-            pids = {"ingress": os.getpid(), "replica": process.pid}
-            return first, await speak("large", port, streams, seconds, folder, pids)
+    async with contextlib.AsyncExitStack() as stack:
+        started = [stack.enter_context(replica("large")) for _ in range(replicas)]
+        await stack.enter_async_context(through_the_ingress([host for host, *_ in started], port))
+        pids = {f"replica {number}": process.pid for number, (_, process, _) in enumerate(started, start=1)}
+        return first, await speak("large", port, streams, seconds, folder, {"ingress": os.getpid(), **pids})
 
 
 def first_chunk_s(host: str) -> float:
@@ -280,9 +282,10 @@ def first_chunk_s(host: str) -> float:
 
 @click.command()
 @click.option("--streams", type=click.IntRange(1), default=400, show_default=True)
+@click.option("--replicas", type=click.IntRange(1), default=2, show_default=True, help="of the large model")
 @click.option("--seconds", type=click.FloatRange(8), default=20.0, show_default=True)
 @click.option("--json", "document", type=click.Path(path_type=Path), help="also write the results here")
-def main(streams: int, seconds: float, document: Path | None) -> None:
+def main(streams: int, replicas: int, seconds: float, document: Path | None) -> None:
     """Print the laws, starts, word errors and streams of the reference service."""
     os.environ.update(ENVIRONMENT)
     page, found = Page(), dict[str, Any]()
@@ -305,8 +308,8 @@ def main(streams: int, seconds: float, document: Path | None) -> None:
         [(variant, f"{snr:g} dB", f"{own.rate or 0.0:.1%}", f"{own.words}") for variant, snr, own in rates],
     )
     with tempfile.TemporaryDirectory(prefix="sluice-speech-") as name:
-        echo, large = asyncio.run(of_streams(streams, seconds, Path(name)))
-    page.say(f"{streams} streams, {large.chunks_per_s:.0f} chunks/s", style="bold")
+        echo, large = asyncio.run(of_streams(streams, replicas, seconds, Path(name)))
+    page.say(f"{streams} streams, {large.chunks_per_s:.0f} chunks/s, {replicas} replicas", style="bold")
     page.table(
         ("server", ">p50 ms", ">p95 ms", ">p99 ms", ">sent late p99 ms", ">lost", "busy cores"),
         [
