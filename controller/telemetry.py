@@ -157,6 +157,7 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ),
     ("stage_utilization_ratio", "Busy share of the replicas, 0 to 1", _STAGE),
     ("stage_arrivals_per_second", "Items offered to the stage per second", _STAGE),
+    ("stage_pass_ratio", "Items passed on per item received, as plans use it; no series until measured", _STAGE),
     ("stage_latency_seconds", "95th percentile of waiting plus service time", _STAGE),
     ("stage_queue_depth", "Items waiting, over all replicas", _STAGE),
     ("stage_refusals_per_second", "Streams that the stage refused per second, because no slot was free", _STAGE),
@@ -563,6 +564,8 @@ class _Gauges:
         declared = {key for key, placement in spec.placements().items() if placement.declared.service}
         for stage in decision.profile.stages:
             self.set("stage_pressure", [*labels, stage.name], stage.pressure)
+            if stage.pass_ratio_known:
+                self.set("stage_pass_ratio", [*labels, stage.name], stage.pass_ratio)
             for name, quantity in _STAGE_QUANTITIES.items():
                 self.set(name, [*labels, stage.name], stage.readings.get(quantity))
             for name, device_quantity in _STAGE_DEVICES.items():

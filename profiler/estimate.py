@@ -42,11 +42,13 @@ measurement counts in full."""
 MOST_CHANGE, MOST_CHANGE_AT_FIRST = 2.0, 4.0
 """A measurement counts as at most this many times above or below the factor so far, so that one absurd sample does
 little harm. The first one may differ more, because declared service times are often wrong by several times."""
-PASS_RATIO_TIME_CONSTANT_S, PASS_RATIO_WINDOWS = 60.0, 4.0
-"""Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage. It is so many windows
-of the stage's metrics where they are short: who chooses them says how soon things change."""
-_RISEN, _DEVIATIONS = 1.1, 3.0
-"""A pass ratio that is so many times that of before, and so many standard deviations above it, has risen."""
+PASS_RATIO_TIME_CONSTANT_S = 60.0
+"""Time constant of the pass ratio: speech changes slowly, and a wrong ratio affects every stage."""
+_FILTERS = 0.7
+"""A stage of which no ratio is declared filters if its first one is below this: delays alone do not make it so low."""
+_RISEN, _DEVIATIONS = 1.3, 3.0
+"""A pass ratio that is so many times that of before, and so many standard deviations above it, has risen. The rates of
+two stages are off by a tenth and more against each other while the load changes."""
 FACTOR_BOUNDS = (1e-3, 1e3)
 """Bounds of measured over prior service time: wide enough for every mistake but one in the unit of a metric."""
 FAN_OUT = 1.1
@@ -172,7 +174,7 @@ def _stage_profile(
     interval_s: float,
 ) -> StageProfile:
     own = readings[stage.name]
-    weight = 1 - math.exp(-interval_s / min(PASS_RATIO_TIME_CONSTANT_S, PASS_RATIO_WINDOWS * stage.window_s))
+    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S)
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
     known = stage.name in learned.pass_ratios
     before = stage.pass_ratio if stage.shared is not None else learned.pass_ratios.get(stage.name, stage.pass_ratio)
@@ -188,7 +190,7 @@ def _stage_profile(
     items = _items(own, stage.window_s)
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
-    elif not known and stage.pass_ratio == 1:
+    elif not known and stage.pass_ratio == 1 and (behind or ratio < _FILTERS):
         # The default says nothing that the first measurement should be mixed with.
         weight = 1.0 if not behind and ratio * items >= MIN_ITEMS else 0.0
     elif known and _has_risen(ratio, before, items):

@@ -107,11 +107,37 @@ def broken(summary: LabSummary, heard: "SpeechResult", ceilings: dict[str, float
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder for the files.")
 @click.option(
-    "--conversations", type=click.IntRange(1, 1000), default=12, show_default=True, help="How many conversations."
+    "--conversations",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=12,
+    show_default=True,
+    help="How many conversations.",
 )
-@click.option("--seconds", type=click.FloatRange(1, 3600), default=30.0, show_default=True, help="Length of each.")
-@click.option("--snr", type=click.FloatRange(-100, 100), default=30.0, show_default=True, help="Signal to noise in dB.")
-@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed; each has its own.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    metavar="SECONDS",
+    default=30.0,
+    show_default=True,
+    help="Length of each.",
+)
+@click.option(
+    "--snr",
+    type=click.FloatRange(-100, 100),
+    metavar="N",
+    default=30.0,
+    show_default=True,
+    help="Signal to noise in dB.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="The first seed; each has its own.",
+)
 def corpus(*, out: Path, conversations: int, seconds: float, snr: float, seed: int) -> None:
     """Synthesise conversations with known words, as WAV with corpus.json: the same bytes each time.
 

@@ -309,7 +309,7 @@ def _faults_outside(scenario: Any) -> Iterator[Breach]:
 def _not_of_the_service(scenario: Any) -> Iterator[Breach]:
     if scenario.speech is None:
         for index, fault in enumerate(scenario.faults):
-            if fault.kind == "cpuQuota":
+            if "cpuQuota" in _kinds(fault):
                 yield Breach(path=("faults", index, "cpuQuota"), rule="needs speech: only its replicas compute")
         return
     given = {
@@ -323,8 +323,8 @@ def _not_of_the_service(scenario: Any) -> Iterator[Breach]:
     rule = "must be absent beside speech: the service times are those of a computation"
     yield from (Breach(path=(field,), rule=rule) for field, value in given.items() if value)
     for index, fault in enumerate(scenario.faults):
-        if fault.kind in {"slowStart", "slowStage"}:
-            yield Breach(path=("faults", index, fault.kind), rule=rule)
+        if {"slowStart", "slowStage"} & {*_kinds(fault)}:
+            yield Breach(path=("faults", index, *_kinds(fault)[:1]), rule=rule)
 
 
 class ScenarioFile(Part):

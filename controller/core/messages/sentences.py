@@ -126,7 +126,8 @@ def switch_words(decision: PipelineDecision) -> Iterator[str]:
         if switch.saving_per_hour is not None and abs(switch.saving_per_hour) < _CENT / 2:
             saves = "saves nothing at this load"
         elif switch.saving_per_hour is not None:
-            saves = f"saves {money(switch.saving_per_hour)} at this load"
+            words = "saves {}" if switch.saving_per_hour > 0 else "costs {} more"
+            saves = f"{words.format(money(abs(switch.saving_per_hour)))} at this load"
         elif switch.known:
             saves = f"this load cannot be served on {before} within the limits"
         else:

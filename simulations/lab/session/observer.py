@@ -24,12 +24,11 @@ _TIMEOUT_S = (3, 10)
 class Observer:
     """Observes the cluster in a thread, from `begin` to the end of the `with` block.
 
-    `observations` has all observations so far, in order of time, `statuses` the last status of each pipeline.
+    `observations` has all observations so far, in order of time.
     """
 
     def __init__(self, kubeconfig: Path, pipelines: tuple[PipelineSpec, ...]) -> None:
         self.observations: list[Observation] = []
-        self.statuses: dict[PipelineKey, dict[str, Any]] = {}
         self._api = config.new_client_from_config(str(kubeconfig))
         self._core, self._apps, self._custom = (
             client.CoreV1Api(self._api),
@@ -81,12 +80,12 @@ class Observer:
         t_s = time.monotonic() - self._start_s
         pools = {PoolName(item["metadata"]["name"]): item["spec"]["price"] for item in self._resources("computepools")}
         prices = {name: float(price["perHour"]) for name, price in pools.items()}
-        pipelines = {
-            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): item
+        budgets = {
+            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}"): float(
+                item["spec"]["budget"]["perHour"]
+            )
             for item in self._resources("speechpipelines")
         }
-        self.statuses = {key: item.get("status", {}) for key, item in pipelines.items()}
-        budgets = {key: float(item["spec"]["budget"]["perHour"]) for key, item in pipelines.items()}
         billed = any(pipeline.basis is Basis.INSTANCES for pipeline in self._pipelines)
         placements: dict[PlacementId, Replicas] = {}
         for namespace in sorted({pipeline.namespace for pipeline in self._pipelines}):

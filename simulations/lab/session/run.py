@@ -237,7 +237,6 @@ class _Run:
                     decisions=dict(words),
                     windows=lines,
                     news=tuple(self._workload.news(load.folder)),
-                    statuses=dict(observer.statuses),
                 )
             )
             time.sleep(max(0.0, _TICK_S - (time.monotonic() - start_s - now_s)))

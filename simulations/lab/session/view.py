@@ -4,7 +4,7 @@ import http.client
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console, Group
@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from optimizer.model import PipelineKey
 from simulations.lab.session.report import LabWindow
 from simulations.results.spending import Observation
 
@@ -28,7 +27,6 @@ class Moment:
     metric) to a value, and `totals` maps (pipeline key, metric); metrics that the operator does not export are missing.
     `decisions` has for each pipeline that was scaled the reason of the latest change. `windows` has one line for each
     window that has ended since the last moment. `news` are lines about the content of the load.
-    `statuses` are those of the pipelines on the API server.
     """
 
     seen: Observation
@@ -38,7 +36,6 @@ class Moment:
     decisions: Mapping[str, str] = field(default_factory=dict)
     windows: tuple[str, ...] = ()
     news: tuple[str, ...] = ()
-    statuses: Mapping[PipelineKey, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class RunView(Protocol):

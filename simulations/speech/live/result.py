@@ -45,12 +45,10 @@ class Predictions:
 
     def follow(self, moment: Moment) -> None:
         """Keep what is predicted now."""
-        stages = moment.statuses.get(self.pipeline, {}).get("stages", ())
-        ratio = next((own.get("passRatio") for own in stages if own["name"] == self.stage), None)
-        p95_s = moment.totals.get((str(self.pipeline), "sluice_pipeline_planned_latency_seconds"))
-        self.found.append(
-            Prediction(t_s=moment.seen.t_s, p95_s=p95_s, pass_ratio=None if ratio is None else float(ratio))
-        )
+        key = str(self.pipeline)
+        p95_s = moment.totals.get((key, "sluice_pipeline_planned_latency_seconds"))
+        ratio = moment.stages.get((key, self.stage, "sluice_stage_pass_ratio"))
+        self.found.append(Prediction(t_s=moment.seen.t_s, p95_s=p95_s, pass_ratio=ratio))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -299,7 +299,8 @@ class TestPassRatio:
 
     def test_the_first_measurement_replaces_a_ratio_that_was_not_declared(self) -> None:
         found = self.ratio(prior=1.0)
-        assert (found.pass_ratio, found.pass_ratio_known) == (pytest.approx(0.45), True)
+        assert found.pass_ratio == pytest.approx(0.45)
+        assert found.pass_ratio_known
         assert 0.45 < self.ratio(prior=1.0, last=0.6).pass_ratio < 0.6, "later ones are smoothed"
 
     @pytest.mark.parametrize(
@@ -309,6 +310,11 @@ class TestPassRatio:
     def test_until_a_measurement_can_be_trusted_a_ratio_that_was_not_declared_is_one(self, fields: Any) -> None:
         found = self.ratio(prior=1.0, **fields)
         assert (found.pass_ratio, found.pass_ratio_known) == (1.0, False)
+
+    def test_a_default_that_is_nearly_right_is_smoothed_because_rates_of_two_stages_differ(self) -> None:
+        found = self.ratio(prior=1.0, offered=90.0)
+        assert found.pass_ratio == pytest.approx(1 - 0.221 * 0.1, abs=1e-4)
+        assert found.pass_ratio_known
 
     def test_a_rise_that_is_no_chance_counts_within_the_window(self) -> None:
         found = self.ratio(offered=100.0, last=0.5).pass_ratio

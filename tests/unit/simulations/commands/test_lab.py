@@ -50,7 +50,9 @@ class Runs:
         return object()
 
     @contextlib.contextmanager
-    def run(self, _: Scenario, options: Options, folder: Path, __: object, view: RunView) -> Iterator[tuple[Any, Any]]:
+    def run(
+        self, _: Scenario, options: Options, folder: Path, __: object, view: RunView, ___: object
+    ) -> Iterator[tuple[Any, Any]]:
         assert folder.is_dir()
         self.options.append(options)
         self.folders.append(folder)

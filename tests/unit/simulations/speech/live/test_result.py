@@ -77,14 +77,14 @@ def test_what_plans_predicted_stands_beside_what_was_measured(found: SpeechResul
     assert "7 moves of streams between replicas with their state, 2 without, 3 cut; 0 streams lost." in text
 
 
-def test_predictions_are_those_of_the_status_and_of_the_operator() -> None:
+def test_predictions_are_those_of_the_operator_and_missing_ones_are_none() -> None:
     predictions = Predictions(CAPTIONS, "vad")
-    status = {"stages": [{"name": "vad", "passRatio": "0.6"}, {"name": "asr", "passRatio": 0.1}]}
-    planned = {(str(CAPTIONS), "sluice_pipeline_planned_latency_seconds"): 0.3}
-    for statuses, totals in (({CAPTIONS: status}, planned), ({}, {})):
-        seen = an_observation(3.0)
-        predictions.follow(Moment(seen=seen, duration_s=40.0, stages={}, totals=totals, statuses=statuses))
+    key = str(CAPTIONS)
+    learned = {(key, "vad", "sluice_stage_pass_ratio"): 0.6, (key, "asr", "sluice_stage_pass_ratio"): 0.1}
+    planned = {(key, "sluice_pipeline_planned_latency_seconds"): 0.3}
+    predictions.follow(Moment(seen=an_observation(3.0), duration_s=40.0, stages=learned, totals=planned))
+    predictions.follow(Moment(seen=an_observation(4.0), duration_s=40.0, stages={}, totals={}))
     assert predictions.found == [
         Prediction(t_s=3.0, p95_s=0.3, pass_ratio=0.6),
-        Prediction(t_s=3.0, p95_s=None, pass_ratio=None),
+        Prediction(t_s=4.0, p95_s=None, pass_ratio=None),
     ]
