@@ -24,6 +24,9 @@ class StageProgram(Part):
     """The variant of the model of `asr`. Default: the name of the variant in the manifest."""
     share: PositiveShare = 1.0
     """The share of a core that a replica has."""
+    keeps_past: bool = False
+    """Whether sessions of `asr` grow for as long as they last, as for a second pass over all that was said. Otherwise
+    their memory is bounded."""
 
     constraints = (
         constraint(
@@ -37,6 +40,12 @@ class StageProgram(Part):
             cel=None,
             rule="must be absent: only asr has variants",
             field="variant",
+        ),
+        constraint(
+            holds=lambda self: self.program == "asr" or not self.keeps_past,
+            cel=None,
+            rule="must be absent: only sessions of asr can grow",
+            field="keepsPast",
         ),
     )
 

@@ -89,6 +89,7 @@ class SpeechWorkload:
         if program.program == "vad":
             command += ["--detector", program.detector or "webrtc"]
         if program.program == "asr":
+            command += ["--keep-past"] if program.keeps_past else []
             command += ["--variant", self._variant(at, program, prior.variant)]
         environment = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
         return Pod(container={"name": "replica", "image": IMAGE, "command": command, "env": environment})

@@ -47,6 +47,7 @@ def test_it_is_not_simulated() -> None:
         ("program: vad, detector: webrtc", "program: vda, detector: webrtc", "speech.stages[0].program"),
         ('program: asr, share: "0.1"', 'program: asr, detector: silero, share: "0.1"', "only vad has a detector"),
         ('program: rescore, share: "0.2"', "program: rescore, variant: tiny", "only asr has variants"),
+        ("program: vad, detector: webrtc", "program: vad, keepsPast: true", "only sessions of asr can grow"),
         ('program: asr, share: "0.1"', 'program: asr, share: "0"', "must be above 0 and at most 1"),
         ("at: 115s", "at: 0s", "must be later than that of the entry before"),
         ("- {at: 0s,", "- {at: 1s,", "must be 0s"),

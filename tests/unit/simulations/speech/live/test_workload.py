@@ -43,6 +43,17 @@ def test_every_placement_runs_the_program_of_its_stage_with_the_limits_of_its_ma
     assert (found["rescore"].stage, found["rescore"].share) == ("rescore", 0.2)
 
 
+def test_sessions_grow_where_the_scenario_says_so() -> None:
+    assert SCENARIO.file.speech is not None
+    stages = [own.model_copy(update={"keeps_past": own.program == "asr"}) for own in SCENARIO.file.speech.stages]
+    growing = SpeechWorkload(SCENARIO.file.speech.model_copy(update={"stages": stages}), Path("corpus"))
+    vad, asr, _ = PIPELINE.stages
+    for stage, grows in ((vad, False), (asr, True)):
+        command = growing.pod(PIPELINE, stage, stage.placements[0]).container["command"]
+        assert ("--keep-past" in command) is grows
+        assert "--keep-past" not in WORKLOAD.pod(PIPELINE, stage, stage.placements[0]).container["command"]
+
+
 def test_what_the_service_cannot_do_is_refused_with_the_field() -> None:
     vad, asr, _ = PIPELINE.stages
     pods = WORKLOAD.pod
