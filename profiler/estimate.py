@@ -191,8 +191,9 @@ def _stage_profile(
     if not all(other.settled for other in (stage, *following)):
         weight = 0.0
     elif not known and stage.pass_ratio == 1 and (behind or ratio < _FILTERS):
-        # The default says nothing that the first measurement should be mixed with.
-        weight = 1.0 if not behind and ratio * items >= MIN_ITEMS else 0.0
+        # The default says nothing that the first measurement should be mixed with, but few items say little more.
+        ratio = min(1.0, ratio + _DEVIATIONS * _deviation(ratio, items))
+        weight = 0.0 if behind else 1.0
     elif known and _has_risen(ratio, before, items):
         weight = 1 - math.exp(-interval_s / stage.window_s)
     keys = [(stage.name, placement.name) for placement in stage.placements]
@@ -447,7 +448,12 @@ def _has_risen(ratio: float, before: float, items: float) -> bool:
     """
     if items <= 0 or ratio <= _RISEN * before:
         return False
-    return ratio > before + _DEVIATIONS * math.sqrt(before * max(0.0, 1 - before) / items)
+    return ratio > before + _DEVIATIONS * _deviation(before, items)
+
+
+def _deviation(ratio: float, items: float) -> float:
+    """Return the standard deviation of the share of `items` that are passed on, where each is with chance `ratio`."""
+    return math.sqrt(ratio * max(0.0, 1 - ratio) / items) if items > 0 else 1.0
 
 
 def _measured_cascade_share(stage: StageInput) -> float | None:

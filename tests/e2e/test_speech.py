@@ -26,7 +26,7 @@ def test_words_are_heard_with_few_errors(run: LabRun) -> None:
 def test_no_stream_is_lost_or_cut_when_all_move_and_they_take_their_state_along(run: LabRun) -> None:
     speech = run.report["speech"]
     assert (speech["streams_lost"], run.summary["sessions_cut"], run.summary["lost"]) == (0, 0, 0)
-    assert speech["moved_carried"] >= 12, "the roll-out has moved each of them"
+    assert speech["moved_carried"] >= 6, "the roll-out has replaced every replica"
     assert run.summary["cap_violations"] == 0
 
 

@@ -299,13 +299,16 @@ class TestPassRatio:
 
     def test_the_first_measurement_replaces_a_ratio_that_was_not_declared(self) -> None:
         found = self.ratio(prior=1.0)
-        assert found.pass_ratio == pytest.approx(0.45)
+        deviation = math.sqrt(0.45 * 0.55 / 6000)
+        assert found.pass_ratio == pytest.approx(0.45 + 3 * deviation), "as many as chance may hide"
         assert found.pass_ratio_known
+        few = self.ratio(prior=1.0, offered=0.1, completed=1.0)
+        assert few.pass_ratio == pytest.approx(0.1 + 3 * math.sqrt(0.09 / 60))
         assert 0.45 < self.ratio(prior=1.0, last=0.6).pass_ratio < 0.6, "later ones are smoothed"
 
     @pytest.mark.parametrize(
         "fields",
-        [{"waiting": 30.0}, {"settled": (True, False)}, {"offered": 0.1, "completed": 1.0}, {"offered": MISSING}],
+        [{"waiting": 30.0}, {"settled": (True, False)}, {"offered": 0.1, "completed": 0.2}, {"offered": MISSING}],
     )
     def test_until_a_measurement_can_be_trusted_a_ratio_that_was_not_declared_is_one(self, fields: Any) -> None:
         found = self.ratio(prior=1.0, **fields)
