@@ -99,7 +99,7 @@ def run(
 ) -> Iterator[tuple[LiveRun, LabCluster]]:
     """Run `scenario` on a lab in `folder`, then yield the records and the cluster, which stops at the end of the block.
 
-    `workload` is what runs in the pods and loads them, by default stage workers.
+    `workload` has the pods and their load, by default stage workers.
 
     Raises:
         InvalidScenario: the scenario has a fault that the lab cannot inject, or a load that is too large.

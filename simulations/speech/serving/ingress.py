@@ -69,7 +69,7 @@ class Door:
     def __init__(self, pipeline: PipelineTraffic) -> None:
         """Take streams for `pipeline`."""
         self._pipeline = pipeline
-        self._turned_away: dict[str, tuple[Stream, asyncio.TimerHandle]] = {}  # by path
+        self._refused: dict[str, tuple[Stream, asyncio.TimerHandle]] = {}  # by path
 
     async def attend(self, connection: ServerConnection) -> None:
         """Serve one stream until its client closes it."""
@@ -109,8 +109,8 @@ class Door:
                 writer.cancel()
 
     def _stream(self, connection: ServerConnection, decided: asyncio.Queue[bool]) -> Stream:
-        """Return the stream of a connection: a new one, or one that was turned away and tries again."""
-        known = self._turned_away.pop(_path(connection), None)
+        """Return the stream of a connection: a new one, or a refused one that tries again."""
+        known = self._refused.pop(_path(connection), None)
         if known is None:
             return self._pipeline.open_stream(decided.put_nowait)
         stream, forgotten = known
@@ -119,16 +119,16 @@ class Door:
         return stream
 
     def _keep(self, connection: ServerConnection, stream: Stream) -> bool:
-        """Keep a stream that was turned away for as long as it may try again; not one without a name."""
+        """Keep a refused stream for as long as it may try again; not one without a name."""
         path = _path(connection)
-        if path == _NAMELESS or path in self._turned_away:
+        if path == _NAMELESS or path in self._refused:
             return False
         forget = asyncio.get_running_loop().call_later(LONGEST_DELAY_S, self._forget, path)
-        self._turned_away[path] = stream, forget
+        self._refused[path] = stream, forget
         return True
 
     def _forget(self, path: str) -> None:
-        stream, _ = self._turned_away.pop(path)
+        stream, _ = self._refused.pop(path)
         self._pipeline.end_stream(stream)
 
 

@@ -75,7 +75,23 @@ class Program(Protocol):
         ...
 
 
-class DetectionProgram:
+class _NothingToCarry:
+    """A program whose sessions begin without state wherever they move: it would be that of less than a second."""
+
+    def export(self, session: str) -> bytes:  # noqa: ARG002 - as programs with state
+        """Return nothing."""
+        return b""
+
+    def restore(self, session: str, state: bytes) -> bool:  # noqa: ARG002
+        """Refuse the state.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("state: must be empty, sessions of this stage begin without any")
+
+
+class DetectionProgram(_NothingToCarry):
     """Lets chunks with speech pass, and says in which an utterance ends.
 
     Sessions are forgotten after `idle_s` without a chunk: a stage without slots is not told of their ends.
@@ -119,18 +135,6 @@ class DetectionProgram:
         """Forget a session, if there is one."""
         if self._used_s.pop(session, None) is not None:
             self._gate.close(session)
-
-    def export(self, session: str) -> bytes:  # noqa: ARG002
-        """Return nothing: the state of less than a second of audio is not worth a move."""
-        return b""
-
-    def restore(self, session: str, state: bytes) -> bool:  # noqa: ARG002
-        """Refuse the state.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError("state: must be empty, sessions of voice activity begin without any")
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return OK with the chunk for those that pass, FILTERED for the others."""
@@ -297,7 +301,7 @@ class RecognitionProgram:
         return response
 
 
-class RescoringProgram:
+class RescoringProgram(_NothingToCarry):
     """Looks at finished utterances once more, one at a time."""
 
     slots: int | None = None
@@ -314,18 +318,6 @@ class RescoringProgram:
 
     def close(self, session: str) -> None:
         """Do nothing."""
-
-    def export(self, session: str) -> bytes:  # noqa: ARG002
-        """Return nothing."""
-        return b""
-
-    def restore(self, session: str, state: bytes) -> bool:  # noqa: ARG002
-        """Refuse the state.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError("state: must be empty, utterances have none")
 
     def compute(self, batch: Sequence[Item]) -> Sequence[Response]:
         """Return OK with the transcript for each utterance."""
