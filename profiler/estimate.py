@@ -79,7 +79,8 @@ def estimate_pipeline(pipeline: PipelineInput, learned: Learned, *, interval_s: 
     """
     stages = pipeline.stages
     readings = {stage.name: _stage_readings(stage) for stage in stages}
-    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, interval_s) for stage in stages)
+    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S)
+    profiles = tuple(_stage_profile(stage, pipeline, readings, learned, weight, interval_s) for stage in stages)
     if pipeline.latency_s is None or isinstance(pipeline.latency_s, Absence):
         latency_s, source = composed_latency_s(stages, readings, pipeline.sla.percentile), LatencySource.COMPOSED
     else:
@@ -171,10 +172,10 @@ def _stage_profile(
     pipeline: PipelineInput,
     readings: Mapping[StageName, Mapping[Quantity, Reading]],
     learned: Learned,
+    weight: float,
     interval_s: float,
 ) -> StageProfile:
     own = readings[stage.name]
-    weight = 1 - math.exp(-interval_s / PASS_RATIO_TIME_CONSTANT_S)
     measured = _measured_pass_ratio(stage, pipeline.stages, readings)
     known = stage.name in learned.pass_ratios
     before = stage.pass_ratio if stage.shared is not None else learned.pass_ratios.get(stage.name, stage.pass_ratio)

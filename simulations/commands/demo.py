@@ -13,8 +13,8 @@ from controller.core.messages.sentences import CHANGES
 from controller.core.state.decision import ChangeReason
 from optimizer.model import named_placement, pool_of
 from simulations.commands.lab import (
-    cycle_interval_s,
     executed,
+    options_of,
     read_scenario,
     report_path,
     run_options,
@@ -22,7 +22,7 @@ from simulations.commands.lab import (
 )
 from simulations.experiment.experiment import run_one
 from simulations.lab.session.report import LabResult, LabSummary
-from simulations.lab.session.run import MAX_LAG_S, Options
+from simulations.lab.session.run import MAX_LAG_S
 from simulations.report import formats
 from simulations.report.conclusions import served_sentence, users_words
 from simulations.results.results import DecisionEntry, RunResult
@@ -47,11 +47,7 @@ def demo(*, seed: int | None, interval: float | None, operator: bool, keep: bool
     """
     with as_file(files("simulations.scenarios") / "demo") as folder:
         scenario = read_scenario(folder / "scenario.yaml")
-        options = Options(
-            seed=scenario.file.seeds[0] if seed is None else seed,
-            operator=operator,
-            interval_s=cycle_interval_s(interval, scenario),
-        )
+        options = options_of(scenario, seed=seed, operator=operator, interval=interval)
         place = report_path(report, f"demo-{options.seed}")
         with executed(scenario, options) as (finished, cluster):
             summary = finished.result.summary

@@ -34,7 +34,7 @@ from simulations.lab.session.live_result import live_page
 from simulations.lab.session.report import LabResult, LiveRun, lab_result
 from simulations.lab.session.run import LAB_INTERVAL_S, Options, check, max_lag_s, run
 from simulations.lab.session.view import LineView, LiveView, Moment, RunView
-from simulations.lab.session.workload import StageWorkers, Workload
+from simulations.lab.session.workload import Workload
 from simulations.policies.catalogue import POLICIES
 from simulations.results.scoring import Clock
 from simulations.scenario.reference_service import ReferenceService
@@ -42,6 +42,9 @@ from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenar
 
 if TYPE_CHECKING:  # the packages are those of an extra
     from simulations.speech.live.result import Predictions, SpeechResult
+
+NEEDS_SPEECH = "the reference service needs the extra: pip install 'sluice-operator[speech]'"
+NEEDS_ESPEAK = "the conversations need it: pip install espeakng-loader"
 
 _UP_S = 1200.0
 _DOWN_S = 30.0
@@ -129,6 +132,18 @@ def cycle_interval_s(asked: float | None, scenario: Scenario) -> float:
     return LAB_INTERVAL_S if own is None else duration_s(own)
 
 
+def options_of(
+    scenario: Scenario, *, seed: int | None, operator: bool, interval: float | None, scale: float = 1.0
+) -> Options:
+    """Return the options of a run, from those of the command line and, where these are None, from the scenario."""
+    return Options(
+        seed=scenario.file.seeds[0] if seed is None else seed,
+        scale=scale,
+        operator=operator,
+        interval_s=cycle_interval_s(interval, scenario),
+    )
+
+
 def read_scenario(path: Path) -> Scenario:
     """Return the scenario in `path`; if it is invalid, print one line per error and exit with status 1."""
     try:
@@ -147,9 +162,11 @@ def executed(scenario: Scenario, options: Options) -> Iterator[tuple[Finished, L
     console = Console()
     try:
         with tempfile.TemporaryDirectory(prefix="sluice-lab-") as folder, ExitStack() as lab:
-            speech = speech_of(scenario, options.seed, Path(folder) / "corpus", LineView(console))
-            workload: Workload = StageWorkers(scenario, options.seed) if speech is None else speech.workload
+            speech = speech_of(scenario, Path(folder) / "corpus")
+            workload = None if speech is None else speech.workload
             check(scenario, seed=options.seed, workload=workload)
+            if speech is not None:
+                speech.synthesise(options.seed, LineView(console))
             with ExitStack() as shown:
                 view: RunView = LineView(console)
                 if console.is_terminal:
@@ -171,8 +188,23 @@ class Speech:
     """What a run of the reference service needs: its workload, and the predictions of its plans."""
 
     service: ReferenceService
+    corpus: Path
     workload: Workload
     predictions: "Predictions"
+
+    def synthesise(self, seed: int, view: RunView) -> None:
+        """Write what is said to the folder `corpus`.
+
+        Raises:
+            ProcessError: the package with eSpeak NG is not installed.
+        """
+        from simulations.speech.live.workload import synthesise
+
+        view.say(f"synthesising {self.service.conversations} conversations")
+        try:
+            synthesise(self.service, seed, self.corpus)
+        except ModuleNotFoundError as error:
+            raise ProcessError(f"speech: {error}; {NEEDS_ESPEAK}") from None
 
     def result(self, folder: Path, found: LabResult, clock: Clock) -> "SpeechResult":
         """Return what the run with the times of `clock` came to; `folder` is that of its cluster."""
@@ -181,10 +213,10 @@ class Speech:
         return speech_result(folder, found, clock, self.service, self.predictions.found)
 
 
-def speech_of(scenario: Scenario, seed: int, corpus: Path, view: RunView) -> Speech | None:
+def speech_of(scenario: Scenario, corpus: Path) -> Speech | None:
     """Return what a run of the reference service needs, None for one of stage workers.
 
-    What is said goes to the folder `corpus`.
+    What is said goes to the folder `corpus`, with `Speech.synthesise`.
 
     Raises:
         ProcessError: a package that the reference service needs is not installed.
@@ -194,18 +226,13 @@ def speech_of(scenario: Scenario, seed: int, corpus: Path, view: RunView) -> Spe
         return None
     try:  # the packages are those of an extra
         from simulations.speech.live.result import Predictions
-        from simulations.speech.live.workload import SpeechWorkload, synthesise
+        from simulations.speech.live.workload import SpeechWorkload
     except ModuleNotFoundError as error:
-        words = f"speech: {error}; the reference service needs the extra: pip install 'sluice-operator[speech]'"
-        raise ProcessError(words) from None
-    view.say(f"synthesising {service.conversations} conversations")
-    try:
-        synthesise(service, seed, corpus)
-    except ModuleNotFoundError as error:
-        raise ProcessError(f"speech: {error}; the conversations need it: pip install espeakng-loader") from None
+        raise ProcessError(f"speech: {error}; {NEEDS_SPEECH}") from None
     detection = next((own.stage for own in service.stages if own.program == "vad"), "")
     predictions = Predictions(pipeline_spec(scenario.pipelines[0]).key, detection.rpartition("/")[2])
-    return Speech(service=service, workload=SpeechWorkload(service, corpus), predictions=predictions)
+    workload = SpeechWorkload(service, corpus)
+    return Speech(service=service, corpus=corpus, workload=workload, predictions=predictions)
 
 
 class Followed:
@@ -304,12 +331,7 @@ def run_(
     Exit status: 0 done; 1 the scenario is invalid, the lab cannot run it, or its load was late.
     """
     loaded = read_scenario(scenario)
-    options = Options(
-        seed=loaded.file.seeds[0] if seed is None else seed,
-        scale=scale,
-        operator=operator,
-        interval_s=cycle_interval_s(interval, loaded),
-    )
+    options = options_of(loaded, seed=seed, scale=scale, operator=operator, interval=interval)
     place = report_path(report, f"{loaded.file.name}-{options.seed}")
     with executed(loaded, options) as (finished, _):
         write_report(finished, place)

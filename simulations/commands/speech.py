@@ -11,20 +11,20 @@ from controller.commands.help_page import examples
 from controller.resources.pipeline import SpeechPipeline
 from simulations.commands.demo import verdict
 from simulations.commands.lab import (
-    cycle_interval_s,
+    NEEDS_ESPEAK,
+    NEEDS_SPEECH,
     executed,
+    options_of,
     read_scenario,
     report_path,
     run_options,
     write_report,
 )
 from simulations.lab.session.report import LabSummary
-from simulations.lab.session.run import Options, max_lag_s
+from simulations.lab.session.run import max_lag_s
 
 if TYPE_CHECKING:  # the packages are those of an extra
     from simulations.speech.live.result import SpeechResult
-
-_NEEDS = "the reference service needs the extra: pip install 'sluice-operator[speech]'"
 
 
 @click.group(
@@ -50,11 +50,7 @@ def demo(*, seed: int | None, interval: float | None, operator: bool, report: Pa
     """
     with as_file(files("simulations.scenarios") / "speech") as folder:
         scenario = read_scenario(folder / "scenario.yaml")
-        options = Options(
-            seed=scenario.file.seeds[0] if seed is None else seed,
-            operator=operator,
-            interval_s=cycle_interval_s(interval, scenario),
-        )
+        options = options_of(scenario, seed=seed, operator=operator, interval=interval)
         place = report_path(report, f"speech-{options.seed}")
         with executed(scenario, options) as (finished, _):
             heard = finished.speech
@@ -149,13 +145,13 @@ def corpus(*, out: Path, conversations: int, seconds: float, snr: float, seed: i
         from simulations.speech.audio.synthesis import Request
         from simulations.speech.audio.synthesis import conversations as synthesised
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}; {_NEEDS}") from None
+        raise click.ClickException(f"{error}; {NEEDS_SPEECH}") from None
     requests = [Request(seed=seed + number, duration_s=seconds, snr_db=snr) for number in range(conversations)]
     try:
         found = tuple(synthesised(requests))
         write_corpus(out, found)
     except ModuleNotFoundError as error:
-        raise click.ClickException(f"{error}: pip install espeakng-loader") from None
+        raise click.ClickException(f"{error}; {NEEDS_ESPEAK}") from None
     except OSError as error:
         raise click.ClickException(f"{out}: {error.strerror or error}") from None
     words = sum(len(own.words) for own in found)

@@ -50,11 +50,10 @@ def bands(scenario: Scenario) -> tuple[Band, ...]:
 
 def _noise(service: ReferenceService | None, end_s: float) -> Iterator[tuple[Interval, str]]:
     """Yield the times with more noise than at the beginning, with the noise in words."""
-    steps = [] if service is None else [*service.snr_db]
-    ends_s = [at_s for at_s, _ in steps[1:]] + [end_s]
-    for (from_s, snr_db), until_s in zip(steps, ends_s, strict=False):
-        if snr_db < steps[0][1]:
-            yield Interval(from_s=from_s, until_s=until_s), f"noise: speech has {snr_db:g} dB more power than it"
+    spans = [] if service is None else service.noise_until(end_s)
+    for span, snr_db in spans:
+        if snr_db < spans[0][1]:
+            yield span, f"noise: speech has {snr_db:g} dB more power than it"
 
 
 def fault_words(fault: Fault) -> str:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
 from controller.resources.fields import Duration, PositiveDuration, duration_s
+from simulations.results.scoring import Interval
 from simulations.scenario.values import Decibels, PositiveShare
 
 
@@ -93,6 +94,15 @@ class ReferenceService(Part):
     def programs(self) -> Mapping[str, StageProgram]:
         """Return the programs by stage, NAME or PIPELINE/NAME."""
         return {own.stage: own for own in self.stages}
+
+    def noise_until(self, end_s: float) -> Sequence[tuple[Interval, float]]:
+        """Return the times of one noise each, up to `end_s` seconds, with the SNR in dB."""
+        steps = self.snr_db
+        ends_s = [*(at_s for at_s, _ in steps[1:]), end_s]
+        return [
+            (Interval(from_s=from_s, until_s=until_s), snr_db)
+            for (from_s, snr_db), until_s in zip(steps, ends_s, strict=True)
+        ]
 
     @property
     def snr_db(self) -> Sequence[tuple[float, float]]:

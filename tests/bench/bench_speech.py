@@ -21,7 +21,6 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -288,7 +287,7 @@ def first_chunk_s(host: str) -> float:
 def main(streams: int, replicas: int, seconds: float, document: Path | None) -> None:
     """Print the laws, starts, word errors and streams of the reference service."""
     os.environ.update(ENVIRONMENT)
-    page, found = Page(), dict[str, Any]()
+    page = Page()
     laws = [main_law(variant, gap_s) for variant in VARIANTS for gap_s in (0.0, GAP_S)]
     page.say("CPU time of a batch of chunks of 160 ms", style="bold")
     page.table(

@@ -46,8 +46,9 @@ def lived(seed: int, interval_s: float, declared: Mapping[str, Mapping[str, Any]
     quiet = LineView(Console(file=io.StringIO()))
     with tempfile.TemporaryDirectory(prefix="sluice-speech-") as name:
         folder = Path(name)
-        speech = speech_of(scenario, seed, folder / "corpus", quiet)
+        speech = speech_of(scenario, folder / "corpus")
         assert speech is not None
+        speech.synthesise(seed, quiet)
         options = Options(seed=seed, interval_s=interval_s)
         view = Followed(quiet, speech.predictions.follow)
         with run(scenario, options, folder, ensure(quiet.say), view, speech.workload) as (left, cluster):

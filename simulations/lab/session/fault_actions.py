@@ -8,7 +8,7 @@ from typing import Any
 
 from kubernetes import client
 
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import PipelineSpec, StageSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
 from controller.resources.schema import CRDS
@@ -139,12 +139,15 @@ def _slowness(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, 
 
 def _paths(name: str, pipelines: tuple[PipelineSpec, ...]) -> list[str]:
     """Return NAMESPACE/PIPELINE/STAGE of the stages called `name`, NAME or PIPELINE/NAME."""
-    return [
-        f"{pipeline.namespace}/{pipeline.name}/{stage.name}"
-        for pipeline in pipelines
-        for stage in pipeline.stages
-        if name in {stage.name, f"{pipeline.key}/{stage.name}"}
-    ]
+    return [f"{pipeline.namespace}/{pipeline.name}/{stage.name}" for pipeline, stage in _called(name, pipelines)]
+
+
+def _called(name: str, pipelines: tuple[PipelineSpec, ...]) -> Iterator[tuple[PipelineSpec, StageSpec]]:
+    """Yield the stages called `name`, NAME or PIPELINE/NAME, each with its pipeline."""
+    for pipeline in pipelines:
+        for stage in pipeline.stages:
+            if name in {stage.name, f"{pipeline.key}/{stage.name}"}:
+                yield pipeline, stage
 
 
 def _cpu_quota(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> tuple[FaultSwitch, str, str]:
@@ -160,10 +163,8 @@ def _cpu_quota(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec,
 def _roll_out(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> FaultAction:
     targets = [
         (pipeline.namespace, placement.target.name)
-        for pipeline in pipelines
-        for stage in pipeline.stages
+        for pipeline, stage in _called(fault.roll_out or "", pipelines)
         for placement in stage.placements
-        if fault.roll_out in {stage.name, f"{pipeline.key}/{stage.name}"}
     ]
     template = {"metadata": {"annotations": {_ROLLED_OUT: f"{fault.interval.from_s:g}"}}}
     surge = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}

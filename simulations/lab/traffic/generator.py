@@ -22,16 +22,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from simulations.engine.draws import reconnect_delay_s
 from simulations.lab.host.processes import LOOPBACK
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, Response, Status
+from simulations.lab.traffic.configuration import Configuration
 from simulations.lab.traffic.ingress import arrival_payload, say
 from simulations.scenario.schedule import Schedule, chunk_times
 
@@ -57,36 +57,19 @@ class PipelineLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneratorConfig:
+class GeneratorConfig(Configuration):
     """The configuration of one run of `duration_s` seconds with the `loads` of all pipelines.
 
     After its end the generator waits for answers, for at most `drain_s` seconds; then it writes its results to
     `report`.
     """
 
+    NAME: ClassVar[str] = "generator configuration"
+
     duration_s: float
     drain_s: float
     report: Path
     loads: tuple[PipelineLoad, ...]
-
-    def to_json(self) -> str:
-        """Return the configuration as JSON, which `from_json` reads."""
-        return _ADAPTER.dump_json(self, indent=1).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> "GeneratorConfig":
-        """Return the configuration in `text`, which `to_json` wrote.
-
-        Raises:
-            ValueError: a field is invalid; the message names each one.
-        """
-        try:
-            return _ADAPTER.validate_json(text)
-        except ValidationError as error:
-            raise ValueError(f"generator configuration: {error}") from None
-
-
-_ADAPTER = TypeAdapter(GeneratorConfig)
 
 
 class LoadAction(IntEnum):
@@ -191,16 +174,8 @@ class Generator:
 
     def report(self) -> dict[str, Any]:
         """Return the counts of items sent, answered and refused, and p50, p99 and maximum of the lag in seconds."""
-        lags = self.lags_s or [0.0]
-        p50, p99 = np.percentile(lags, (50, 99))
-        return {
-            "sent": self.sent,
-            "answered": self.answered,
-            "refused": self.refused,
-            "lag_p50_s": float(p50),
-            "lag_p99_s": float(p99),
-            "lag_max_s": max(lags),
-        }
+        counts = {"sent": self.sent, "answered": self.answered, "refused": self.refused}
+        return {**counts, **lag_report(self.lags_s)}
 
     def _ask(self, load: int, session: int, attempt: int) -> None:
         """Ask the ingress to admit a stream; if it does not, ask again after a delay, until the stream ends."""
@@ -224,6 +199,21 @@ class Generator:
             self.refused += answer.result().status is not Status.OK
             if self.answered == self.sent:
                 self._all_answered.set()
+
+
+def lag_report(lags_s: Sequence[float]) -> dict[str, float]:
+    """Return p50, p99 and maximum of how late items were sent, in seconds; 0 without items."""
+    lags_s = lags_s or [0.0]
+    p50_s, p99_s = np.percentile(lags_s, (50, 99)).tolist()
+    return {"lag_p50_s": p50_s, "lag_p99_s": p99_s, "lag_max_s": max(lags_s)}
+
+
+def arguments(module: str, description: str) -> argparse.Namespace:
+    """Return the arguments of a program that loads the ingress: `config`, a file, and `start_at`, seconds or None."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--start-at", type=float, help="start of the run on the monotonic clock, in s; default: now")
+    return parser.parse_args()
 
 
 async def run(config: GeneratorConfig, start_at_s: float | None) -> None:
@@ -274,13 +264,8 @@ async def _report_progress(generator: Generator, start_s: float) -> None:
 
 def main() -> None:
     """Run the generator as a program."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.lab.traffic.generator", description="Replay load against the ingress."
-    )
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--start-at", type=float, help="start of the run on the monotonic clock, in s; default: now")
-    arguments = parser.parse_args()
-    asyncio.run(run(GeneratorConfig.from_json(arguments.config.read_text()), arguments.start_at))
+    given = arguments("simulations.lab.traffic.generator", "Replay load against the ingress.")
+    asyncio.run(run(GeneratorConfig.from_json(given.config.read_text()), given.start_at))
 
 
 if __name__ == "__main__":

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import TypeAdapter, ValidationError
+from typing import ClassVar
 
 from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
 from optimizer.model import Routing
+from simulations.lab.traffic.configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class PipelineTopology:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngressConfig:
+class IngressConfig(Configuration):
     """The configuration of the ingress.
 
     It writes a record per item to the file `records`, with the index of the pipeline in `pipelines`. At the end it
@@ -73,30 +73,13 @@ class IngressConfig:
     ignores `status.admissible`.
     """
 
+    NAME: ClassVar[str] = "ingress configuration"
+
     metrics_port: int
     records: Path
     summary: Path
     pipelines: tuple[PipelineTopology, ...]
     sheds: bool = True
-
-    def to_json(self) -> str:
-        """Return the configuration as JSON, which `from_json` reads."""
-        return _ADAPTER.dump_json(self, indent=1).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> "IngressConfig":
-        """Return the configuration in `text`, which `to_json` wrote.
-
-        Raises:
-            ValueError: a field is invalid; the message names each one.
-        """
-        try:
-            return _ADAPTER.validate_json(text)
-        except ValidationError as error:
-            raise ValueError(f"ingress configuration: {error}") from None
-
-
-_ADAPTER = TypeAdapter(IngressConfig)
 
 
 def pipeline_topology(

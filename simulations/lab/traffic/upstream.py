@@ -235,10 +235,9 @@ class Upstream:
 
     def release(self, session: PinnedSession) -> None:
         """Unpin the stream, and free its slot."""
-        backend = session.pins.pop(self.index, None)
+        backend = session.pins.get(self.index)
         if backend is not None:
-            backend.sessions -= 1
-            backend.pinned.discard(session)
+            self._unpin(session, backend)
             if self.memory:
                 backend.end_session(session.id)
 
@@ -299,7 +298,6 @@ class Upstream:
             if (await self._open(backend, session.id, state)).status is not Status.OK:
                 self._cut(session, backend)
             return
-        session.pins[self.index] = backend
         self._unpin(session, backend)
         self._pin(session, other)
         self._recoveries.moved_carried += carried
@@ -311,7 +309,7 @@ class Upstream:
         backend.pinned.add(session)
 
     def _unpin(self, session: PinnedSession, backend: Backend) -> None:
-        del session.pins[self.index]
+        session.pins.pop(self.index, None)
         backend.sessions -= 1
         backend.pinned.discard(session)
 

@@ -5,7 +5,6 @@ place of `simulations.lab.traffic.generator`. Standard output has one JSON objec
 is heard of one stream, and `finished`.
 """
 
-import argparse
 import asyncio
 import gc
 import json
@@ -16,13 +15,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from simulations.lab.host.processes import LOOPBACK
-from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
+from simulations.lab.traffic.configuration import Configuration
+from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad, arguments, lag_report
 from simulations.lab.traffic.ingress import say
 from simulations.scenario.schedule import Schedule
 from simulations.speech.audio.corpus import read_corpus
@@ -39,32 +39,18 @@ _BEFORE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechConfig:
+class SpeechConfig(Configuration):
     """Who speaks: the `streams` of all pipelines, with the conversations in the folder `corpus`.
 
     `snr_db` are pairs of a time in seconds, the first 0, and the SNR in dB from then on. The report has the fields of
     that of `simulations.lab.traffic.generator` and those of `Heard`.
     """
 
+    NAME: ClassVar[str] = "speech configuration"
+
     streams: GeneratorConfig
     corpus: Path
     snr_db: tuple[tuple[float, float], ...]
-
-    def to_json(self) -> str:
-        """Return the configuration as JSON, which `from_json` reads."""
-        return _CONFIG.dump_json(self, indent=1).decode()
-
-    @classmethod
-    def from_json(cls, text: str) -> "SpeechConfig":
-        """Return the configuration in `text`, which `to_json` wrote.
-
-        Raises:
-            ValueError: a field is invalid; the message names each one.
-        """
-        try:
-            return _CONFIG.validate_json(text)
-        except ValidationError as error:
-            raise ValueError(f"speech configuration: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +97,6 @@ class Heard:
         return sum((each.errors for each in self.errors), WordErrors())
 
 
-_CONFIG = TypeAdapter(SpeechConfig)
 _HEARD = TypeAdapter(Heard)
 
 
@@ -204,6 +189,7 @@ async def run(config: SpeechConfig, start_at_s: float | None) -> None:
     conversations = read_corpus(config.corpus)
     noise = pink_noise(np.random.default_rng(1), round(_NOISE_S * SAMPLE_RATE))
     start_s = time.monotonic() + _LEAD_S if start_at_s is None else start_at_s
+    snr_db, hear = snr_of(config.snr_db), one_stream(0, start_s)
     speakers: list[tuple[Speech, Speaker]] = []
     for load in streams.loads:
         assert load.chunk_s is not None, "only streams speak"
@@ -215,14 +201,14 @@ async def run(config: SpeechConfig, start_at_s: float | None) -> None:
                 begin_s=start_s,
                 chunk_s=load.chunk_s,
                 noise=noise,
-                snr_db=snr_of(config.snr_db),
-                hear=one_stream(0, start_s),
+                snr_db=snr_db,
+                hear=hear,
             )
             speakers.append((speech, speaker))
     gc.collect()
     gc.freeze()
     say("started", monotonic_s=start_s, streams=len(speakers))
-    await _until_over(speakers, start_s, start_s + streams.duration_s + streams.drain_s)
+    await _until_over([speaker for _, speaker in speakers], start_s + streams.duration_s + streams.drain_s)
     results = [speaker.result for _, speaker in speakers]
     said_s = sum(max(0.0, speech.end_s - speech.start_s) for speech, _ in speakers)
     report = report_of(results, heard(results, said_s), start_s)
@@ -230,10 +216,10 @@ async def run(config: SpeechConfig, start_at_s: float | None) -> None:
     say("finished", **{name: value for name, value in report.items() if name != "heard"})
 
 
-async def _until_over(speakers: Sequence[tuple[Speech, Speaker]], start_s: float, end_s: float) -> None:
+async def _until_over(speakers: Sequence[Speaker], end_s: float) -> None:
     """Speak until all streams have ended; at `end_s` (monotonic clock), or on a signal, end those that have not."""
     loop = asyncio.get_running_loop()
-    speaking = [loop.create_task(_later(speech, speaker, start_s)) for speech, speaker in speakers]
+    speaking = [loop.create_task(speaker.speak()) for speaker in speakers]
 
     def end() -> None:
         for task in speaking:
@@ -247,34 +233,21 @@ async def _until_over(speakers: Sequence[tuple[Speech, Speaker]], start_s: float
             raise failed
 
 
-async def _later(speech: Speech, speaker: Speaker, start_s: float) -> None:
-    await asyncio.sleep(start_s + speech.start_s - time.monotonic())
-    await speaker.speak()
-
-
 def report_of(results: Sequence[StreamResult], found: Heard, start_s: float) -> dict[str, Any]:
     """Return the report of a run: how late chunks were sent, and what was heard."""
-    lags_s = [lag_s for result in results for lag_s in result.lags_s] or [0.0]
-    p50_s, p99_s = np.percentile(lags_s, (50, 99)).tolist()
+    lags_s = [lag_s for result in results for lag_s in result.lags_s]
     return {
         "started_monotonic_s": start_s,
         "sent": len(lags_s),
-        "lag_p50_s": p50_s,
-        "lag_p99_s": p99_s,
-        "lag_max_s": max(lags_s),
+        **lag_report(lags_s),
         "heard": _HEARD.dump_python(found),
     }
 
 
 def main() -> None:
     """Run the load as a program."""
-    parser = argparse.ArgumentParser(
-        prog="python -m simulations.speech.live.load", description="Speak to the reference service."
-    )
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--start-at", type=float, help="start of the run on the monotonic clock, in s; default: now")
-    arguments = parser.parse_args()
-    asyncio.run(run(SpeechConfig.from_json(arguments.config.read_text()), arguments.start_at))
+    given = arguments("simulations.speech.live.load", "Speak to the reference service.")
+    asyncio.run(run(SpeechConfig.from_json(given.config.read_text()), given.start_at))
 
 
 if __name__ == "__main__":

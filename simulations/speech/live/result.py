@@ -190,10 +190,8 @@ def _pass_ratios(
     heard: Heard, clock: Clock, service: ReferenceService, predictions: Sequence[Prediction]
 ) -> Iterator[Compared]:
     """Yield for each time of one noise the share that voice activity let pass, and what plans in it had learned."""
-    steps = service.snr_db
-    ends_s = [at_s for at_s, _ in steps[1:]]
-    for (from_s, snr_db), until_s in zip(steps, [*ends_s, clock.duration_s], strict=True):
-        begins_s = max(from_s, clock.warmup_s) + _SETTLE_S
+    for span, snr_db in service.noise_until(clock.duration_s):
+        begins_s, until_s = max(span.from_s, clock.warmup_s) + _SETTLE_S, span.until_s
         said = [own.pass_ratio for own in predictions if begins_s <= own.t_s < until_s and own.pass_ratio is not None]
         counted = [own for own in heard.passed if begins_s <= own.second < until_s]
         answered = sum(own.answered for own in counted)

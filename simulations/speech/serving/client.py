@@ -114,7 +114,8 @@ class Speaker:
         self._settled = asyncio.Event()
 
     async def speak(self) -> StreamResult:
-        """Speak until the end of the stream, and return what became of it."""
+        """Speak from the beginning of the stream to its end, and return what became of it."""
+        await asyncio.sleep(self._begin_s + self._speech.start_s - time.monotonic())
         while not self._over(self._place):
             self.result.attempts += 1
             try:
@@ -228,23 +229,3 @@ class Speaker:
         begin, _ = self._span(place)
         from_s, until_s = begin / SAMPLE_RATE, (begin + self._chunk) / SAMPLE_RATE
         return [word.text for word in self._speech.conversation.words if from_s <= word.end_s < until_s]
-
-
-async def speak_all(
-    url: str,
-    speeches: Sequence[Speech],
-    *,
-    begin_s: float,
-    chunk_s: float,
-    noise: npt.NDArray[np.float32],
-    snr_db: Snr,
-    hear: Hear = _ignore,
-) -> Sequence[StreamResult]:
-    """Speak all streams in real time, each from its beginning, and return what became of them."""
-
-    async def one(speech: Speech) -> StreamResult:
-        await asyncio.sleep(begin_s + speech.start_s - time.monotonic())
-        speaker = Speaker(url, speech, begin_s=begin_s, chunk_s=chunk_s, noise=noise, snr_db=snr_db, hear=hear)
-        return await speaker.speak()
-
-    return await asyncio.gather(*(one(speech) for speech in speeches))

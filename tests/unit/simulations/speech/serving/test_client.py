@@ -38,7 +38,7 @@ from simulations.speech.recognition.encoder import Model
 from simulations.speech.recognition.errors import WordErrors
 from simulations.speech.recognition.recogniser import Recogniser
 from simulations.speech.recognition.state_cache import StateCache
-from simulations.speech.serving.client import Speech, StreamResult, speak_all
+from simulations.speech.serving.client import Speaker, Speech, StreamResult
 from simulations.speech.serving.compute import Stretched
 from simulations.speech.serving.ingress import INVALID, TRY_AGAIN_LATER, listen
 from simulations.speech.serving.programs import DetectionProgram, Program, RecognitionProgram, RescoringProgram
@@ -137,7 +137,16 @@ class Service:
             for number in range(streams)
         ]
         begin_s = time.monotonic() + 0.1
-        return await speak_all(self.url, speeches, begin_s=begin_s, chunk_s=CHUNK_S, noise=NOISE, snr_db=lambda _: 30.0)
+        return await speak_all(self.url, speeches, begin_s)
+
+
+async def speak_all(url: str, speeches: Sequence[Speech], begin_s: float) -> Sequence[StreamResult]:
+    """Let all streams speak in real time, each from its beginning."""
+    speakers = [
+        Speaker(url, speech, begin_s=begin_s, chunk_s=CHUNK_S, noise=NOISE, snr_db=lambda _: 30.0)
+        for speech in speeches
+    ]
+    return await asyncio.gather(*(speaker.speak() for speaker in speakers))
 
 
 def play(use: Callable[[Service], Awaitable[None]], *, carries_state: bool = False) -> None:
@@ -246,14 +255,7 @@ def test_a_stream_whose_connection_is_cut_counts_each_of_its_chunks_once() -> No
         async with serve(cut, LOOPBACK, 0) as server, asyncio.timeout(30):
             port = server.sockets[0].getsockname()[1]
             speech = Speech(number=0, conversation=spoken()[0], start_s=0.0, end_s=4.0)
-            (result,) = await speak_all(
-                f"ws://{LOOPBACK}:{port}",
-                [speech],
-                begin_s=time.monotonic(),
-                chunk_s=CHUNK_S,
-                noise=NOISE,
-                snr_db=lambda _: 30.0,
-            )
+            (result,) = await speak_all(f"ws://{LOOPBACK}:{port}", [speech], time.monotonic())
         assert result.lost >= 1
         assert result.outcomes["unanswered"] >= 5
         assert result.outcomes.total() == 25
