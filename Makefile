@@ -60,7 +60,7 @@ test: $(STAMP) browser ## everything CI runs: static checks, then all tests, tho
 	@$(tries) total
 
 # Folders of tests that need more than this environment.
-apart = integration e2e faults browser charts install keda karpenter ray
+apart = integration e2e faults browser charts install keda karpenter ray ray_serve
 
 .PHONY: check
 check: $(STAMP) ## static checks and the tests that need neither browser, lab nor a quiet machine
@@ -98,11 +98,44 @@ test-karpenter: $(STAMP) ## real Karpenter makes the lab's nodes and takes them 
 	@unshare --net $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
 	  sh -c 'ip link set lo up && exec $(BIN)/pytest tests/karpenter $(ARGS)'
 
+# `ray stop` ends every process of Ray that it finds, and Ray binds all addresses: it must find only this one.
+apart_from_all = unshare --net --pid --fork --mount-proc $$([ "$$(id -u)" = 0 ] || echo --map-root-user) sh -c
+
 .PHONY: test-ray
-# `ray stop` ends every process of Ray that it finds: it must find only those of the test.
 test-ray: $(RAY_STAMP) ## simulated runs spread over a Ray cluster of this machine: the same bytes (first time: installs Ray, 1 GB)
-	@unshare --net --pid --fork --mount-proc $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
-	  sh -c 'ip link set lo up && exec $(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)'
+	@$(apart_from_all) 'ip link set lo up && exec $(RAY_VENV)/bin/python -m pytest tests/ray $(ARGS)'
+
+.PHONY: test-ray-serve
+test-ray-serve: $(RAY_STAMP) ## a speech application on real Ray Serve under Sluice: scaled, drained, reset, refused (first time: installs Ray, 1 GB)
+	@$(RAY_VENV)/bin/sluice lab build
+	@$(apart_from_all) 'ip link set lo up && exec $(RAY_VENV)/bin/python -m pytest tests/ray_serve $(ARGS)'
+
+.PHONY: race-ray-serve
+race-ray-serve: $(RAY_STAMP) ## Sluice against Ray's own autoscaler on real Ray Serve: cost, and what users wait (25 minutes)
+	@$(RAY_VENV)/bin/sluice lab build
+	@$(apart_from_all) 'ip link set lo up && exec $(RAY_VENV)/bin/python -m simulations.speech.ray_serve.race $(ARGS)'
+
+.PHONY: race
+race: $(STAMP) ## Sluice against HPA and KEDA, live on the lab: three loads, three seeds (four hours; first time builds both)
+	@$(BIN)/sluice lab build --rivals
+	@unshare --net $$([ "$$(id -u)" = 0 ] || echo --map-root-user) \
+	  sh -c 'ip link set lo up && for load in day bursts shortage; do \
+	    $(BIN)/sluice race simulations/scenarios/race/$$load.yaml --out reports/race-$$load $(ARGS) || exit 1; done'
+
+.PHONY: bench-diagnosis
+bench-diagnosis: $(STAMP) ## which cause the diagnosis names for each incident, over seeds (ten minutes)
+	@PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_diagnosis.py $(ARGS)
+
+.PHONY: incidents
+incidents: $(STAMP) ## run the three incidents of docs/diagnosis.md on the reference service, and diagnose them (nine minutes)
+	@folder=$$(mktemp -d); for name in queue memory entities; do \
+	  $(BIN)/sluice lab run simulations/scenarios/incidents/$$name.yaml --report $$folder/$$name.json || exit 1; \
+	  $(BIN)/sluice diagnose speech/captions --from-record $$folder/$$name.operator.jsonl || exit 1; \
+	done
+
+.PHONY: bench-live-diagnosis
+bench-live-diagnosis: $(STAMP) ## the same on the lab, all incidents side by side (four minutes for each seed)
+	@PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_live_diagnosis.py $(ARGS)
 
 .PHONY: speech-weights
 speech-weights: $(TRAINING_STAMP) ## train the recogniser of the reference service again (first time: installs JAX, 650 MB; 20 minutes and more)
@@ -194,6 +227,10 @@ bench-optimizer: $(STAMP) ## how good and how fast plans are, beside a MILP solv
 	@$(call bench,bench_fleet)
 	@$(call bench,bench_shortage)
 
+.PHONY: bench-mixing
+bench-mixing: $(STAMP) ## what free mixes of pools save, how long plans take, and how far the latency model is off for them
+	@PYTHONPATH=tests/support $(BIN)/python tests/bench/bench_mixing.py $(ARGS)
+
 .PHONY: bench-simulator
 bench-simulator: $(STAMP) ## how fast the simulator is beside SimPy, and whether both give the same answer
 	@$(if $(JSON),mkdir -p $(JSON))
@@ -218,6 +255,15 @@ bench-policies: $(STAMP) ## every autoscaler on three stated loads: cost, bound,
 bench-foresight: $(STAMP) ## what not knowing the load costs: Sluice on three stated loads beside itself, told the load
 	@$(if $(JSON),mkdir -p $(JSON))
 	@$(call bench,bench_foresight)
+
+.PHONY: bench-money
+bench-money: $(STAMP) ## where the money goes: the cost of Sluice on the stated loads, in parts that add up to the whole
+	@$(if $(JSON),mkdir -p $(JSON))
+	@$(call bench,bench_money)
+
+.PHONY: bench-season
+bench-season: $(STAMP) ## what a history of the demand is worth, and what a useless one costs
+	@$(call bench,bench_season)
 
 .PHONY: fidelity
 fidelity: $(STAMP) ## the simulator against the lab: the same scenarios in both (about 20 minutes)
@@ -254,6 +300,14 @@ docs-renew: $(STAMP) ## renew what docs/ has of the code: quoted outputs, the li
 	@PYTHONPATH=tests/support $(BIN)/python -m backtest_document docs/adoption.md
 	@PYTHONPATH=tests/support $(BIN)/python -m reference_documents
 
+picture = PYTHONPATH=tests/support $(BIN)/python -m browser reports/try/report.html
+
+.PHONY: pictures
+pictures: try browser ## take the pictures of the report in docs/images again, from what `make try` runs (a minute)
+	@$(picture) docs/images/report.png --width 1400 --height 1130
+	@$(picture) docs/images/report-phone.png --width 400 --height 1150
+	@PYTHONPATH=tests/support $(BIN)/python -m pictured reports/try/results.json docs/images/report.json
+
 resolve = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
 .PHONY: lock
@@ -261,7 +315,7 @@ lock: $(STAMP) ## resolve the dependencies again and rewrite the lock files
 	@$(resolve) --extra keda pyproject.toml -o requirements.lock
 	@$(resolve) --extra keda --extra lab --extra simulate --extra speech --group dev pyproject.toml -o requirements-dev.lock
 	@$(resolve) --extra keda --extra simulate -c requirements.lock pyproject.toml -o requirements-simulate.lock
-	@$(resolve) --extra ray --extra simulate --group dev -c requirements-dev.lock pyproject.toml -o requirements-ray.lock
+	@$(resolve) --extra ray --extra simulate --extra speech --extra keda --extra lab --group dev --group ray-serve -c requirements-dev.lock pyproject.toml -o requirements-ray.lock
 	@$(resolve) --group image -o requirements-build.lock
 	@$(resolve) --group docs -o requirements-docs.lock
 	@$(resolve) --group training -c requirements-dev.lock -o requirements-training.lock

@@ -12,6 +12,7 @@ from optimizer.fleet.fleet import Fleet
 from optimizer.fleet.lagrangian import share_pools
 from optimizer.model import (
     Demand,
+    Mixing,
     Pipeline,
     PipelineKey,
     Placement,
@@ -23,7 +24,7 @@ from optimizer.model import (
     Stage,
     StageName,
 )
-from optimizer.search.tables import Mixing, supply_of
+from optimizer.search.tables import supply_of
 
 RUNS = 5
 _PIPELINES, _STAGES = 12, 4

@@ -147,7 +147,8 @@ class ControlLoop:
         with self._timed("apply"):
             writes = self._actuator.apply(acting)
             self._reader.ownership.wrote(writes)
-            self._reporter.record_events(observation, acting, writes)
+            settings = self._actuator.write_settings(acting)
+            self._reporter.record_events(observation, acting, writes, settings)
         for write in writes:
             self._telemetry.wrote(write.outcome.value)
         invalid = sum(map(len, (observation.invalid_pipelines, observation.invalid_pools, observation.invalid_budgets)))

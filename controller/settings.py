@@ -132,6 +132,8 @@ class OperatorSettings(BaseSettings):
         tuple[Annotated[str, Field(pattern=_DIMENSION)], ...], NoDecode, Field(min_length=2, max_length=2)
     ] = ("Namespace", "PodName")
     """Dimensions of these metrics with the namespace and the name of a pod; default Namespace,PodName."""
+    ray_hosts: Annotated[tuple[Annotated[str, Field(pattern=_ADDRESS)], ...], NoDecode] = ()
+    """Ray dashboards to ask outside the pipelines' own namespaces, comma-separated, such as ray.example.com:8265."""
     fleet_budget: Annotated[Decimal, Field(ge=0)] | None = None
     """Limit on the spend of all pipelines together, in USD per hour; default: none."""
     composition: Literal["rss", "sum"] = "rss"
@@ -177,6 +179,7 @@ class OperatorSettings(BaseSettings):
         "max_priority",
         "match_labels",
         "cloudwatch_dimensions",
+        "ray_hosts",
         mode="before",
     )
     @classmethod

@@ -84,6 +84,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         _PIPELINE,
     ),
     (
+        "pipeline_cause",
+        "How certain the diagnosis is of a cause of an incident, 0 to 1; stage is empty for one of the whole pipeline",
+        [*_PIPELINE, "stage", "cause"],
+    ),
+    (
         "pipeline_refused_demand",
         "Observed demand above the demand to admit, without other refusals; no series while the demand is unknown",
         _PIPELINE,
@@ -535,6 +540,8 @@ class _Gauges:
         if isinstance(latency_s := decision.profile.latency_s, float):
             self.set("pipeline_sla_missed", labels, latency_s > spec.sla.latency_s)
             self.set("pipeline_sla_missed_for_seconds", labels, 0.0 if decision.miss is None else decision.miss.for_s)
+        for finding in decision.diagnosis:
+            self.set("pipeline_cause", [*labels, finding.stage or "", finding.cause.value], finding.confidence)
         self.set("pipeline_refused_demand", labels, decision.refused)
         for pool in dict.fromkeys(starting.placement for starting in decision.starting):
             on_pool = [starting for starting in decision.starting if starting.placement == pool]

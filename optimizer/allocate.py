@@ -22,7 +22,17 @@ from optimizer.fleet.fleet import Answer, Fleet, Target
 from optimizer.fleet.shared_stages import Settled, settle
 from optimizer.fleet.whole_instances import packed
 from optimizer.latency.predict import stage_load
-from optimizer.model import Composition, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
+from optimizer.model import (
+    Composition,
+    Mixing,
+    Pipeline,
+    PipelineKey,
+    PoolName,
+    Problem,
+    Stage,
+    StageName,
+    whole_instances,
+)
 from optimizer.overload.overload import Share, share_out
 from optimizer.overload.tightening import TRIES, Tightening
 from optimizer.plan import (
@@ -68,7 +78,8 @@ class Component:
     Costs in `plan` are those of the replicas' shares of instances, also for `Basis.INSTANCES`. `least_per_hour` is a
     proven lower bound of what these pipelines pay for whole instances, in USD per hour, None where none was proven.
     `refused` has the later targets that replays refused. `tightened` says that the fleet was searched with smaller
-    budgets than the real ones.
+    budgets than the real ones. `bounded_by` is the problem with more choices for which a lower bound must hold; None:
+    that of the fleet.
     """
 
     fleet: Fleet
@@ -77,6 +88,7 @@ class Component:
     refused: Mapping[PipelineKey, float]
     least_per_hour: float | None = None
     tightened: bool = False
+    bounded_by: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +278,42 @@ def fleet_budget(problem: Problem) -> float:
 
 
 def _component(problem: Problem, shares_before: Mapping[PipelineKey, float] | None, replayed: bool) -> Component:
+    """Return the plan of pipelines that are planned together; placements are mixed freely only where that is better.
+
+    Plans with and without free mixes are searched for: replays, and the search of a large fleet, may find a cheaper
+    plan among fewer. Of equal ones it is that without.
+    """
+    plain = _overflowing(problem)
+    found = _searched(plain, shares_before, replayed)
+    if plain is problem:
+        return found
+    if not any(found.fleet.exhausted(pipeline) for pipeline in problem.pipelines):
+        mixed = _searched(problem, shares_before, replayed)
+        if _worth(problem, mixed.plan) > _worth(problem, found.plan):
+            return mixed
+    return replace(found, bounded_by=problem)
+
+
+def _overflowing(problem: Problem) -> Problem:
+    """Return the problem without free mixes, the same where there are none."""
+    if all(stage.mixing is Mixing.OVERFLOW for pipeline in problem.pipelines for stage in pipeline.stages):
+        return problem
+    return replace(
+        problem,
+        pipelines=tuple(
+            replace(pipeline, stages=tuple(replace(stage, mixing=Mixing.OVERFLOW) for stage in pipeline.stages))
+            for pipeline in problem.pipelines
+        ),
+    )
+
+
+def _worth(problem: Problem, plan: Plan) -> tuple[tuple[float, ...], float]:
+    """Return what is served of each priority, and the negative cost with that of switching: the greater is better."""
+    cost = fsum(own.cost_per_hour + own.switching_cost_per_hour for own in plan.pipelines)
+    return _served_of(problem, {own.key: own.served_fraction for own in plan.pipelines}), round(-cost, 9)
+
+
+def _searched(problem: Problem, shares_before: Mapping[PipelineKey, float] | None, replayed: bool) -> Component:
     fleet = Fleet(problem, supply_of(problem), shares_before=shares_before)
     shares = _shares(fleet)
     verify = replayed and problem.composition is Composition.RSS
@@ -581,12 +629,12 @@ def _bottleneck(stages: tuple[StagePlan, ...], steps: tuple[Step, ...], next_ste
 
 def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> StagePlan:
     rate = stage_load(pipeline.scaled(share.served), stage).rate_rps
-    answer, batches = share.answer, [p.batch_sizes[0] for p in stage.placements]
-    replicas, utilization, percentile_s, mean_s, error = [0] * len(batches), None, None, None, None
+    answer, placed = share.answer, [(p, 0, p.batch_sizes[0]) for p in stage.placements]
+    utilization, percentile_s, mean_s, error = None, None, None, None
     if answer is not None:
         table, row = answer.subproblem.tables[index], answer.choice[index]
-        replicas, batches = table.replicas[row].tolist(), table.batches[row].tolist()
-        if any(replicas):
+        placed = list(table.placed(row))
+        if any(replicas for _, replicas, _ in placed):
             utilization, mean_s = float(table.utilization[row]), float(table.mean_s[row])
             percentile_s = float(table.percentile_s[row])
             error = None if table.latency_error is None else float(table.latency_error[row])
@@ -597,11 +645,32 @@ def _stage_plan(pipeline: Pipeline, stage: Stage, index: int, share: Share) -> S
         latency_s=percentile_s,
         mean_s=mean_s,
         latency_error=error,
+        mixing_saves_per_hour=None if answer is None else _saved_by_mixing(answer, index),
         placements=tuple(
-            PlacementPlan(name=placement.name, replicas=count, batch=batch)
-            for placement, count, batch in zip(stage.placements, replicas, batches, strict=True)
+            PlacementPlan(
+                name=own.name,
+                replicas=count,
+                batch=batch,
+                wait_s=placement.batch_wait_s if own.batch_waits_s else None,
+            )
+            for own, (placement, count, batch) in zip(stage.placements, placed, strict=True)
         ),
     )
+
+
+def _saved_by_mixing(answer: Answer, index: int) -> float | None:
+    """Return `StagePlan.mixing_saves_per_hour` of the stage at position `index`."""
+    subproblem, choice = answer.subproblem, answer.choice
+    table, row = subproblem.tables[index], choice[index]
+    if table.stage.mixing is not Mixing.FREE or table.stage.cascade is not None:
+        return None
+    in_use = np.count_nonzero(table.replicas > [p.min_replicas for p in table.stage.placements], axis=1)
+    if in_use[row] < 2:
+        return None
+    enough = subproblem.latencies(choice, index) <= max(subproblem.latency_s, subproblem.latency(choice))
+    alone = np.nonzero((in_use < 2) & enough & subproblem.fitting(choice, index))[0]
+    saved = float(table.cost_per_hour[alone].min(initial=np.inf) - table.cost_per_hour[row])
+    return saved if TOLERANCE < saved < np.inf else None
 
 
 def _steps(answer: Answer) -> tuple[Step, ...]:

@@ -126,6 +126,18 @@ class Composition(Enum):
     """Σ mean + √Σ(percentile − mean)²: nearly unbiased, without a safety margin."""
 
 
+class Mixing(Enum):
+    """When a stage may use several placements at once."""
+
+    OVERFLOW = "Overflow"
+    """A further placement gets more than its minimum only when all before it are at their bounds or pools' limits."""
+    FREE = "Free"
+    """Besides, any two placements may be used together where that costs less."""
+    ANY = "Any"
+    """Any two placements may be used together, whatever it costs: for stages that compete for pools which none of them
+    fills alone. It is for searches only: a stage has one of the others."""
+
+
 class Batching(Enum):
     """How a server takes its items into service."""
 
@@ -256,16 +268,79 @@ class Link:
         return 1 / (self.item_s * self.share)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class BatchSettings:
+    """How a server forms batches: of up to `limit` items, of which the first waits at most `wait_s` for the others."""
+
+    limit: int
+    wait_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.limit >= 1, "limit", self.limit, "must be ≥ 1")
+        _require_at_least_0("wait_s", self.wait_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class BatchChoice:
+    """How the servers of a placement form batches.
+
+    `batching` says how items join those in service. `batch_sizes` are the batch limits to choose from (only one where
+    the server's limit is fixed); a batch waits at most `batch_wait_s` to fill, which continuous batching never does.
+    `batch_waits_s` are the waits to choose from, of which `batch_wait_s` is the first; empty: there is no choice.
+    `in_force` is what the servers have or may have, whatever was chosen: a prediction is then the worst of these.
+    """
+
+    batching: Batching = Batching.DYNAMIC
+    batch_sizes: tuple[int, ...] = (1,)
+    batch_wait_s: float = 0.0
+    batch_waits_s: tuple[float, ...] = ()
+    in_force: tuple[BatchSettings, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(
+            bool(self.batch_sizes) and list(self.batch_sizes) == sorted(set(self.batch_sizes)),
+            "batch_sizes",
+            self.batch_sizes,
+            "must be a non-empty increasing sequence",
+        )
+        require(self.batch_sizes[0] >= 1, "batch_sizes", self.batch_sizes, "must be ≥ 1")
+        require(
+            math.isfinite(self.batch_wait_s) and self.batch_wait_s >= 0,
+            "batch_wait_s",
+            self.batch_wait_s,
+            "must be ≥ 0",
+        )
+        waits = self.batch_waits_s
+        require(
+            not waits or (waits[0] == self.batch_wait_s and all(a < b for a, b in pairwise(waits))),
+            "batch_waits_s",
+            waits,
+            "must be an increasing sequence that begins with batch_wait_s",
+        )
+        require(
+            len(self.batch_sizes) == 1 or not self.in_force,
+            "batch_sizes",
+            self.batch_sizes,
+            "leaves no choice beside in_force",
+        )
+        if self.continuous:
+            require(not waits, "batch_waits_s", waits, "must be empty with continuous batching")
+            require(self.batch_wait_s == 0, "batch_wait_s", self.batch_wait_s, "must be 0 with continuous batching")
+
+    @property
+    def continuous(self) -> bool:
+        """Return whether the servers batch continuously."""
+        return self.batching is Batching.CONTINUOUS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement(BatchChoice):
     """One way to run a stage: on one pool, with one variant of its model, and its service law and replica bounds there.
 
     `variant` names the variant, such as int8 (None: the model has no other on this pool). `service` is the current
     estimate: the prior, corrected by measurements. `per_instance` replicas share one instance of the pool, or, where it
-    is 1/k, one replica takes k instances. `batching` says how items join those in service. `concurrency` is the number
-    of batches that a replica serves at once, or of its engines with continuous batching. `batch_sizes` are the batch
-    limits to choose from (only one where the server's limit is fixed); a batch waits at most `batch_wait_s` to fill,
-    which continuous batching never does. `session_slots` is the number of sessions that the memory of one replica holds
+    is 1/k, one replica takes k instances. `concurrency` is the number of batches that a replica serves at once, or of
+    its engines with continuous batching. `session_slots` is the number of sessions that the memory of one replica holds
     (None: no limit). `wer` is the word error rate of the model variant, as a share (None: not declared).
     `saturation_rps` is the highest rate observed at an overloaded replica; it limits the capacity that follows from
     `service` (None: not observed). `current` is the number of replicas desired now; switching costs count from it.
@@ -278,9 +353,6 @@ class Placement:
     max_replicas: int = 1
     per_instance: Size = 1
     concurrency: int = 1
-    batching: Batching = Batching.DYNAMIC
-    batch_sizes: tuple[int, ...] = (1,)
-    batch_wait_s: float = 0.0
     session_slots: int | None = None
     wer: float | None = None
     saturation_rps: float | None = None
@@ -300,22 +372,8 @@ class Placement:
         whole = size.denominator == 1 if size >= 1 else size.numerator == 1
         require(size > 0 and whole, "per_instance", size, "must be a whole number ≥ 1, or 1 divided by one")
         require(self.concurrency >= 1, "concurrency", self.concurrency, "must be ≥ 1")
-        require(
-            bool(self.batch_sizes) and list(self.batch_sizes) == sorted(set(self.batch_sizes)),
-            "batch_sizes",
-            self.batch_sizes,
-            "must be a non-empty increasing sequence",
-        )
-        require(self.batch_sizes[0] >= 1, "batch_sizes", self.batch_sizes, "must be ≥ 1")
-        require(
-            math.isfinite(self.batch_wait_s) and self.batch_wait_s >= 0,
-            "batch_wait_s",
-            self.batch_wait_s,
-            "must be ≥ 0",
-        )
-        if self.continuous:
-            require(self.batch_wait_s == 0, "batch_wait_s", self.batch_wait_s, "must be 0 with continuous batching")
-        else:
+        BatchChoice.__post_init__(self)
+        if not self.continuous:
             require(self.service.prefill_s == 0, "prefill_s", self.service.prefill_s, "needs continuous batching")
         require(
             self.session_slots is None or self.session_slots >= 1, "session_slots", self.session_slots, "must be ≥ 1"
@@ -334,14 +392,14 @@ class Placement:
         """Return the name of the placement within its stage."""
         return placement_name(self.pool, self.variant)
 
-    @property
-    def continuous(self) -> bool:
-        """Return whether the servers batch continuously."""
-        return self.batching is Batching.CONTINUOUS
-
     def law_rps(self, batch: int) -> float:
         """Return the items per second of one replica with full batches of `batch` items, by its service law."""
         return self.concurrency * self.service.rate_rps(batch)
+
+    def with_settings(self, settings: BatchSettings, in_force: tuple[BatchSettings, ...] = ()) -> "Placement":
+        """Return the placement with `settings` as its only choice, and with those `in_force`."""
+        wait_s = 0.0 if self.continuous else settings.wait_s
+        return replace(self, batch_sizes=(settings.limit,), batch_wait_s=wait_s, batch_waits_s=(), in_force=in_force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,7 +466,8 @@ class Stage:
     measured latency / the model's latency, within `LATENCY_FACTORS`. `sharing` is set for a stage whose replicas serve
     several pipelines. With `first_answer` an item goes on when the first part of its answer is there, at servers with
     continuous batching after its prefill, and not with the whole answer. All placements batch in the same way. With a
-    `cascade` they serve one after the other instead of beside one another.
+    `cascade` they serve one after the other instead of beside one another. `mixing` says which of them may be used
+    together.
     """
 
     name: StageName
@@ -421,6 +480,7 @@ class Stage:
     first_answer: bool = False
     sharing: Sharing | None = None
     cascade: Cascade | None = None
+    mixing: Mixing = Mixing.OVERFLOW
 
     @property
     def borrowed(self) -> bool:

@@ -43,11 +43,15 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """The replicas of the placement `name`; each serves batches of up to `batch` items."""
+    """The replicas of the placement `name`; each serves batches of up to `batch` items.
+
+    `wait_s` is the batch wait that was chosen, None where there is no choice.
+    """
 
     name: PlacementName
     replicas: int
     batch: int
+    wait_s: float | None = None
 
     @property
     def pool(self) -> PoolName:
@@ -62,7 +66,8 @@ class StagePlan:
     `rate_rps` is the planned arrival rate. `latency_s` is the time in this stage at the SLA's percentile, `mean_s` its
     mean. `latency_error` is the error bar: nine of ten predictions under similar conditions have at most this relative
     error. All predictions are None where the stage has no replica. `placements` has every placement of the stage, also
-    those without replicas.
+    those without replicas. `mixing_saves_per_hour` is how much more the cheapest replicas of a single placement would
+    cost, in USD, with the other stages as planned; None where no placements are mixed to save money.
     """
 
     name: StageName
@@ -72,6 +77,7 @@ class StagePlan:
     mean_s: float | None
     placements: tuple[PlacementPlan, ...]
     latency_error: float | None = None
+    mixing_saves_per_hour: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +230,8 @@ class Plan:
 
     `cost_per_hour` is the sum of the replicas' shares of instances, `billed_per_hour` the price of the whole instances
     that the replicas use, both in USD. `lower_bound_per_hour` is proven: no plan that meets every SLA costs less, among
-    plans that mix pools in a stage only as overflow. None where nothing is proven. `packing` is another plan that is
-    billed less; one is searched for where the bill is more than 5 % above the cost.
+    plans that mix placements in a stage as `Stage.mixing` allows. None where nothing is proven. `packing` is another
+    plan that is billed less; one is searched for where the bill is more than 5 % above the cost.
     `optimizer.reports.certificate` fills `lower_bound_per_hour` and `packing`.
     """
 

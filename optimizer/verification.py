@@ -16,6 +16,7 @@ from optimizer.latency.stage import UNKNOWN_ERROR
 from optimizer.model import (
     Composition,
     Demand,
+    Mixing,
     Pipeline,
     PipelineKey,
     PlacementKey,
@@ -82,13 +83,13 @@ def doubted(fleet: Fleet, pipeline: Pipeline, share: Share) -> bool:
     """Return whether the plan needs a replay: its composed latency is at least SLA / (1 + `DOUBT`).
 
     A plan also needs one if its pipeline has a target in `fleet.targets`, because the composition is known to err
-    there, or if the model's error was not measured under the conditions of one of its stages. Plans that serve no load
-    or leave a stage without replicas never need one.
+    there, or if a stage mixes placements, where the model errs most, or if the model's error was not measured under
+    the conditions of one of its stages. Plans that serve no load or leave a stage without replicas never need one.
     """
     answer = share.answer
     if answer is None or share.served <= 0 or not answer.complete or pipeline.demand.entry_rate_rps <= 0:
         return False
-    if pipeline.key in fleet.targets:
+    if pipeline.key in fleet.targets or answer.mixes:
         return True
     errors = (
         table.latency_error[row]
@@ -125,6 +126,11 @@ def replayed_share(fleet: Fleet, pipeline: Pipeline, share: Share) -> Replayed |
         for table, row in zip(answer.subproblem.tables, answer.choice, strict=True)
         for placement, replicas, batch in table.placed(row)
     )
+    tables = answer.subproblem.tables
+    if any(table.waits_s is not None for table in tables):
+        chosen = zip(pipeline.stages, tables, answer.choice, strict=True)
+        stages = (replace(own, placements=tuple(p for p, _, _ in table.placed(row))) for own, table, row in chosen)
+        pipeline = replace(pipeline, stages=tuple(stages))
     return _replayed_demand(pipeline if share.served >= 1 else pipeline.scaled(share.served), placed)
 
 
@@ -140,13 +146,17 @@ def keeps_sla(
     """Return whether `replicas` keep the pipeline's SLA: by their composed latency, or else, if it `replays`, by that.
 
     `limit_s` takes the place of the SLA for composed latencies. A plan may have a longer composed latency, where its
-    replay showed that the SLA is kept.
+    replay showed that the SLA is kept. Where a stage mixes placements, which is where the model errs most, a replay
+    decides.
     """
     sla_s = pipeline.sla.latency_s
     composed_s = predicted_latency_s(pipeline, replicas, batches, composition=composition)
-    if composed_s is None or composed_s <= limit_s + _EPSILON_S:
-        return composed_s is not None
-    if not replays or composition is not Composition.RSS or composed_s > MOST_LATER * sla_s:
+    if composed_s is None:
+        return False
+    replays = replays and composition is Composition.RSS
+    if composed_s <= limit_s + _EPSILON_S and not (replays and _mixes(pipeline, replicas)):
+        return True
+    if not replays or composed_s > MOST_LATER * sla_s:
         return False
     placed = tuple(
         (
@@ -160,6 +170,13 @@ def keeps_sla(
     )
     replayed = _replayed_demand(pipeline, placed)
     return replayed is not None and replayed.latency_s <= sla_s
+
+
+def _mixes(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> bool:
+    return any(
+        stage.cascade is None and sum(replicas.get((stage.name, own.name), 0) > 0 for own in stage.placements) > 1
+        for stage in pipeline.stages
+    )
 
 
 def _replayed_demand(served: Pipeline, placed: tuple[_Placed, ...]) -> Replayed | None:
@@ -199,7 +216,9 @@ def _queues_only(stage: Stage, running: Collection[PlacementKey]) -> Stage:
         return stage
     sharing = None if stage.sharing is None else replace(stage.sharing, borrowed=False, cost_share=1.0)
     cascade = stage.cascade if len(placements) > 1 else None  # without its first models all items go to the last
-    return replace(stage, placements=placements, min_replicas=1, sharing=sharing, cascade=cascade)
+    return replace(
+        stage, placements=placements, min_replicas=1, sharing=sharing, cascade=cascade, mixing=Mixing.OVERFLOW
+    )
 
 
 def misses(fleet: Fleet, shares: Mapping[PipelineKey, Share]) -> Mapping[PipelineKey, Miss]:

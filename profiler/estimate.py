@@ -607,6 +607,7 @@ _DEVICES_OVER_PLACEMENTS: Mapping[DeviceQuantity, Callable[[Sequence[_Part]], fl
     DeviceQuantity.ERRORS: _total,
     DeviceQuantity.THROTTLED: _worst,
     DeviceQuantity.RX_PACKETS_RPS: _total,
+    DeviceQuantity.CPU_THROTTLED: _worst,
     DeviceQuantity.NODE_RX_LOSSES_RPS: _worst,
 }
 

@@ -6,10 +6,18 @@ inverse square of its mean squared error. So noise is smoothed and ramps are fol
 `tests/bench/bench_forecast.py` prints the errors. With too few samples for the horizon, they are tried over a shorter
 time. In the first minutes, the last value is used, extrapolated if it has begun to rise. No forecast is further from
 the last value than the load has moved by itself.
+
+A history of past seasons adds a fourth forecast, the seasonal one (`season.py`). Then the errors of all four at this
+phase of the past seasons count beside those on the past samples: shortly before a rise that comes every day, only the
+seasonal one was right every day. It goes beyond what the load has moved, and below what the others say, only as far as
+it is sure.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from profiler.season import Season, beyond_error
 
 Samples = Sequence[tuple[float, float]]
 """(time in seconds, load), oldest first."""
@@ -35,13 +43,30 @@ MOVES = 3.0
 """A forecast is at most this many root mean squares of the past changes over the horizon above the last value."""
 
 
-def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The `expected` load, and the weight (0–1) of the seasonal forecast in it: `trust`."""
+
+    expected: float
+    trust: float
+
+
+def forecast(samples: Samples, now_s: float, horizon_s: float, season: Season | None = None) -> float:
     """Return the load expected at `now_s` + `horizon_s`, in the unit of the samples.
 
-    Samples of the horizon and of some minutes before it work best.
+    Samples of the horizon and of some minutes before it work best. `season` is what a history says at `now_s`.
 
     Raises:
         ValueError: `samples` is empty, a sample is later than `now_s`, or `horizon_s` < 0.
+    """
+    return weighed_forecast(samples, now_s, horizon_s, season).expected
+
+
+def weighed_forecast(samples: Samples, now_s: float, horizon_s: float, season: Season | None = None) -> Forecast:
+    """Return what `forecast` returns, with how far the season is trusted.
+
+    Raises:
+        ValueError: as `forecast`.
     """
     if not samples:
         raise ValueError("samples: (): must not be empty")
@@ -52,18 +77,42 @@ def forecast(samples: Samples, now_s: float, horizon_s: float) -> float:
     tried_s, trials = _tried(samples, horizon_s)
     highest = max(load for _, load in samples)
     ahead_s = now_s + horizon_s - samples[-1][0]
-    if len(trials) < MIN_TRIALS:
-        return min(ENVELOPE * highest, _extrapolated_start(samples, ahead_s))
-    moved = math.sqrt(math.fsum((samples[end][1] - samples[start][1]) ** 2 for start, end in trials) / len(trials))
-    # Changes that are no trend grow with the square root of the time.
-    most = samples[-1][1] + MOVES * moved * math.sqrt(max(1.0, ahead_s / tried_s if tried_s > 0 else 1.0))
+    change = None if season is None else season.change(ahead_s)
+    if len(trials) >= MIN_TRIALS:
+        moved = math.sqrt(math.fsum((samples[end][1] - samples[start][1]) ** 2 for start, end in trials) / len(trials))
+        # Changes that are no trend grow with the square root of the time.
+        moved *= MOVES * math.sqrt(max(1.0, ahead_s / tried_s if tried_s > 0 else 1.0))
+        most = min(ENVELOPE * highest, max(samples[-1][1] + moved, highest))
+        loads = [method(samples, ahead_s) for method in _METHODS]
+    else:
+        trials = []
+        most = min(ENVELOPE * highest, _extrapolated_start(samples, ahead_s))
+        loads = [most] * len(_METHODS)
+    errors = [_squared_error(method, samples, trials) for method in _METHODS]
     # Keeps the weights finite if a method had no error.
     least_error = (1e-6 * highest) ** 2 + 1e-12
-    weights = [(least_error + _squared_error(method, samples, trials)) ** -2 for method in _METHODS]
-    expected = math.fsum(
-        weight * method(samples, ahead_s) for weight, method in zip(weights, _METHODS, strict=True)
-    ) / math.fsum(weights)
-    return min(ENVELOPE * highest, max(0.0, _without_rounding_errors(min(expected, max(most, highest)))))
+    least = 0.0
+    if season is not None and change is not None:
+        alone, _ = _weighed(loads, errors, least_error)
+        least = min(alone, most) - beyond_error(min(alone, most) - season.level - change.expected, change.error)
+        of_last, of_slope = season.squared_errors_of_slope(ahead_s, SLOPE_WINDOW_S, (0.0, SLOPE_DAMPING))
+        own = season.squared_error(samples, trials)
+        errors.append((max(errors) if own is None and trials else own or 0.0) + change.error**2)
+        errors = [each + more for each, more in zip(errors, (of_last, of_last, of_slope, 0.0), strict=True)]
+        loads.append(max(0.0, season.level + change.expected))
+        most = max(most, season.level + change.sure)
+    expected, share = _weighed(loads, errors, least_error)
+    return Forecast(
+        expected=max(0.0, least, min(_without_rounding_errors(expected), most)),
+        trust=0.0 if change is None else share,
+    )
+
+
+def _weighed(loads: Sequence[float], errors: Sequence[float], least_error: float) -> tuple[float, float]:
+    """Return the mean of `loads`, weighted by the inverse squares of their mean squared errors; and the last weight."""
+    weights = [(least_error + error) ** -2 for error in errors]
+    total = math.fsum(weights)
+    return math.fsum(weight * load for weight, load in zip(weights, loads, strict=True)) / total, weights[-1] / total
 
 
 def _without_rounding_errors(load: float) -> float:
@@ -93,7 +142,10 @@ def growth(samples: Samples, horizon_s: float, chance: float, share: float = GRO
     return min(rises[math.ceil(share * len(rises)) - 1], max(highest - samples[-1][1], CHANCES * chance))
 
 
-def _tried(samples: Samples, horizon_s: float) -> tuple[float, list[tuple[int, int]]]:
+_Trials = Sequence[tuple[int, int]]
+
+
+def _tried(samples: Samples, horizon_s: float) -> tuple[float, _Trials]:
     """Return the time (s) over which forecasts are tried, and the trials, see `_trials`.
 
     This is the horizon, or half of the time of the samples where they are too few for it, after the first minutes.
@@ -104,7 +156,7 @@ def _tried(samples: Samples, horizon_s: float) -> tuple[float, list[tuple[int, i
     return span_s / 2, _trials(samples, span_s / 2)
 
 
-def _trials(samples: Samples, horizon_s: float) -> list[tuple[int, int]]:
+def _trials(samples: Samples, horizon_s: float) -> _Trials:
     """Return pairs of indices: a past sample, and the first sample at least `horizon_s` after it."""
     trials = []
     target = 0
@@ -120,12 +172,13 @@ def _trials(samples: Samples, horizon_s: float) -> list[tuple[int, int]]:
 _Method = Callable[[Samples, float], float]
 
 
-def _squared_error(method: _Method, samples: Samples, trials: Sequence[tuple[int, int]]) -> float:
+def _squared_error(method: _Method, samples: Samples, trials: _Trials) -> float:
+    """Return the mean squared error of a method on the `trials`; 0 without any."""
     total = math.fsum(
         (method(samples[: origin + 1], samples[target][0] - samples[origin][0]) - samples[target][1]) ** 2
         for origin, target in trials
     )
-    return total / len(trials)
+    return total / max(1, len(trials))
 
 
 def _last(samples: Samples, ahead_s: float) -> float:  # noqa: ARG001

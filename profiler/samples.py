@@ -131,6 +131,8 @@ class DeviceQuantity(Enum):
     """Share of the time in which a device is throttled because it is too hot, 0–1, of the worst pod."""
     RX_PACKETS_RPS = "rxPackets"
     """Packets per second that reach the network namespaces of all pods."""
+    CPU_THROTTLED = "cpuThrottled"
+    """Share of the periods of the CPU quota in which a pod used it up and was stopped, 0–1, of the worst pod."""
     NODE_RX_LOSSES_RPS = "nodeRxLosses"
     """Packets per second that the node of a pod loses on reception, of the worst node. They may be those of others."""
 
@@ -261,6 +263,8 @@ class PlacementSamples:
 
     `sessions` has the sessions of each pod by its name. Pods that do not report sessions are left out. `devices` has
     the readings of the devices of its pods, and `device_faults` what is wrong with those of a pod, by its name.
+    `stuck` has the pods before which items wait and that complete none, while others of the placement do: how many wait
+    there, by the name of the pod.
     """
 
     readings: Mapping[Quantity, Reading]
@@ -268,6 +272,7 @@ class PlacementSamples:
     scrapes: Scrapes = UNKNOWN_SCRAPES
     devices: Mapping[DeviceQuantity, Reading] = field(default_factory=dict)
     device_faults: Mapping[str, DeviceFault] = field(default_factory=dict)
+    stuck: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, quantity: Quantity) -> Reading:
         """Return the reading of `quantity`; it is `Missing` if the source returned none."""

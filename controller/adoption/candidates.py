@@ -56,7 +56,8 @@ class Candidate:
     """A workload that can be a placement of a stage.
 
     `pods` are its pods, `services` the names of the Services in front of it, `mentions` the names of other Services
-    that its containers mention. `stage` and `pipeline` are names; `models` those that its server reports.
+    that its containers mention. `stage` and `pipeline` are names; `models` those that its server reports. `per_pod`
+    says how many replicas a pod has where that is not one: those of Ray Serve are processes in pods of Ray's workers.
     """
 
     target: Target
@@ -72,6 +73,7 @@ class Candidate:
     bounds: Bounds
     group: NodeGroup | None
     group_because: str
+    per_pod: Claim | None = None
 
     @property
     def name(self) -> str:
@@ -83,8 +85,10 @@ class Candidate:
         found = _NUMBER_OF_SEQUENCES.search(_command(self.workload))
         return int(found[1]) if found and self.preset.value == "vllm" and 1 <= int(found[1]) <= 1024 else None
 
-    def grace_s(self) -> int:
-        """Return the terminationGracePeriodSeconds of the pods; the API server's default is 30."""
+    def grace_s(self) -> int | None:
+        """Return the terminationGracePeriodSeconds of the pods (default 30); None: its server has a time of its own."""
+        if self.target.serve is not None:
+            return None
         grace: int = pod_template(self.workload)["spec"].get("terminationGracePeriodSeconds", 30)
         return grace
 
@@ -133,7 +137,7 @@ def candidates(
                     stage=_stage(target, labelled),
                     preset=preset,
                     models=models,
-                    bounds=bounds.get(target) or _bounds(replicas),
+                    bounds=bounds.get(target) or bounds_of_replicas(replicas),
                     group=group,
                     group_because=group_because,
                 )
@@ -198,7 +202,8 @@ def _bounds_of(autoscaler: str, least: int, most: int) -> Bounds:
     return Bounds(least=least, most=max(1, min(most, _MOST_REPLICAS)), because=because, autoscaler=autoscaler)
 
 
-def _bounds(replicas: int) -> Bounds:
+def bounds_of_replicas(replicas: int) -> Bounds:
+    """Return the bounds of a workload that no autoscaler scales."""
     most = min(max(2 * replicas, 4), _MOST_REPLICAS)
     because = f"guess: no autoscaler scales it; it has {count_of(replicas, 'replica')} now"
     return Bounds(least=min(1, replicas), most=most, because=because)

@@ -20,6 +20,7 @@ from controller.adoption.inventory import (
     node_of,
     pod_template,
 )
+from controller.adoption.ray_services import serve_problem
 from controller.core.messages.phrases import count_of, duration
 from controller.core.state.spec import Mode, PipelineSpec, PlacementSpec, PoolSpec, Target
 from controller.kube.karpenter import node_pool_state
@@ -56,7 +57,8 @@ Targets = Mapping[tuple[str, Target], FoundTarget]
 def find_targets(specs: Iterable[PipelineSpec], inventory: Inventory) -> dict[tuple[str, Target], FoundTarget]:
     """Return the Deployments and StatefulSets that `specs` name, as found in `inventory`. Other kinds are left out.
 
-    Auto Scaling groups are not objects of the cluster: they count as not read.
+    Auto Scaling groups and Ray clusters are not asked: they count as not read, unless a RayService says that a
+    deployment cannot be scaled.
     """
     found = {}
     for spec in specs:
@@ -69,6 +71,8 @@ def find_targets(specs: Iterable[PipelineSpec], inventory: Inventory) -> dict[tu
                     f"{target} is at AWS, which is not asked here; the status of the pipeline says whether it exists"
                 )
                 found[spec.namespace, target] = FoundTarget(unread=unread)
+            if target.serve is not None:
+                found[spec.namespace, target] = _found_in_ray(target, workspace)
             listed = lists.get(target.kind) if target.api_version == "apps/v1" else None
             if listed is not None:
                 found[spec.namespace, target] = _found(target, listed, workspace)
@@ -158,6 +162,15 @@ def check_pipeline(
 def placement_subject(spec: PipelineSpec, stage: StageName, placement: PlacementSpec) -> str:
     """Return how checks name a placement."""
     return f"{spec.key} {stage} on {placement.name}"
+
+
+def _found_in_ray(target: Target, workspace: Workspace) -> FoundTarget:
+    unread = f"{target} is in Ray, which is not asked here; the status of the pipeline says what serves"
+    if target.serve is None or not target.serve.service:
+        return FoundTarget(unread=unread)
+    if isinstance(workspace.ray_services, Unread):
+        return FoundTarget(unread=workspace.ray_services.reason)
+    return FoundTarget(problem=serve_problem(target, workspace), unread=unread)
 
 
 def _found(target: Target, listed: Sequence[Json] | Unread, workspace: Workspace) -> FoundTarget:

@@ -34,6 +34,7 @@ class Workspace:
     pods: Listed = ()
     autoscalers: Listed = ()
     scaled_objects: Listed = ()
+    ray_services: Listed = ()
     quotas: Listed = ()
     limit_ranges: Listed = ()
 
@@ -41,7 +42,7 @@ class Workspace:
         """Return the reasons for all lists that could not be read, each once."""
         lists = (
             *(self.deployments, self.stateful_sets, self.services, self.pods),
-            *(self.autoscalers, self.scaled_objects, self.quotas, self.limit_ranges),
+            *(self.autoscalers, self.scaled_objects, self.ray_services, self.quotas, self.limit_ranges),
         )
         return tuple(dict.fromkeys(listed.reason for listed in lists if isinstance(listed, Unread)))
 

@@ -13,7 +13,7 @@ from controller.adoption.cluster_checks import placement_subject
 from controller.adoption.exports import Results, interval_s, scrapes_queries, series
 from controller.core.messages.details import demand_of_completions
 from controller.core.messages.phrases import count_of, duration, number, reading_words
-from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
+from controller.core.state.spec import HistorySpec, PipelineSpec, PlacementSpec, StageSpec
 from optimizer.model import PlacementId
 from profiler.samples import (
     THROUGHPUT,
@@ -40,6 +40,8 @@ _MILLISECONDS = 30.0
 """A latency of so many times the SLA is taken for milliseconds: overload is rarely that deep."""
 _MISMATCH = 3.0
 """Greatest ratio of the load that the demand states to what the entry stages see."""
+_ENOUGH = 0.9
+"""Share of the past levels that must be recorded: a scrape may fail."""
 _WIDEST = 2.5
 """Greatest ratio of the bounds of the bucket that holds the SLA."""
 _WANTED = (
@@ -83,10 +85,36 @@ def further_queries(
         queries |= {_labels(preset), _scrapers(preset, namespace), _renamed(preset.freshness)}
         queries |= {*scrapes_queries(preset.freshness, namespace_matcher([namespace]))}
     for spec in specs:
+        if spec.history is not None:
+            queries.add(_recorded(spec, spec.history))
         for stage in spec.stages:
             if (histogram := _histogram(presets[stage.preset], stage)) is not None:
                 queries.add(_bounds(histogram, spec.namespace))
     return queries
+
+
+def _recorded(spec: PipelineSpec, history: HistorySpec) -> str:
+    """Return the query for how many levels of `demand.history` Prometheus has."""
+    query, span_s = history.query or spec.queries.demand, history.season_s * (history.seasons + 1)
+    return f"count_over_time(({query})[{span_s:.0f}s:{history.step_s:.0f}s])"
+
+
+def _check_history(spec: PipelineSpec, results: Results) -> Iterator[Check]:
+    """Yield whether the demand of enough past seasons is recorded."""
+    if spec.history is None:
+        return
+    history, name, subject = spec.history, "demand.history", str(spec.key)
+    result = results.get(_recorded(spec, history), _QUIET)
+    if isinstance(result, Absence):
+        yield Check(name=name, subject=subject, ok=None, message=f"not read: {reading_words(result)}")
+        return
+    levels = sum(value for _, value in series(results, _recorded(spec, history)))
+    wanted, seasons = history.seasons + 1, levels * history.step_s / history.season_s
+    message = f"{number(seasons)} of {wanted} seasons of demand are recorded, the last one included"
+    if seasons < _ENOUGH * wanted:
+        use = "those are used" if seasons >= 2 else "at least 2 are needed"
+        message = f"{message}; {use}; check the retention of Prometheus, or lower demand.history.seasons"
+    yield Check(name=name, subject=subject, ok=seasons >= 2, message=message)
 
 
 def check_metrics(
@@ -103,6 +131,7 @@ def check_metrics(
     for key, query in queries.items():
         reading = metrics.answer.scalars.get(key, Absence(reason=AbsenceReason.UNAVAILABLE, detail="not read"))
         checks += _check_query(spec, key, query, reading, metrics.results)
+    checks += _check_history(spec, metrics.results)
     checks += _check_latency(spec, queries, metrics)
     own = {target.stage: [each for each in targets if each.stage == target.stage] for target in targets}
     for stage in spec.stages:

@@ -65,6 +65,7 @@ _GRANTED: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("autoscaling", ("horizontalpodautoscalers",), ("list", "watch")),
     ("keda.sh", ("scaledobjects",), ("list", "watch")),
     ("autoscaling.k8s.io", ("verticalpodautoscalers",), ("list", "watch")),
+    ("ray.io", ("rayservices",), ("get", "patch")),
     ("coordination.k8s.io", ("leases",), ("get",)),
 )
 """The rules of the operator's ClusterRole: API group, resources, verbs."""

@@ -15,9 +15,11 @@ from controller.adoption.exports import RECENT_S, Exports, UserMetric
 from controller.adoption.fit import replicas_per_node
 from controller.adoption.inventory import Inventory, Unread, labels_of, name_of, pod_template
 from controller.adoption.list_prices import DATE, REGION, USD_PER_HOUR
-from controller.adoption.node_groups import REGION_LABEL, NodeGroup, capacity_bound, node_groups
+from controller.adoption.node_groups import REGION_LABEL, NodeGroup, capacity_bound, dns_label, node_groups
+from controller.adoption.ray_services import serve_candidates
 from controller.adoption.stage_order import Placed, in_order, pass_ratios
 from controller.core.messages.phrases import count_of, duration, money, number
+from controller.core.state.spec import Target
 from controller.kube.matching import kept_workload
 from controller.kube.workloads import NodeNames, target_state
 from optimizer.model import PipelineKey, PoolName, StageName
@@ -28,6 +30,7 @@ _MOST_STAGES, _MOST_PLACEMENTS = 20, 8
 _SLA_FACTOR = 1.5
 _UNKNOWN_PRICE = "1"
 _MOST_GUESSES = 3
+_DEFAULT_DRAIN_S = 60
 _NEXT = (
     "Suggested by sluice init. Nothing was applied; mode Recommend changes nothing.",
     "guess: check this value. TODO: set this value; the cluster does not state it.",
@@ -76,17 +79,21 @@ def find_stages(inventory: Inventory, namespace: str, exports: Exports, *, all_o
     )
     workspace = inventory.workspaces[namespace]
     stages, left_out = candidates(workspace, exports, groups, all_of_them=all_of_them)
+    served, unlisted = serve_candidates(workspace, groups)
     return Findings(
         namespace=namespace,
-        stages=stages,
-        left_out=left_out,
+        stages=(*stages, *served),
+        left_out=(*left_out, *unlisted),
         groups=groups,
         unread=(*unread, *workspace.unread()),
     )
 
 
 def measured_targets(findings: Findings) -> tuple[PlacementTarget, ...]:
-    """Return what to read of the metrics of each candidate whose pods export some; the stage is the workload's name."""
+    """Return what to read of the metrics of each candidate whose pods export some; the stage is the workload's name.
+
+    The series of Ray Serve have names of replicas, which only Ray says: nothing is read of them.
+    """
     return tuple(
         PlacementTarget(
             pipeline=PipelineKey(f"{findings.namespace}/init"),
@@ -102,7 +109,7 @@ def measured_targets(findings: Findings) -> tuple[PlacementTarget, ...]:
             model=_model(candidate),
         )
         for candidate in findings.stages
-        if candidate.pods
+        if candidate.pods and candidate.target.serve is None
     )
 
 
@@ -223,7 +230,8 @@ class _Pipeline:
 
     def document(self) -> tuple[Field, ...]:
         """Return the SpeechPipeline."""
-        grace_s = min(candidate.grace_s() for own in self._stages.values() for candidate in own)
+        graces_s = [own.grace_s() for placed in self._stages.values() for own in placed]
+        grace_s = min((time_s for time_s in graces_s if time_s is not None), default=_DEFAULT_DRAIN_S)
         drain = Field(
             key="scaling",
             value=(Field(key="scaleDown", value={"drain": f"{max(1, grace_s)}s"}),),
@@ -246,7 +254,7 @@ class _Pipeline:
                 value=(
                     Field(key="mode", value="Recommend"),
                     *(self._demand(), self._sla(), self._budget()),
-                    *([drain] if grace_s < 60 else []),
+                    *([drain] if grace_s < _DEFAULT_DRAIN_S else []),
                     Field(key="stages", value=Items(items=tuple(map(self._stage, kept))), notes=over),
                 ),
             ),
@@ -354,6 +362,7 @@ class _Pipeline:
         first = own[0]
         notes = tuple(filter(None, (placed.because, first.stage.because)))
         metrics: Inline = {"preset": first.preset.value}
+        routed = Field(key="routing", value="LeastLoaded", notes=("Ray asks two replicas, and takes the less loaded",))
         model = _model(first)
         metric_notes = [first.preset.because]
         if model is not None:
@@ -375,6 +384,7 @@ class _Pipeline:
             Field(key="name", value=placed.name, notes=notes),
             *after,
             *ratios,
+            *([routed] if first.target.serve is not None else []),
             Field(key="metrics", value=metrics, notes=tuple(metric_notes)),
             Field(key="placements", value=placements, notes=(cut,) if beyond else ()),
         )
@@ -392,10 +402,7 @@ class _Pipeline:
             optional.append(Field(key="startup", value=f"{max(1, math.ceil(startup_s))}s", notes=(note,)))
         return (
             Field(key="pool", value=pool.name, notes=(candidate.group_because,)),
-            Field(
-                key="target",
-                value={"apiVersion": target.api_version, "kind": target.kind, "name": target.name},
-            ),
+            Field(key="target", value=_reference(target)),
             Field(
                 key="replicas",
                 value={"min": candidate.bounds.least, "max": candidate.bounds.most},
@@ -407,6 +414,12 @@ class _Pipeline:
 
     def _per_instance(self, candidate: Candidate) -> tuple[int, str]:
         """Return how many replicas of a candidate fit on one node of its group, at least 1, and the evidence."""
+        pods, because = self._pods_per_instance(candidate)
+        if candidate.per_pod is None:
+            return pods, because
+        return pods * int(candidate.per_pod.value), f"{candidate.per_pod.because}. {count_of(pods, 'worker')} on a node"
+
+    def _pods_per_instance(self, candidate: Candidate) -> tuple[int, str]:
         if candidate.group is None or not candidate.group.nodes:
             return 1, "TODO: there is no node on which to work out how many replicas fit"
         node = candidate.group.nodes[0]
@@ -423,6 +436,8 @@ class _Pipeline:
         return fit.count, fit.because
 
     def _startup_s(self, candidate: Candidate) -> float | None:
+        if candidate.target.serve is not None:  # its pods are Ray's workers, which start apart from its replicas
+            return None
         state = target_state(kept_workload(candidate.workload), candidate.pods, NodeNames(unread=True))
         times_s = [replica.startup_s for replica in state.serving if replica.startup_s is not None]
         return median(times_s) if times_s else None
@@ -432,6 +447,15 @@ class _Pipeline:
         interval = self._evidence.exports.scrape_interval_s or 15.0
         seconds = max(60, math.ceil(4 * interval / 10 - 1e-6) * 10)
         return f"{seconds // 60}m" if seconds % 60 == 0 else f"{seconds}s"
+
+
+def _reference(target: Target) -> Inline:
+    """Return a target as in a manifest."""
+    kind: Inline = {"apiVersion": target.api_version, "kind": target.kind}
+    if (serve := target.serve) is None:
+        return {**kind, "name": target.name}
+    own: Inline = {"name": serve.service, "application": serve.application, "deployment": serve.deployment}
+    return {**kind, **own, **({"workerGroup": serve.worker_group} if serve.worker_group else {})}
 
 
 def _left_out(findings: Findings) -> list[str]:
@@ -448,7 +472,7 @@ def _stages(members: Iterable[Candidate]) -> dict[str, tuple[Candidate, ...]]:
     for candidate in members:
         name = next((name for name, own in stages.items() if _same_stage(candidate, own)), None)
         if name is None:
-            name = candidate.stage.value if candidate.stage.value not in stages else candidate.target.name
+            name = candidate.stage.value if candidate.stage.value not in stages else dns_label(candidate.target.name)
             stages[name] = []
         stages[name].append(candidate)
     return {name: tuple(own) for name, own in stages.items()}

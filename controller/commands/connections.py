@@ -1,7 +1,8 @@
 """The options of commands that read a cluster and its Prometheus, and the connections that they name."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -32,6 +33,22 @@ class Prometheus:
     access: Access
     labels: SeriesLabels = DEFAULT_LABELS
     presets: Path | None = None
+
+
+@contextmanager
+def errors_about(key: str) -> Iterator[None]:
+    """Turn the errors of the Kubernetes client about the pipeline `key` into those of a command."""
+    from controller.kube.gateway import ConfigurationError, KubeError, NotFound
+
+    namespace, _, name = key.partition("/")
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
+    except NotFound:
+        raise click.ClickException(f"SpeechPipeline {name!r} does not exist in namespace {namespace!r}") from None
+    except KubeError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def setting_options(names: Iterable[str]) -> Callable[[Command], Command]:
@@ -124,6 +141,7 @@ _VALUE_NAMES = {
     "aws_role": "ARN",
     "cloudwatch_dimensions": "NAME,NAME",
     "fleet_budget": "USD",
+    "ray_hosts": "HOST:PORT,...",
     "composition": "rss|sum",
     "namespaces": "NAME,...",
     "keda_address": "ADDRESS:PORT",

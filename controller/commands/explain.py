@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from controller.commands.connections import NAMESPACE_HELP, duration_option, kubeconfig_option, pipeline_key
+from controller.commands.connections import (
+    NAMESPACE_HELP,
+    duration_option,
+    errors_about,
+    kubeconfig_option,
+    pipeline_key,
+)
 from controller.commands.help_page import examples
 from controller.commands.watching import versions
 from optimizer.model import PlacementKey
@@ -85,22 +91,15 @@ def explain(
         return
     if key is None:
         raise click.UsageError("PIPELINE: is missing; name a pipeline, or use --from-record FILE")
-    from controller.kube.gateway import PIPELINES, ConfigurationError, Gateway, KubeError, NotFound
+    from controller.kube.gateway import PIPELINES, Gateway
 
     where, _, name = key.partition("/")
-    try:
-        with Gateway(kubeconfig) as gateway:
-            view = _View(gateway=gateway, key=key, changes=changes, period_s=period_s)
-            if watch:
-                _follow(view, versions(gateway, PIPELINES, where, name))
-                return
-            _print_once(view, gateway.get(PIPELINES, where, name), output)
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from None
-    except NotFound:
-        raise click.ClickException(f"SpeechPipeline {name!r} does not exist in namespace {where!r}") from None
-    except KubeError as error:
-        raise click.ClickException(str(error)) from None
+    with errors_about(key), Gateway(kubeconfig) as gateway:
+        view = _View(gateway=gateway, key=key, changes=changes, period_s=period_s)
+        if watch:
+            _follow(view, versions(gateway, PIPELINES, where, name))
+            return
+        _print_once(view, gateway.get(PIPELINES, where, name), output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

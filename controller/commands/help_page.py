@@ -35,6 +35,7 @@ MORE: Mapping[tuple[str, str], frozenset[str]] = {
     ("--aws-*, --cloudwatch-*", "Role and region; metrics in CloudWatch."): frozenset(
         {"--aws-region", "--aws-role", "--cloudwatch-namespace", "--cloudwatch-dimensions"}
     ),
+    ("--ray-hosts", "Dashboards of Ray."): frozenset({"--ray-hosts"}),
     ("--host, --port", "Address of metrics and probes."): frozenset({"--host", "--port"}),
     ("--max-priority, --pool-status", "Rights of namespaces; status of pools."): frozenset(
         {"--max-priority", "--pool-status"}

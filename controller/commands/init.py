@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     "-l",
     "--selector",
     metavar="SELECTOR",
-    help="Label selector of Deployments and StatefulSets; all that it selects become stages. Default: those whose "
-    "metrics a preset can read, that request an accelerator, or that an autoscaler scales.",
+    help="Label selector of Deployments, StatefulSets and RayServices; all that it selects become stages. Default: "
+    "those whose metrics a preset can read, that request an accelerator, or that an autoscaler scales.",
 )
 @cluster_options
 def init(namespace: str, selector: str | None, kubeconfig: Path | None, prometheus: Prometheus | None) -> None:
@@ -92,8 +92,8 @@ def _nothing(namespace: str, selector: str | None, findings: "Findings") -> str:
     if findings.unread and not findings.left_out:
         return f"nothing to suggest for namespace {namespace!r}: {'; '.join(findings.unread)}"
     if selector is not None:
-        return f"--selector {selector!r}: selects no Deployment or StatefulSet in namespace {namespace!r}"
-    names = ", ".join(str(each.target) for each in findings.left_out) or "no Deployment and no StatefulSet"
+        return f"--selector {selector!r}: selects no Deployment, StatefulSet or RayService in namespace {namespace!r}"
+    names = ", ".join(str(each.target) for each in findings.left_out) or "no Deployment, StatefulSet or RayService"
     return (
         f"nothing in namespace {namespace!r} looks like a stage: {names}. A stage exports metrics that a preset can "
         "read, requests an accelerator, or has an autoscaler. Name the stages with --selector"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from controller.keda.external_scaler import ExternalScaler
     from controller.kube.store import ResourceStore
     from profiler.sources.base import MetricSource
+    from profiler.sources.demand_history import HistorySource
 
 _LOG = logging.getLogger(__name__)
 _WATCH_DEAD_S = 60.0
@@ -122,6 +123,25 @@ def metric_source(settings: OperatorSettings, parts: ExitStack) -> "MetricSource
     return RestrictedSource(source, settings.series_labels) if settings.restricts_queries else source
 
 
+def history_source(settings: OperatorSettings, parts: ExitStack) -> "HistorySource":
+    """Return the source of past demand; closing `parts` closes it too."""
+    from profiler.sources.demand_history import NoHistorySource, PrometheusHistory
+
+    if "prometheus" not in settings.metrics:
+        return NoHistorySource()
+    assert settings.prometheus_url is not None
+    return parts.enter_context(
+        closing(
+            PrometheusHistory(
+                settings.prometheus_url,
+                settings.prometheus_access,
+                restricts=settings.restricts_queries,
+                labels=settings.series_labels,
+            )
+        )
+    )
+
+
 def aws_account(settings: OperatorSettings, clock: Callable[[], float]) -> "AwsAccount":
     """Return the account that pools look up prices and quotas in; nothing is asked unless a pool does."""
     from controller.aws.account import AwsAccount
@@ -189,20 +209,24 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
     from controller.kube.auto_scaling import GroupActuator
+    from controller.kube.batching import BatchingConfigs
     from controller.kube.claims import Claims
     from controller.kube.cluster import Cluster
+    from controller.kube.demand_histories import DemandHistories
     from controller.kube.events import EventRecorder
     from controller.kube.first_contact import FirstContact
     from controller.kube.gateway import ConfigurationError, Gateway
     from controller.kube.kept_memory import KeptMemory
     from controller.kube.leadership import Leadership
     from controller.kube.lease import Terms
+    from controller.kube.ray_serve import Hosts, RayServe, ServeActuator
     from controller.kube.reader import Reader, Resources
     from controller.kube.reporter import Reporter
     from controller.kube.store import ResourceStore
     from controller.logs import set_up_logging
     from controller.loop import ControlLoop
     from controller.process_memory import configure_malloc
+    from controller.ray.client import ServeClient
     from controller.telemetry import Telemetry
 
     set_up_logging(settings.log_format)
@@ -255,6 +279,12 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         claims = Claims(gateway, own, everywhere=not settings.namespaces)
         account = aws_account(settings, gateway.server_clock.now_s)
         parts.callback(account.close)
+        serve_api = parts.enter_context(closing(ServeClient(permit)))
+        hosts = Hosts(allowed=frozenset(settings.ray_hosts))
+        serve = RayServe(gateway, serve_api, hosts, settings.series_labels)
+        parts.callback(serve.close)
+        batching = BatchingConfigs(gateway)
+        parts.callback(batching.close)
         cluster = parts.enter_context(
             Cluster(
                 gateway,
@@ -274,11 +304,14 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 priorities=settings.priorities,
                 account=account,
                 claims=claims,
+                serve=serve,
+                batching=batching,
             ),
             cluster=cluster,
             interval_s=settings.interval_s,
             reporting_grace_s=settings.reporting_grace_s,
             clock=gateway.server_clock.now_s,
+            histories=DemandHistories(history_source(settings, parts), clock=gateway.server_clock.now_s),
         )
         parts.callback(reader.close)
         if kept is not None:
@@ -324,7 +357,13 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.callback(reporter.close)
         loop = ControlLoop(
             reader=reader,
-            actuator=Actuator(gateway, written=cluster.written, groups=GroupActuator(account, permit)),
+            actuator=Actuator(
+                gateway,
+                written=cluster.written,
+                groups=GroupActuator(account, permit),
+                serve=ServeActuator(gateway, serve_api, hosts),
+                batching=batching,
+            ),
             reporter=reporter,
             resync=watches.resync,
             watch=watches.start,

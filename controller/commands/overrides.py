@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from controller.commands.connections import duration_option, kubeconfig_option, pipeline_arguments
+from controller.commands.connections import duration_option, errors_about, kubeconfig_option, pipeline_arguments
 from controller.commands.help_page import examples
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Mode
 from optimizer.model import PlacementName, named_placement
@@ -122,32 +122,25 @@ def _annotate(
     """
     from controller.commands.terminal import show
     from controller.core.messages.phrases import timestamp
-    from controller.kube.gateway import PIPELINES, ConfigurationError, Conflict, Gateway, KubeError, NotFound
+    from controller.kube.gateway import PIPELINES, Conflict, Gateway
 
     namespace, _, name = key.partition("/")
-    try:
-        with Gateway(kubeconfig) as gateway:
-            for _ in range(_ATTEMPTS):
-                for _ in range(1 if for_s is None else _ANSWERS):
-                    resource = gateway.get(PIPELINES, namespace, name)
-                until = None if for_s is None else timestamp(gateway.server_clock.now_s() + for_s)
-                annotations, lines = change(resource, until, gateway)
-                metadata = resource["metadata"]
-                version = {part: metadata[part] for part in ("uid", "resourceVersion")}
-                try:
-                    if annotations:
-                        patch = {"metadata": {**version, "annotations": dict(annotations)}}
-                        gateway.patch(PIPELINES, namespace, name, patch)
-                except Conflict:
-                    continue
-                show(lines)
-                return resource
-    except ConfigurationError as error:
-        raise click.UsageError(str(error)) from None
-    except NotFound:
-        raise click.ClickException(f"SpeechPipeline {name!r} does not exist in namespace {namespace!r}") from None
-    except KubeError as error:
-        raise click.ClickException(str(error)) from None
+    with errors_about(key), Gateway(kubeconfig) as gateway:
+        for _ in range(_ATTEMPTS):
+            for _ in range(1 if for_s is None else _ANSWERS):
+                resource = gateway.get(PIPELINES, namespace, name)
+            until = None if for_s is None else timestamp(gateway.server_clock.now_s() + for_s)
+            annotations, lines = change(resource, until, gateway)
+            metadata = resource["metadata"]
+            version = {part: metadata[part] for part in ("uid", "resourceVersion")}
+            try:
+                if annotations:
+                    patch = {"metadata": {**version, "annotations": dict(annotations)}}
+                    gateway.patch(PIPELINES, namespace, name, patch)
+            except Conflict:
+                continue
+            show(lines)
+            return resource
     raise click.ClickException(f"{key}: changed by others in all {_ATTEMPTS} attempts; nothing is written, try again")
 
 

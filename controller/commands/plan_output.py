@@ -18,6 +18,7 @@ from controller.core.messages.phrases import (
     duration,
     latency_words,
     limit_words,
+    mixing_words,
     money,
     money_needed,
     next_step_words,
@@ -29,12 +30,11 @@ from controller.core.state.cloud import PriceQuote
 from controller.core.state.schedule import DemandFloor, declared_as
 from controller.core.state.shared import users_of
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from optimizer.model import Basis, Composition, PlacementId, PlacementKey, placement_fields
+from optimizer.model import Basis, Composition, Mixing, PlacementId, PlacementKey, placement_fields
 from optimizer.plan import Limit, LimitKind, Packing, PipelinePlan, PlacementPlan, Plan, StagePlan, Step
 from optimizer.reports.sensitivity import StageSensitivity
 
 _DIGITS = 9
-_CONSIDERED = "plans considered: a stage uses its further pools only as overflow"
 _COMPOSED = {
     Composition.SUM: "with the stages' percentiles summed",
     Composition.RSS: "with the stages' tails composed as independent (RSS)",
@@ -102,6 +102,7 @@ def stage_documents(stages: Iterable[StagePlan]) -> list[dict[str, Any]]:
             "latency_s": rounded(stage.latency_s),
             "latency_error": rounded(stage.latency_error),
             "mean_s": rounded(stage.mean_s),
+            "mixing_saves_per_hour": rounded(stage.mixing_saves_per_hour),
             "placements": placements_json(stage.placements),
         }
         for stage in stages
@@ -202,7 +203,15 @@ def _step(step: Step) -> dict[str, Any]:
 
 def placements_json(placements: Iterable[PlacementPlan]) -> list[dict[str, Any]]:
     """Return planned placements as JSON."""
-    return [{**placement_fields(each.name), "replicas": each.replicas, "batch": each.batch} for each in placements]
+    return [
+        {
+            **placement_fields(each.name),
+            "replicas": each.replicas,
+            "batch": each.batch,
+            **({} if each.wait_s is None else {"wait_s": rounded(each.wait_s)}),
+        }
+        for each in placements
+    ]
 
 
 def _packing(packing: Packing) -> dict[str, Any]:
@@ -248,6 +257,8 @@ def _print_pipeline(page: Page, answer: PipelinePlan, spec: PipelineSpec, demand
     for stage in spec.stages:
         if stage.cascade is not None:
             page.say(cascade_words(stage))
+    for words in mixing_words(answer):
+        page.say(words)
     if answer.steps:
         page.say("steps from the cheapest allocation with capacity for the load:")
         for count, step in enumerate(answer.steps, start=1):
@@ -265,10 +276,12 @@ def _floors_above(spec: PipelineSpec, demand: float) -> list[DemandFloor]:
 
 def _replicas(stage: StagePlan) -> str:
     running = [p for p in stage.placements if p.replicas]
-    return (
-        ", ".join(f"{p.name} × {p.replicas}" + (f" (batch {p.batch})" if p.batch > 1 else "") for p in running)
-        or "none"
-    )
+    return ", ".join(f"{p.name} × {p.replicas}{_batches(p)}" for p in running) or "none"
+
+
+def _batches(placement: PlacementPlan) -> str:
+    wait = "" if placement.wait_s is None else f", wait {duration(placement.wait_s)}"
+    return f" (batch {placement.batch}{wait})" if placement.batch > 1 else ""
 
 
 def _exceeds_any_budget(answer: PipelinePlan) -> bool:
@@ -317,7 +330,7 @@ def _promise(
     else:
         yield f"none of {load} can be served within {sla}; the lowest replicas that the bounds allow cost {cost}"
     if not advised:
-        yield f"({_CONSIDERED})"
+        yield f"({_considered([spec])})"
         return
     binding = limit_words(answer.limited_by, None, budgets) if _is_group(answer.limited_by) else ""
     within = f"{binding or money(spec.budget_per_hour)}, pools and replica bounds"
@@ -331,7 +344,19 @@ def _promise(
     else:
         best = f"{duration(answer.advice.best_latency_s)} (composed, not replayed)"
         yield f"best latency of the whole load within {within}: {best}"
-    yield f"({_CONSIDERED})"
+    yield f"({_considered([spec])})"
+
+
+def _considered(specs: Iterable[PipelineSpec]) -> str:
+    """Return which plans a proof is about, for pipelines with `specs`."""
+    free = {spec.scaling.mixing is Mixing.FREE for spec in specs}
+    if free == {True}:
+        return "plans considered: a stage uses any two of its pools together, more only as overflow"
+    if free == {False}:
+        return "plans considered: a stage uses its further pools only as overflow"
+    return (
+        "plans considered: a stage uses its further pools only as overflow; with scaling.mixing: Free, any two together"
+    )
 
 
 def _is_group(limit: Limit | None) -> bool:
@@ -438,4 +463,4 @@ def _proof(plan: Plan, request: PlanRequest) -> Iterator[str]:
             f"{duration(answer.replay.refused_target_s)}, composed of the stages, exceeded the SLA in its replay"
         )
     composed = _COMPOSED[request.problem.composition]
-    yield f"(by the latency model, {composed}; {_CONSIDERED})"
+    yield f"(by the latency model, {composed}; {_considered(specs)})"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from controller.commands.plan_request import PlanRequest
     from controller.core.state.learned import LearnedPlacement
     from controller.core.state.spec import PipelineSpec
+    from controller.readiness.profiled import Profiled
     from controller.readiness.sections import Live, Peak
     from optimizer.model import PipelineKey, Placement
 
@@ -56,6 +57,13 @@ _Learned = Mapping["PipelineKey", Mapping["PlacementKey", "LearnedPlacement"]]
     help="Measured numbers: the output of `sluice explain -o json`. Repeat it for every pipeline.",
 )
 @click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="NAMESPACE/NAME/STAGE/POOL=FILE",
+    help="What `sluice profile -o json` measured of the server of a placement. Repeat it for each.",
+)
+@click.option(
     "--live", is_flag=True, help="Read the status of the pipelines from the cluster, and make the checks of doctor."
 )
 @account_option("The operator's ServiceAccount, whose rights --live checks.")
@@ -76,13 +84,13 @@ def readiness(
     *,
     demands: tuple[str, ...],
     limits: tuple[str, ...],
-    learned_files: tuple[Path, ...],
     live: bool,
     service_account: str,
     kubeconfig: Path | None,
     prometheus: Prometheus | None,
     form: str,
     out: Path | None,
+    **measured: tuple[Any, ...],
 ) -> None:
     """Write a page on each pipeline in manifest FILEs: what holds at the peak, what was measured, what blocks a launch.
 
@@ -104,7 +112,8 @@ def readiness(
     if checked.findings:
         raise refused(checked.findings)
     declared, pools = specs_of(checked)
-    learned: _Learned = read_learned_files(learned_files, declared)
+    learned: _Learned = read_learned_files(measured["learned_files"], declared)
+    profiled = _profiles(declared, measured["profiles"])
     seen = _live(declared, files, kubeconfig, prometheus, service_account) if live else {}
     learned = {**{key: own for key, (_, own) in seen.items() if own}, **learned}
     completed, _ = resolved(with_learned(spec, learned.get(key, {})) for key, spec in declared.items())
@@ -124,6 +133,7 @@ def readiness(
                 declared=declared[key] if not declared[key].borrowed else spec,
                 spec=spec,
                 learned=learned.get(key, {}),
+                profiles=profiled.get(key, {}),
                 missing=missing.get(key, ()),
                 todo=tuple(todo),
                 peak=peaks.get(key),
@@ -145,6 +155,39 @@ def readiness(
             click.echo(f"{one.name}: {one.verdict}", err=True)
     if any(one.blocked for one in pages):
         raise click.exceptions.Exit(BLOCKED)
+
+
+def _profiles(
+    specs: Mapping["PipelineKey", "PipelineSpec"], texts: Sequence[str]
+) -> dict["PipelineKey", dict["PlacementKey", "Profiled"]]:
+    """Return the profiles in the files of --profile, by pipeline and placement.
+
+    Raises:
+        click.UsageError: a placement is not in the manifests, or a file is no profile.
+    """
+    from controller.commands.plan_request import unknown_name
+    from controller.core.codec import InvalidRecord
+    from controller.readiness.profiled import read_profile
+
+    places = {f"{key}/{own[0]}/{own[1]}": (key, own) for key, spec in specs.items() for own in spec.placements()}
+    found: dict[PipelineKey, dict[PlacementKey, Profiled]] = {}
+    for text in texts:
+        place, _, path = text.partition("=")
+        if place not in places:
+            raise unknown_name("--profile", place, places)
+        key, placement = places[place]
+        if placement in found.get(key, {}):
+            raise click.UsageError(f"--profile: {place}: a second file about it")
+        try:
+            found.setdefault(key, {})[placement] = read_profile(json.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise click.UsageError(f"--profile: {path!r}: cannot be read: {error.strerror}") from None
+        except InvalidRecord as error:
+            raise click.UsageError(f"--profile: {path!r}: {error}") from None
+        except (ValueError, OverflowError):
+            rule = "must be JSON, as `sluice profile -o json` prints it"
+            raise click.UsageError(f"--profile: {path!r}: {rule}") from None
+    return found
 
 
 def _check_writable(path: Path) -> None:

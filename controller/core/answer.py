@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile, served_by_ready
+from controller.core.act.closing import Closings
 from controller.core.act.goals import Goal
 from controller.core.act.rollout import PipelineRollout, Rollout
 from controller.core.act.scale_in import deletion_costs
@@ -13,7 +14,7 @@ from controller.core.assess.prices import next_price
 from controller.core.assess.skews import sessions_unread
 from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
-from controller.core.plan import variants
+from controller.core.plan import batching, variants
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
 from controller.core.state.decision import (
@@ -93,6 +94,7 @@ def pipeline_decision(
             ahead_s=None if horizon is None else horizon.ahead_s,
             launch_s=0.0 if horizon is None else horizon.launch_s,
             falls_at_s=assessment.demand.falls_at_s,
+            season=None if horizon is None else horizon.season,
         ),
         profile=assessment.profile,
         plan=_naming_quota(reported, quotas),
@@ -112,10 +114,10 @@ def pipeline_decision(
             assessment,
             plan,
             goal,
+            rollout,
             excused_until_s=_excused_until_s(assessment, now_s, policy) if rollout.above_cap else None,
             admissible=by_plan,
             missed_since_s=missed_since_s,
-            changed=dict(_written(assessment, rollout)),
             left_alone_since_s=left_alone_since_s,
             kept_away_since_s=kept_away_since_s,
             now_s=now_s,
@@ -137,10 +139,13 @@ def pipeline_decision(
         skews=assessment.bounds.skews,
         sessions_unread=tuple(sessions_unread(assessment)),
         drains=tuple(_drains(assessment, rollout)),
+        closings=rollout.closings.waiting,
+        takes_sessions=dict(_takes_sessions(assessment, rollout.closings)),
         out_of_memory=tuple(_out_of_memory(assessment, now_s)),
         switches=tuple(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
+        batch_writes=tuple(batching.batch_writes(assessment)),
     )
 
 
@@ -301,16 +306,17 @@ def _memory(
     assessment: Assessment,
     plan: PipelinePlan,
     goal: Goal,
+    rollout: PipelineRollout,
     *,
     excused_until_s: float | None,
     admissible: float | None,
     missed_since_s: float | None,
-    changed: Mapping[PlacementKey, int],
     left_alone_since_s: float | None,
     kept_away_since_s: float | None,
     now_s: float,
 ) -> PipelineMemory:
-    """Return what the next cycle remembers; `changed` has by how many replicas this one changes placements."""
+    """Return what the next cycle remembers."""
+    changed = dict(_written(assessment, rollout))
     batches = assessment.state.memory.batches
     if assessment.acting and goal.follows_plan:
         batches = {
@@ -341,6 +347,8 @@ def _memory(
         left_alone_since_s=left_alone_since_s,
         kept_away_since_s=kept_away_since_s,
         drains=assessment.bounds.drain_memories,
+        closings=rollout.closings.since_s,
+        batching=assessment.state.memory.batching,
         turns=alternation.next_turns(assessment, changed if assessment.acting else {}, now_s),
     )
 
@@ -360,7 +368,24 @@ def _holds(assessment: Assessment, goal: Goal, waits: tuple[Hold, ...]) -> tuple
         for (stage, placement), reason in assessment.state.refused.items()
     )
     not_acting = not_ours.acting_holds(assessment, goal.next)
-    return (*not_acting, *refused, *goal.holds, *(waits if assessment.spec.mode is Mode.AUTO else ()))
+    unwritten = batching.holds(assessment)
+    return (*not_acting, *refused, *goal.holds, *unwritten, *(waits if assessment.spec.mode is Mode.AUTO else ()))
+
+
+def _takes_sessions(assessment: Assessment, closed: Closings) -> Iterator[tuple[str, bool]]:
+    """Yield the pods whose label is to change, and whether they get new sessions from now on.
+
+    Those that are to go get none. Without `scaling.sessionCutCost`, only those are opened that Sluice has closed.
+    """
+    before, all_own = assessment.state.memory.closings, assessment.spec.scaling.session_cut_cost > 0
+    if not assessment.acting or not (all_own or before):
+        return
+    for key, target in assessment.state.found():
+        for pod in target.serving if key[0] not in assessment.spec.borrowed else ():
+            open_now, opens = pod.takes_sessions, pod.name not in closed.shut
+            if open_now is None or open_now == opens or not (all_own or pod.name in before):
+                continue
+            yield pod.name, opens
 
 
 def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaChange, ...]:
@@ -371,7 +396,7 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
         target, after = assessment.state.target(*key), rollout.desired[key]
         if not isinstance(target, TargetMissing) and after != target.desired:
             sessions = assessment.state.samples_of(*key).sessions
-            drained = _chosen(assessment, key[0])
+            drained = {*_chosen(assessment, key[0]), *rollout.closings.done}
             changes.append(
                 ReplicaChange(
                     stage=key[0],

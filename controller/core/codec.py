@@ -1,6 +1,7 @@
 """Converts values to JSON and back, by their types. Pure: no file is read or written here."""
 
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -33,6 +34,8 @@ def encode(value: object) -> Json:
         return value
     if isinstance(value, Fraction):
         return str(value)
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
     if isinstance(value, Enum):
         return encode(value.value)
     if is_dataclass(value) and not isinstance(value, type):
@@ -109,6 +112,11 @@ def _decode(kind: Any, data: Json, where: str) -> object:
             return Fraction(cast("str", data))
         except (TypeError, ValueError, ZeroDivisionError):
             raise InvalidRecord(f"{where}: {data!r}: must be a fraction, such as 1/4") from None
+    if kind is bytes:
+        try:
+            return b64decode(cast("str", data), validate=True)
+        except (TypeError, ValueError):
+            raise InvalidRecord(f"{where}: {str(data)[:20]!r}: must be base64") from None
     if issubclass(kind, Enum):
         try:
             return kind(data)

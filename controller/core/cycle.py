@@ -7,6 +7,7 @@ from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
 from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, observed_uses
+from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
 from controller.core.assess.neighbours import ALONE, neighbours_of
@@ -17,6 +18,8 @@ from controller.core.bounds.availability import find_availability
 from controller.core.bounds.elastic_pools import launches_s
 from controller.core.bounds.overrides import with_overrides
 from controller.core.bounds.stated import with_bounds
+from controller.core.diagnose.diagnosis import with_diagnosis
+from controller.core.plan.batching import with_choices
 from controller.core.plan.caps import excused
 from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
 from controller.core.plan.floors import Room, raise_plans
@@ -38,7 +41,7 @@ def decide(
     plans are searched.
     """
     # Assess: what the snapshot means for each pipeline.
-    snapshot = with_learned_numbers(with_overrides(snapshot, policy))
+    snapshot = with_learned_numbers(with_batching(with_overrides(snapshot, policy)))
     snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
     now_s, launches, shared = snapshot.now_s, launches_s(snapshot), observed_uses(snapshot)
     beside = neighbours_of(snapshot)
@@ -71,6 +74,9 @@ def decide(
         replan = partial(replanned_apart, fleet, assessments, pools, within, groups, effort)
     else:
         fleet = plan_fleet(assessments, pools, within, groups, effort)
+        if (chosen := with_choices(assessments, fleet)) is not assessments:
+            assessments = chosen
+            fleet = plan_fleet(assessments, pools, within, groups, effort)
         replan = partial(replanned, fleet, assessments, within)
     ledger = ledger_of(
         assessments,
@@ -96,17 +102,22 @@ def decide(
         now_s=now_s,
         policy=policy,
         pipelines=tuple(
-            pipeline_decision(
+            with_diagnosis(
                 each,
-                fleet,
-                goals[each.key],
-                rollout.pipelines[each.key],
+                pipeline_decision(
+                    each,
+                    fleet,
+                    goals[each.key],
+                    rollout.pipelines[each.key],
+                    now_s,
+                    policy,
+                    launches,
+                    quotas,
+                    excuse.left_alone_since_s.get(each.key),
+                    unbounded,
+                ),
+                policy.interval_s,
                 now_s,
-                policy,
-                launches,
-                quotas,
-                excuse.left_alone_since_s.get(each.key),
-                unbounded,
             )
             for each in assessments
         ),

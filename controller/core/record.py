@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controller.core.codec import InvalidRecord, Json, decode, encode
+from controller.core.messages.diagnosis import cause_words
 from controller.core.messages.explain import reason_sentence
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
@@ -44,12 +45,14 @@ def decision_key(pipeline: PipelineDecision) -> object:
     """Return a key by which two decisions for a pipeline are equal if they decide the same.
 
     The key has the changes, the desired and the recommended replicas, the reasons of the holds, the binding constraint,
-    and whether load is shed. Readings and times are left out, because they differ in every cycle.
+    whether load is shed, the causes of a missed SLA, and the batch settings to write. Readings and times are left out,
+    because they differ in every cycle.
     """
     limit = None if pipeline.plan is None else pipeline.plan.limited_by
     holds = frozenset((hold.reason, hold.stage) for hold in pipeline.holds)
     replicas = dict(pipeline.desired), dict(pipeline.recommended)
-    return pipeline.changes, replicas, holds, limit, pipeline.admissible is not None
+    causes = frozenset((each.cause, each.stage) for each in pipeline.diagnosis)
+    return pipeline.changes, replicas, holds, limit, pipeline.admissible is not None, causes, pipeline.batch_writes
 
 
 def recorded_decision_key(pipeline: Mapping[str, Any]) -> object:
@@ -57,7 +60,22 @@ def recorded_decision_key(pipeline: Mapping[str, Any]) -> object:
     limit = None if pipeline["plan"] is None else pipeline["plan"]["limited_by"]
     holds = frozenset((hold["reason"], hold["stage"]) for hold in pipeline["holds"])
     replicas = pipeline["desired"], pipeline.get("recommended")
-    return pipeline["changes"], replicas, holds, limit, pipeline["admissible"] is not None
+    causes = frozenset((each["cause"], each["stage"]) for each in pipeline.get("diagnosis", ()))
+    written = pipeline.get("batch_writes", [])
+    return pipeline["changes"], replicas, holds, limit, pipeline["admissible"] is not None, causes, written
+
+
+def recorded_diagnosis(pipeline: PipelineDecision) -> list[Json]:
+    """Return the causes of a missed SLA as the record has them: each finding with its evidence and remedy as text.
+
+    The texts need the whole decision, which a reader of the record does not have.
+    """
+    found: list[Json] = []
+    for finding in pipeline.diagnosis:
+        words, fields = cause_words(finding, pipeline), encode(finding)
+        assert isinstance(fields, dict)
+        found.append({**fields, "evidence": list(words.evidence), "remedy": words.remedy})
+    return found
 
 
 def _answer(decision: Decision) -> dict[str, Json]:
@@ -72,6 +90,7 @@ def _answer(decision: Decision) -> dict[str, Json]:
                 "demand": encode(pipeline.demand.planned),
                 **({} if pipeline.demand.known is None else {"at_least": pipeline.demand.known.name}),
                 **({"recommended": encode(pipeline.recommended)} if pipeline.recommended else {}),
+                **({"diagnosis": recorded_diagnosis(pipeline)} if pipeline.diagnosis else {}),
                 **{
                     name: encode(getattr(pipeline, name))
                     for name in (

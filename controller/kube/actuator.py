@@ -5,13 +5,14 @@ cycle. A webhook that hangs looks like such a server, so what failed is written 
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from controller.core.state.decision import PipelineDecision, ReplicaChange
 from controller.core.state.spec import Target
 from controller.kube.auto_scaling import GroupActuator
+from controller.kube.batching import BatchingConfigs, BatchWritten
 from controller.kube.gateway import (
     PODS,
     Conflict,
@@ -28,7 +29,9 @@ from controller.kube.gateway import (
     Silent,
     Unavailable,
 )
-from controller.kube.workloads import DELETION_COST
+from controller.kube.matching import SESSIONS_LABEL
+from controller.kube.ray_serve import ServeActuator
+from controller.kube.workloads import CLOSED, DELETION_COST, OPEN
 from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
@@ -70,28 +73,34 @@ class Actuator:
         *,
         written: Callable[[str, Target, Scale], None] = lambda *_: None,
         groups: GroupActuator | None = None,
+        serve: ServeActuator | None = None,
+        batching: BatchingConfigs | None = None,
     ) -> None:
         """`written` is called after each write with the namespace, the target and the resulting scale.
 
-        `groups` scales Auto Scaling groups.
+        `groups` scales Auto Scaling groups, `serve` deployments of Ray Serve. `batching` writes batch settings.
         """
         self._gateway = gateway
         self._groups = groups
+        self._serve = serve
+        self._batching = batching
         self._written = written
         self._turn = 0
         self._failed: dict[tuple[PipelineKey, Target], int] = {}
         """The changes that failed when they were last tried, with the turn in which that was."""
         self._unmarked: set[str] = set()
-        """The namespaces in which setting a deletion cost got no answer in this turn."""
+        """The namespaces in which a label or an annotation of a pod got no answer in this turn."""
 
     def apply(self, pipelines: Iterable[PipelineDecision]) -> tuple[Write, ...]:
         """Write the changes of all pipelines and return their outcomes in the order of writing.
 
+        Which pods get new sessions is written first: those that are opened serve at once.
         Changes that add replicas come before those that remove some. After both come the changes that failed when they
         were last tried, the latest failure last. A failed change does not stop the others, unless the server did not
         answer or this replica of the operator may not write. After one without an answer no other of its namespace is
         tried, since a webhook that hangs is likely for all of them, and after `_MOST_HUNG` none at all.
         """
+        pipelines = tuple(pipelines)
         ordered = [(decision.spec, change) for decision in pipelines for change in decision.changes]
         changed = {(spec.key, change.target) for spec, change in ordered}
         self._failed = {key: turn for key, turn in self._failed.items() if key in changed}
@@ -101,6 +110,9 @@ class Actuator:
         )
         self._turn += 1
         self._unmarked.clear()
+        for decision in pipelines:
+            for pod, takes in decision.takes_sessions.items():
+                self._mark(decision.spec.namespace, pod, "labels", {SESSIONS_LABEL: OPEN if takes else CLOSED})
         writes: list[Write] = []
         ended: KubeError | None = None
         hung: dict[str, KubeError] = {}
@@ -118,6 +130,10 @@ class Actuator:
             if isinstance(error, Silent | NotLeading) or len(hung) >= _MOST_HUNG:
                 ended = error
         return tuple(writes)
+
+    def write_settings(self, pipelines: Iterable[PipelineDecision]) -> tuple[BatchWritten, ...]:
+        """Write the batch settings that were decided for servers, and return them with their outcomes."""
+        return () if self._batching is None else self._batching.apply(pipelines)
 
     def _try(self, namespace: str, key: PipelineKey, change: ReplicaChange) -> KubeError | None:
         """Make a change; return why it failed, None if it did not."""
@@ -141,6 +157,11 @@ class Actuator:
                 raise Failed(f"{change.target}: this operator does not scale Auto Scaling groups")
             self._groups.scale(change)
             return
+        if change.target.serve is not None:
+            if self._serve is None:
+                raise Failed(f"{change.target}: this operator does not scale deployments of Ray Serve")
+            self._serve.scale(namespace, change)
+            return
         self._set_deletion_costs(namespace, change)
         try:
             scale = self._gateway.patch_scale(namespace, change.target, change.after, change.resource_version)
@@ -153,22 +174,28 @@ class Actuator:
         self._written(namespace, change.target, scale)
 
     def _set_deletion_costs(self, namespace: str, change: ReplicaChange) -> None:
-        """Set which pods to delete first. If that fails for a pod, scale anyway; other pods may be deleted.
+        """Set which pods to delete first. If that fails for a pod, scale anyway; other pods may be deleted."""
+        for pod, cost in change.deletion_costs.items():
+            error = self._mark(namespace, pod, "annotations", {DELETION_COST: str(cost)})
+            if isinstance(error, Unavailable):
+                raise error
+
+    def _mark(self, namespace: str, pod: str, kind: str, values: Mapping[str, str]) -> KubeError | None:
+        """Set labels or annotations of a pod; return why that failed.
 
         After one without an answer none is set in this namespace in this turn, after `_MOST_HUNG` in no other either:
         each takes as long as the time limit.
         """
-        for pod, cost in change.deletion_costs.items():
-            if namespace in self._unmarked or len(self._unmarked) >= _MOST_HUNG:
-                return
-            try:
-                self._gateway.patch(PODS, namespace, pod, {"metadata": {"annotations": {DELETION_COST: str(cost)}}})
-            except Unavailable:
-                raise
-            except KubeError as error:
-                _LOG.warning("setting the deletion cost of pod %s of %s failed: %s", pod, change.target, error)
-                if isinstance(error, Hung):
-                    self._unmarked.add(namespace)
+        if namespace in self._unmarked or len(self._unmarked) >= _MOST_HUNG:
+            return None
+        try:
+            self._gateway.patch(PODS, namespace, pod, {"metadata": {kind: dict(values)}})
+        except KubeError as error:
+            _LOG.warning("setting %s of pod %s/%s failed: %s", ", ".join(values), namespace, pod, error)
+            if isinstance(error, Hung):
+                self._unmarked.add(namespace)
+            return error
+        return None
 
 
 _OUTCOMES: tuple[tuple[type[KubeError], WriteOutcome], ...] = (

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from controller.core.state.spec import Target
+from controller.core.state.spec import LabelSelector, Target
 from controller.kube.gateway import (
     DEPLOYMENTS,
     NAMESPACES,
@@ -85,6 +85,14 @@ class View:
         """
         return list(_read(self._nodes).values())
 
+    def pods(self, namespace: str, selector: LabelSelector) -> Sequence[Json]:
+        """Return the pods of a namespace that `selector` selects.
+
+        Raises:
+            KubeError: the pods may be outdated.
+        """
+        return _read(self._pods).of(namespace, selector)
+
     def workload(self, namespace: str, target: Target) -> tuple[Workload, Sequence[Json]] | None:
         """Return a workload and its pods; None if its kind is not watched (only Deployments and StatefulSets are).
 
@@ -98,7 +106,7 @@ class View:
         found = _read(self._workloads[kind]).get((namespace, target.name))
         if found is None:
             raise NotFound(f"not found in namespace {namespace}")
-        return found, _read(self._pods).of(namespace, found.selector)
+        return found, self.pods(namespace, found.selector)
 
 
 class Cluster:

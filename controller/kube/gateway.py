@@ -39,6 +39,7 @@ _OVERLOADED = frozenset({429, 503})
 """The answers of a server that is away or overloaded. Any other answer is about the object of the request."""
 PAGE = 200  # objects per page of a list, which bounds memory on both sides
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
 _GONE = 410
 _FORM = ", as `kubectl config view --raw` prints it"
 _Answer = TypeVar("_Answer")
@@ -130,6 +131,7 @@ POOLS = Resource(api_version="sluice.dev/v1alpha1", plural="computepools", names
 BUDGETS = Resource(api_version="sluice.dev/v1alpha1", plural="computebudgets", namespaced=False)
 NAMESPACES = Resource(api_version="v1", plural="namespaces", namespaced=False)
 PODS = Resource(api_version="v1", plural="pods")
+CONFIG_MAPS = Resource(api_version="v1", plural="configmaps")
 NODES = Resource(api_version="v1", plural="nodes", namespaced=False)
 DEPLOYMENTS = Resource(api_version="apps/v1", plural="deployments")
 STATEFUL_SETS = Resource(api_version="apps/v1", plural="statefulsets")
@@ -140,6 +142,7 @@ NODE_POOLS = Resource(api_version="karpenter.sh/v1", plural="nodepools", namespa
 NODE_CLAIMS = Resource(api_version="karpenter.sh/v1", plural="nodeclaims", namespaced=False)
 VERTICAL_AUTOSCALERS = Resource(api_version="autoscaling.k8s.io/v1", plural="verticalpodautoscalers")
 SCALED_OBJECTS = Resource(api_version="keda.sh/v1alpha1", plural="scaledobjects")
+RAY_SERVICES = Resource(api_version="ray.io/v1", plural="rayservices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +376,10 @@ class Gateway:
         """Merge `patch` into an object and return it; `Conflict` when it is not at the resourceVersion in `patch`."""
         return self._call("PATCH", resource.path(namespace, name), body=patch)
 
+    def patch_json(self, resource: Resource, namespace: str, name: str, operations: Sequence[Json]) -> Json:
+        """Apply a JSON Patch (RFC 6902) to an object and return it; `Invalid` when a `test` in it fails."""
+        return self._call("PATCH", resource.path(namespace, name), body=list(operations))
+
     def _scale_path(self, namespace: str, target: Target) -> str:
         resource = self._scalable.get((target.api_version, target.kind)) or self._discover(target)
         return resource.path(namespace, target.name, "scale")
@@ -396,7 +403,9 @@ class Gateway:
                 return resource
         raise NotFound(f"{target.api_version} has no kind {target.kind} with a scale subresource")
 
-    def _call(self, method: str, path: str, *, query: Sequence[tuple[str, str]] = (), body: Json | None = None) -> Json:
+    def _call(
+        self, method: str, path: str, *, query: Sequence[tuple[str, str]] = (), body: Json | list[Json] | None = None
+    ) -> Json:
         request = f"{method} {path}"
 
         def send() -> Json:
@@ -437,7 +446,7 @@ class Gateway:
         query: Sequence[tuple[str, str]],
         *,
         limit_s: tuple[float, float],
-        body: Json | None = None,
+        body: Json | list[Json] | None = None,
     ) -> Any:
         """Send a request and return the response, whose body is not read yet.
 
@@ -453,7 +462,7 @@ class Gateway:
                 query_params=[*query, *([] if body is None else [("fieldManager", FIELD_MANAGER)])],
                 header_params={
                     "Accept": "application/json",
-                    "Content-Type": _MERGE_PATCH if method == "PATCH" else "application/json",
+                    "Content-Type": _content_type(method, body),
                 },
                 body=body,
                 auth_settings=["BearerToken"],
@@ -523,6 +532,12 @@ class Gateway:
         settings = _connect(self._kubeconfig).configuration
         self._client.configuration.api_key = settings.api_key
         self._client.configuration.refresh_api_key_hook = settings.refresh_api_key_hook
+
+
+def _content_type(method: str, body: Json | list[Json] | None) -> str:
+    if method != "PATCH":
+        return "application/json"
+    return _JSON_PATCH if isinstance(body, list) else _MERGE_PATCH
 
 
 def _scale(body: Json) -> Scale:

@@ -22,6 +22,8 @@ _CONDITIONS = ("Ready", "PodScheduled")
 _CONDITION = ("type", "status", "reason", "message", "lastTransitionTime")
 _CONTAINERS = ("initContainerStatuses", "containerStatuses")
 _TERMINATED = ("reason", "exitCode", "startedAt", "finishedAt")
+SESSIONS_LABEL = "sluice.dev/sessions"
+"""The label of pods by which Services select those that get new sessions: `open`; Sluice sets it to `closed`."""
 REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
 """Labels of a pod with the revision of its workload: of a StatefulSet, of a Deployment."""
 
@@ -81,7 +83,7 @@ def kept_pod(pod: Json) -> KeptPod:
             "ownerReferences": [
                 _parts(one, _OWNER) for one in metadata.get("ownerReferences") or () if one.get("controller")
             ],
-            "labels": _parts(metadata.get("labels") or {}, REVISION_LABELS),
+            "labels": _parts(metadata.get("labels") or {}, (*REVISION_LABELS, SESSIONS_LABEL)),
             "annotations": {key: value for key, value in annotations.items() if key.startswith(_ANNOTATIONS)},
         },
         "spec": _kept_spec(pod.get("spec") or {}),

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence, Set
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
+from controller.kube.demand_histories import DemandHistories
 from controller.kube.observed_windows import ObservedWindows
 from optimizer.model import PoolName
-from profiler.samples import PlacementTarget, PodEndpoint
+from profiler.samples import PlacementTarget, PodEndpoint, SeriesLabels
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer, ReadRequest
 
 _LOG = logging.getLogger(__name__)
@@ -16,8 +17,9 @@ _METRICS_SHARE = 0.5  # of the interval; the rest is for the API server and the 
 class MetricsReader:
     """Reads the metrics of each cycle, with windows that follow the scrape intervals observed in the last one."""
 
-    def __init__(self, source: MetricSource, *, interval_s: float) -> None:
-        """`interval_s` is the time between cycles."""
+    def __init__(self, source: MetricSource, *, interval_s: float, histories: DemandHistories) -> None:
+        """`interval_s` is the time between cycles; `histories` has the demand of past days."""
+        self.histories = histories
         self._source = source
         self._deadline_s = _METRICS_SHARE * interval_s
         self._windows = ObservedWindows()
@@ -38,6 +40,7 @@ class MetricsReader:
 
         `devices` has the device of each pool, and `sharing` the pods that share theirs with others.
         """
+        self.histories.watch(specs)
         queries = {spec.key: user_queries(spec) for spec in specs}
         answer = self._source.read(
             ReadRequest(
@@ -67,11 +70,12 @@ def metrics_target(
     endpoints: Mapping[str, PodEndpoint],
     long_ready: frozenset[str] = frozenset(),
     engines: int = 1,
+    labels: SeriesLabels | None = None,
 ) -> PlacementTarget:
     """Return what a metric source reads for a placement whose `pods` must report; `endpoints` are of all its pods.
 
     `long_ready` are those of `pods` that have had to report for `SILENT_S`. `engines` is how many a pod has, as far as
-    that is known.
+    that is known. `labels` are those of their series, None: as the stage says.
     """
     return PlacementTarget(
         pipeline=spec.key,
@@ -88,7 +92,7 @@ def metrics_target(
         model=stage.metrics_model,
         answer=stage.metrics_answer,
         long_ready=long_ready,
-        labels=stage.metrics_labels,
+        labels=stage.metrics_labels if labels is None else labels,
     )
 
 

@@ -5,11 +5,12 @@ deleted while no operator ran is not known.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
-from controller.core.state.spec import Mode, PipelineSpec, Target
+from controller.core.state.spec import SERVE_KIND, Mode, PipelineSpec, ServeDeployment, Target
 from optimizer.model import PipelineKey, PlacementKey, PoolName, Size
 
 Json = dict[str, Any]
@@ -35,7 +36,7 @@ class Orphans:
     def _restore(self, pool: PoolName, status: Json) -> None:
         for each in status.get("orphans") or ():
             try:
-                target = Target(api_version=str(each["apiVersion"]), kind=str(each["kind"]), name=str(each["name"]))
+                target = _target(each)
                 own = Orphan(
                     namespace=str(each["namespace"]),
                     target=target,
@@ -47,6 +48,11 @@ class Orphans:
             except (KeyError, TypeError, ValueError):
                 continue
             self._orphans.setdefault((own.namespace, own.target), own)
+
+    @property
+    def known(self) -> tuple[Name, ...]:
+        """The workloads that no pipeline had in the last cycle."""
+        return tuple(self._orphans)
 
     def to_read(self, specs: Iterable[PipelineSpec]) -> tuple[Name, ...]:
         """Return the workloads that Sluice scaled and that none of `specs`, those of all pipelines, has."""
@@ -92,6 +98,16 @@ class Orphans:
                     ).now(state)
                 elif before is not None and before.replicas != state.desired:
                     del self._scaled[name]
+
+
+def _target(stored: Json) -> Target:
+    target = Target(api_version=str(stored["apiVersion"]), kind=str(stored["kind"]), name=str(stored["name"]))
+    if target.kind != SERVE_KIND:
+        return target
+    application, _, deployment = target.name.partition("/")
+    address, service = str(stored.get("address") or ""), str(stored.get("rayService") or "")
+    serve = ServeDeployment(application=application, deployment=deployment, address=address, service=service)
+    return replace(target, serve=serve)
 
 
 def _size(orphan: Json) -> Size:

@@ -65,9 +65,11 @@ from controller.core.state.spec import (
 )
 from controller.kube import groups
 from controller.kube.auto_scaling import group_names, groups_of, made_by_groups, within_groups
+from controller.kube.batching import BatchingConfigs
 from controller.kube.carried_state import CarriedState
 from controller.kube.claims import Claims
 from controller.kube.cluster import Cluster, View
+from controller.kube.demand_histories import DemandHistories
 from controller.kube.gateway import (
     NAMESPACES,
     PODS,
@@ -89,6 +91,7 @@ from controller.kube.metrics_reader import MetricsReader, metrics_target
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
+from controller.kube.ray_serve import RayServe
 from controller.kube.readable import left_out
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.store import KeptResource, ResourceStore
@@ -128,6 +131,7 @@ from profiler.samples import (
     Reading,
 )
 from profiler.sources.base import MetricSource, QueryKind, ReadAnswer
+from profiler.sources.demand_history import NoHistorySource
 
 _LOG = logging.getLogger(__name__)
 _PARALLEL = 8
@@ -192,12 +196,17 @@ class Resources:
         priorities: PriorityLimits = _UNLIMITED,
         account: Account | None = None,
         claims: Claims | None = None,
+        serve: RayServe | None = None,
+        batching: BatchingConfigs | None = None,
     ) -> None:
         """Without `namespaces`, the pipelines of all namespaces are managed. `account` answers for prices.
 
-        `claims` knows what other operators scale; None: there are no others.
+        `claims` knows what other operators scale; None: there are no others. `serve` reads the deployments of Ray
+        Serve, None: they cannot be read. `batching` reads the batch settings that are written for servers.
         """
         self.namespaces = namespaces
+        self.serve = serve
+        self.batching = batching
         self._claims = claims
         self._pipelines = pipelines
         self._pools = pools
@@ -330,7 +339,7 @@ class _Workload:
     """A placement's workload: its state, the pods that must report metrics, and the metrics endpoints of its pods.
 
     `long_ready` are the pods that have had to report for `SILENT_S` and longer. `placed` has the nodes of its pods, and
-    `requests` what a pod requests. `spans` is as in `PoolMatch`.
+    `requests` what a pod requests. `spans` is as in `PoolMatch`. `autoscaler` names what sets its replicas by itself.
     """
 
     state: TargetState | TargetMissing
@@ -341,6 +350,7 @@ class _Workload:
     requests: Mapping[str, float] = field(default_factory=dict)
     limited: Mapping[str, Json] = field(default_factory=dict)
     spans: int | None = None
+    autoscaler: str = ""
 
     def on(self, pool: PoolNodes | None) -> "_Workload":
         """Return the workload with how its pods match the nodes of `pool`, None: they are not known."""
@@ -365,10 +375,15 @@ class Reader:
         interval_s: float,
         reporting_grace_s: float,
         clock: Callable[[], float] = time.time,
+        histories: DemandHistories | None = None,
     ) -> None:
-        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds."""
+        """`reporting_grace_s` is how long a pod may be ready without metrics; `clock` returns epoch seconds.
+
+        `histories` has the demand of past days; None: no source has it.
+        """
         self._gateway = gateway
-        self._metrics = MetricsReader(source, interval_s=interval_s)
+        histories = DemandHistories(NoHistorySource(), clock=clock) if histories is None else histories
+        self._metrics = MetricsReader(source, interval_s=interval_s, histories=histories)
         self._resources = resources
         self._cluster = cluster
         self._grace_s = reporting_grace_s
@@ -385,6 +400,7 @@ class Reader:
 
     def close(self) -> None:
         """End the reader's threads."""
+        self._metrics.histories.close()
         self._threads.shutdown(cancel_futures=True)
 
     def resume_from(self, kept: KeptMemory) -> None:
@@ -424,6 +440,10 @@ class Reader:
             account.watch({}, (), groups)
             pipelines = [(within_groups(spec, account), resource) for spec, resource in pipelines]
             specs = [spec for spec, _ in pipelines]
+        if self._resources.serve is not None:
+            self._resources.serve.refresh([*specs, *invalid], self._unaccounted.orphans.known)
+            pipelines = [(self._resources.serve.drains(spec), resource) for spec, resource in pipelines]
+            specs = [spec for spec, _ in pipelines]
         view = self._cluster.view()
         nodes, unread = self._nodes(view)
         self.ownership.refresh(view.others)
@@ -456,11 +476,13 @@ class Reader:
         engines = {key: memory.learned.engines for key, memory in memories.items()}
         sharing = _on_nodes(workloads, sharing_nodes(nodes))
         answer = self._metrics.read(specs, self._metrics_targets(specs, workloads, engines), devices, sharing)
+        if self._resources.batching is not None:
+            self._resources.batching.refresh(specs)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
         snapshot = Snapshot(
             now_s=now_s,
             pipelines=tuple(
-                self._pipeline_state(spec, resource, workloads, answer, memories[spec.key])
+                self._pipeline_state(spec, resource, workloads, answer, memories[spec.key], now_s)
                 for spec, resource in pipelines
             ),
             pools={
@@ -609,6 +631,8 @@ class Reader:
         """Return the workload of `target`; if its kind is not watched, the future of a request for it."""
         if target.is_group:
             return self._group(namespace, target, now_s)
+        if target.serve is not None:
+            return self._served(view, namespace, target, nodes, now_s)
         try:
             found = view.workload(namespace, target)
         except KubeError as error:
@@ -633,6 +657,24 @@ class Reader:
             state=target_of(seen),
             reporting=frozenset(name for name in ready if seen.since_s[name] <= now_s - self._grace_s),
             long_ready=frozenset(name for name in ready if seen.since_s[name] <= now_s - self._grace_s - SILENT_S),
+        )
+
+    def _served(self, view: View, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
+        """Return a deployment of Ray Serve as a workload; its replicas report under their IDs."""
+        if self._resources.serve is None:
+            return _absent(f"{target}: this operator does not ask Ray", unreadable=True)
+        try:
+            found = self._resources.serve.workload(
+                namespace, target, lambda selector: view.pods(namespace, selector), nodes, now_s
+            )
+        except KubeError as error:  # its workers' pods
+            return _unreadable(target, error)
+        return _Workload(
+            state=found.state,
+            reporting=found.long_running(now_s - self._grace_s),
+            long_ready=found.long_running(now_s - self._grace_s - SILENT_S),
+            placed=found.placed,
+            autoscaler=found.autoscaler,
         )
 
     def _requested(self, namespace: str, target: Target, nodes: NodeNames, now_s: float) -> _Workload:
@@ -689,6 +731,7 @@ class Reader:
         engines: Mapping[PipelineKey, Mapping[PlacementKey, int]],
     ) -> tuple[PlacementTarget, ...]:
         """Return what is read of each placement; `engines` has how many a pod has."""
+        serve = self._resources.serve
 
         def target(spec: PipelineSpec, stage: StageSpec, placement: PlacementSpec) -> PlacementTarget:
             key = (stage.name, placement.name)
@@ -701,6 +744,7 @@ class Reader:
                 endpoints=found.endpoints,
                 long_ready=found.long_ready,
                 engines=engines[spec.key].get(key, 1),
+                labels=None if serve is None else serve.series_labels(placement.target, stage.metrics_labels),
             )
 
         return tuple(
@@ -718,13 +762,15 @@ class Reader:
         workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload],
         answer: ReadAnswer,
         memory: PipelineMemory,
+        now_s: float,
     ) -> PipelineState:
         targets = {key: workloads[spec.key, key].state for key in spec.placement_keys()}
+        demand = _scalar(answer, (spec.key, "demand"))
         return PipelineState(
             spec=spec,
             targets=targets,
             samples={key: _samples(answer, spec, key) for key in spec.placement_keys()},
-            demand=_scalar(answer, (spec.key, "demand")),
+            demand=demand,
             latency_s=None if spec.queries.latency is None else _scalar(answer, (spec.key, "sla")),
             rule_readings={
                 (stage.name, rule.name): _scalar(answer, (spec.key, stage.name, rule.name))
@@ -735,11 +781,16 @@ class Reader:
             memory=memory,
             written=self.ownership.written(spec, targets),
             refused=self.ownership.refused(spec),
-            autoscalers=self.ownership.autoscalers(spec),
+            autoscalers={
+                **{key: own for key in spec.placement_keys() if (own := workloads[spec.key, key].autoscaler)},
+                **self.ownership.autoscalers(spec),
+            },
             followers=self.ownership.followers(spec),
             resizers=self.ownership.resizers(spec),
             metrics=answer.origins.get(spec.key, Origin()),
             planned=self._carried.planned(spec, resource),
+            batching={} if self._resources.batching is None else self._resources.batching.states(spec),
+            history=self._metrics.histories.of(spec, demand, now_s),
         )
 
     def _with_refusals(

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from controller.core.messages.conditions import unusable_condition
-from controller.core.messages.events import events
+from controller.core.messages.events import batching_event, events
 from controller.core.messages.problems import (
     NO_LEASE,
     NO_ROOM,
@@ -29,6 +29,7 @@ from controller.core.messages.reasons import ConditionReason, ConditionType, Eve
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import PipelineState
 from controller.kube.actuator import Write, WriteOutcome
+from controller.kube.batching import BatchWritten
 from controller.kube.claims import Claims
 from controller.kube.durable import PlannedTexts, kept_document, written_at_s
 from controller.kube.events import EventRecorder, EventType
@@ -166,9 +167,13 @@ class Reporter:
                 self._record_verdict(resource, old, status)
 
     def record_events(
-        self, observation: Observation, decisions: Iterable[PipelineDecision], writes: Iterable[Write]
+        self,
+        observation: Observation,
+        decisions: Iterable[PipelineDecision],
+        writes: Iterable[Write],
+        settings: Iterable[BatchWritten] = (),
     ) -> None:
-        """Write Events for `decisions`, for every failed write in `writes`, and for every refused status.
+        """Write Events for `decisions`, every failed write in `writes`, all batch `settings`, and every refused status.
 
         Then write the statuses of resources that cannot be used, as many as `INVALID_SHARE` allows.
         """
@@ -184,12 +189,16 @@ class Reporter:
                 message = failed_scaling(change.target, change.before, change.after, write.detail)
                 resource = observation.pipelines[write.pipeline].whole()
                 self._events.record(resource, "Warning", write.outcome.value, message)
+        for done in settings:
+            event = batching_event(done.write, done.problem)
+            kind: EventType = "Warning" if event.warning else "Normal"
+            self._events.record(observation.pipelines[done.pipeline].whole(), kind, event.reason, event.message)
         for decision in decisions:
             resource = observation.pipelines[decision.key].whole()
             status = resource.get("status") or {}
             for event in events(decision, _by_type(status, "status"), _by_type(status, "reason")):
                 if event.reason != EventReason.SCALED.value or decision.key not in failed:
-                    kind: EventType = "Warning" if event.warning else "Normal"
+                    kind = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
         self._forget_kept(observation)
         self._report_invalid(observation)

@@ -12,14 +12,16 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 from controller.core.act.admission import LAPSE_S
 from controller.core.messages.conditions import ConditionValue, budget_condition, conditions, pool_conditions
+from controller.core.messages.diagnosis import cause_words
 from controller.core.messages.explain import explain_pipeline, reason_sentence
 from controller.core.messages.phrases import timestamp
 from controller.core.messages.reasons import ConditionType
-from controller.core.messages.sentences import short_words
+from controller.core.messages.sentences import season_words, short_words
 from controller.core.messages.summary import summary
-from controller.core.state.carry_over import PriceMemory
+from controller.core.state.carry_over import BatchMemory, PriceMemory
 from controller.core.state.cloud import PriceOrigin, lookup_text
 from controller.core.state.decision import BudgetDecision, Decision, PipelineDecision, PoolDecision
+from controller.core.state.diagnosis import Finding
 from controller.core.state.schedule import field_of
 from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import Declared, PoolSpec
@@ -27,10 +29,10 @@ from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
-from controller.resources.pipeline_status import MAX_CROWDED
+from controller.resources.pipeline_status import MAX_CAUSES, MAX_CROWDED
 from controller.resources.pool import MAX_NODE_PRICES, MAX_ORPHANS
 from optimizer.model import PlacementKey, PoolName, ServiceLaw, Size, placement_fields, whole_instances
-from optimizer.plan import PipelinePlan
+from optimizer.plan import PipelinePlan, PlacementPlan
 from profiler.samples import Absence, DeviceQuantity, Quantity, Reading
 from profiler.stages import PlacementProfile, StageProfile
 
@@ -63,10 +65,12 @@ def pipeline_status(
         {
             "observedGeneration": spec.generation,
             "conditions": [*_conditions(conditions(own), old, spec.generation, now_s), *_told_by_another(old, now_s)],
+            "diagnosis": causes(own) or None,
             "summary": summary(own),
             "demand": number(own.demand.planned),
             **({} if known is None else {field_of(known): known.name}),
             "observedDemand": number(own.demand.observed),
+            "demandHistory": season_words(own) or None,
             "metrics": {
                 "source": own.metrics.tier.value,
                 "lostSince": None if own.metrics.lost_since_s is None else timestamp(own.metrics.lost_since_s),
@@ -109,6 +113,24 @@ def pipeline_status(
         }
     )
     return status
+
+
+def causes(decision: PipelineDecision) -> list[Json]:
+    """Return what the diagnosis of a decision found, as `status.diagnosis` has it, the most certain first."""
+    return [without_nulls(_cause(finding, decision)) for finding in decision.diagnosis[:MAX_CAUSES]]
+
+
+def _cause(finding: Finding, decision: PipelineDecision) -> Json:
+    words = cause_words(finding, decision)
+    return {
+        "cause": finding.cause.value,
+        "because": None if finding.because is None else finding.because.value,
+        "stage": finding.stage,
+        "confidence": number(finding.confidence),
+        "evidence": list(words.evidence),
+        "remedy": words.remedy,
+        "costPerHour": number(finding.cost_per_hour),
+    }
 
 
 def invalid_status(old: Json, generation: int, condition: ConditionValue, now_s: float) -> Json:
@@ -183,6 +205,8 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
                     "apiVersion": own.target.api_version,
                     "kind": own.target.kind,
                     "name": own.target.name,
+                    "address": (own.target.serve.address or None) if own.target.serve else None,
+                    "rayService": (own.target.serve.service or None) if own.target.serve else None,
                     "pipeline": own.pipeline,
                     "replicas": own.replicas,
                     "perInstance": max(1, int(own.per_instance)),
@@ -361,7 +385,7 @@ def _last_decision(decision: PipelineDecision, old: Json, now_s: float) -> Json 
 
 def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision) -> Json:
     stages = () if decision.plan is None else decision.plan.stages
-    planned = {p.name: p.batch for own in stages if own.name == stage.name for p in own.placements}
+    planned = {p.name: p for own in stages if own.name == stage.name for p in own.placements}
     (spec,) = (own for own in state.spec.stages if own.name == stage.name)
     declared = {placement.name: placement.declared for placement in spec.placements}
     rate = stage.readings.get(Quantity.ARRIVAL_RATE)
@@ -413,6 +437,16 @@ def _stage(stage: StageProfile, state: PipelineState, decision: PipelineDecision
     }
 
 
+def _batching(memory: BatchMemory | None) -> Json | None:
+    if memory is None or memory.decided is None:
+        return None
+    return {
+        "max": memory.decided.limit,
+        "waitMicroseconds": round(memory.decided.wait_s * 1e6),
+        "inForce": [settings for settings, _ in memory.seen] == [memory.decided],
+    }
+
+
 def _law(law: ServiceLaw | None) -> Json:
     if law is None:
         return {}
@@ -432,7 +466,7 @@ def _placement(
     declared: Declared,
     state: PipelineState,
     decision: PipelineDecision,
-    batch: int | None,
+    plan: PlacementPlan | None,
 ) -> Json:
     target = state.target(*key)
     found = None if isinstance(target, TargetMissing) else target
@@ -449,7 +483,9 @@ def _placement(
         "desired": decision.desired.get(key),
         "recommended": decision.recommended.get(key),
         "unconstrained": decision.unconstrained.get(key),
-        "batch": batch,
+        "batch": None if plan is None else plan.batch,
+        "batchWaitSeconds": None if plan is None else number(plan.wait_s),
+        "batching": _batching(decision.memory.batching.get(key)),
         "serviceTime": {
             "priorSeconds": number(prior_s),
             "measuredSeconds": number(profile.readings.get(Quantity.SERVICE_TIME)),

@@ -16,6 +16,7 @@ from controller.kube.gateway import (
     NODE_POOLS,
     NODES,
     PODS,
+    RAY_SERVICES,
     SCALED_OBJECTS,
     STATEFUL_SETS,
     Forbidden,
@@ -44,7 +45,7 @@ class Survey:
     def inventory(self, namespaces: Iterable[str], selector: str | None = None) -> Inventory:
         """Return the nodes of the cluster and the objects of `namespaces`, without the pods of nodes.
 
-        `selector` is a label selector for Deployments and StatefulSets.
+        `selector` is a label selector for Deployments, StatefulSets and RayServices.
         """
         return Inventory(
             nodes=self._listed(NODES),
@@ -155,6 +156,7 @@ class Survey:
             pods=self._listed(PODS, namespace),
             autoscalers=self._listed(AUTOSCALERS, namespace),
             scaled_objects=self._listed(SCALED_OBJECTS, namespace),
+            ray_services=self._listed(RAY_SERVICES, namespace, selector),
             quotas=self._listed(_QUOTAS, namespace),
             limit_ranges=self._listed(_LIMIT_RANGES, namespace),
         )

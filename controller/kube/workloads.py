@@ -13,12 +13,14 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica, Targe
 from controller.core.state.spec import Target
 from controller.kube.constraints import constraint, kept_constraints
 from controller.kube.gateway import Json, Scale
-from controller.kube.matching import REVISION_LABELS, Workload
+from controller.kube.matching import REVISION_LABELS, SESSIONS_LABEL, Workload
 from optimizer.model import PoolName
 from profiler.samples import PodEndpoint
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
+OPEN, CLOSED = "open", "closed"
+_OPEN = {OPEN: True, CLOSED: False}
 _SHARING = "nvidia.com/gpu.sharing-strategy"
 FIRST_READY, START_SEEN = "sluice/firstReady", "sluice/startSeen"
 """What the reader adds to the status of a pod: when it was ready first (epoch seconds), and whether this was seen."""
@@ -106,8 +108,8 @@ def target_state(
         (pod for pod in alive if "deletionTimestamp" not in pod["metadata"]), key=lambda pod: pod["metadata"]["name"]
     )
     waiting = [pod for pod in staying if not _holds(pod, "Ready") or pod["metadata"]["name"] in unready_since]
-    revision = _newest_revision(staying)
-    updated = {pod["metadata"]["name"] for pod in staying if revision is not None and _revision(pod) == revision}
+    newest, rolling = _newest_revision(staying)
+    updated = {pod["metadata"]["name"] for pod in staying if rolling and _revision(pod) == newest}
     placed = [pod for pod in waiting if node_of(pod) is not None]
     return TargetState(
         desired=scale.replicas,
@@ -124,21 +126,22 @@ def target_state(
         ),
         serving=tuple(_serving(pod, nodes) for pod in staying if pod not in waiting),
         resource_version=scale.resource_version,
-        rolling=revision is not None or (isinstance(scale, Workload) and scale.rolling),
+        rolling=rolling or (isinstance(scale, Workload) and scale.rolling),
         updated=len(updated),
         refusal=scale.failure if isinstance(scale, Workload) else "",
         nodes=Counter(node for pod in alive if (node := node_of(pod)) is not None) if nodes.billed else {},
     )
 
 
-def _newest_revision(pods: Sequence[Json]) -> str | None:
-    """Return the revision whose first pod was created last, None where all pods are of one revision."""
+def _newest_revision(pods: Sequence[Json]) -> tuple[str, bool]:
+    """Return the revision whose first pod was created last, "" where none is known, and whether there are others."""
     first: dict[str, str] = {}
     for pod in pods:
         if (revision := _revision(pod)) is not None:
             created = pod["metadata"].get("creationTimestamp") or ""
             first[revision] = min(created, first.get(revision, created))
-    return max(first, key=lambda revision: (first[revision], revision)) if len(first) > 1 else None
+    newest = max(first, key=lambda revision: (first[revision], revision), default="")
+    return newest, len(first) > 1
 
 
 def _revision(pod: Json) -> str | None:
@@ -392,6 +395,8 @@ def _serving(pod: Json, nodes: NodeNames) -> ServingReplica:
         ready_s=_first_ready_s(pod),
         node=node_of(pod) or "",
         out_of_memory_s=_out_of_memory_s(pod),
+        revision=_revision(pod) or "",
+        takes_sessions=_OPEN.get((pod["metadata"].get("labels") or {}).get(SESSIONS_LABEL, "")),
     )
 
 

@@ -50,6 +50,13 @@ def _burns(rate: float, window: str, short: str) -> str:
 # Not humanize, which writes 0.25 as 250m.
 _NUMBER, _MONEY = '{{ $value | printf "%.3g" }}', '{{ $value | printf "%.2f" }}'
 _OF_PIPELINE = "{{ $labels.namespace }}/{{ $labels.pipeline }}"
+_CAUSES = (
+    ' Diagnosis: {{ range printf "sluice_pipeline_cause{namespace=%q,pipeline=%q}" $labels.namespace $labels.pipeline '
+    "| query }}{{ .Labels.cause }}{{ if .Labels.stage }} at {{ .Labels.stage }}{{ end }} "
+    "({{ .Value | humanizePercentage }}). {{ else }}no cause was found. {{ end }}"
+    "See `sluice diagnose {{ $labels.namespace }}/{{ $labels.pipeline }}`."
+)
+"""What the diagnosis says at the moment in which the alert is sent."""
 _SPEND = gauge("pipeline_spend_usd_per_hour", by=PIPELINE)
 _BUDGET = gauge("pipeline_budget_usd_per_hour", by=PIPELINE)
 _FACTOR = gauge("placement_service_factor", by=f"{PIPELINE}, stage, pool")
@@ -64,7 +71,7 @@ ALERTS = (
         description=(
             f"The latency of {_OF_PIPELINE} exceeds the SLA so often that the error budget of {_DAYS} days "
             f"({1 - OBJECTIVE:.0%} of the time) is used {_NUMBER} times faster than allowed. At "
-            f"{_FAST:g} times it lasts two days."
+            f"{_FAST:g} times it lasts two days.{_CAUSES}"
         ),
     ),
     Alert(
@@ -75,7 +82,7 @@ ALERTS = (
         summary=f"{_OF_PIPELINE} often misses its SLA",
         description=(
             f"In the last six hours the error budget of {_OF_PIPELINE} ({1 - OBJECTIVE:.0%} of the time) was used "
-            f"{_NUMBER} times faster than allowed. At {_SLOW:g} times it lasts five days."
+            f"{_NUMBER} times faster than allowed. At {_SLOW:g} times it lasts five days.{_CAUSES}"
         ),
     ),
     Alert(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.adoption.check import Check
+from controller.core.messages.diagnosis import SECTION, TITLES, certain_words
 from controller.core.messages.phrases import (
     demand_words,
     duration,
@@ -18,15 +19,21 @@ from controller.core.messages.phrases import (
 )
 from controller.core.messages.reasons import ConditionType
 from controller.core.messages.summary import READY
+from controller.core.state.diagnosis import Cause
 from controller.core.state.learned import LearnedPlacement
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, PlacementSpec
 from controller.monitoring.alerts import ALERTS
 from controller.monitoring.pipeline_dashboard import PIPELINE_DASHBOARD
 from controller.readiness.points import Point, Readiness, Section, blocks, note, ok, risk, table, unknown
+from controller.readiness.profiled import Load, Profiled
 from optimizer.model import PlacementKey, PoolName
 from optimizer.plan import PipelinePlan
 from profiler.samples import Answer
 
+_SLOWER = 1.25
+"""A measured start-up time above the declared one by this factor is named: replicas are then added too late."""
+_TOLERANCE = 0.1
+_ROLLED = frozenset({"Deployment", "StatefulSet"})
 _HEADROOM = 0.1
 """A cost above this share below the budget is named: the next rise of the load may not fit."""
 
@@ -59,6 +66,8 @@ class Live:
 class Subject:
     """One pipeline. `declared` is as in the manifest, `spec` has the `learned` numbers filled in.
 
+    `profiles` has what `sluice profile` measured of the servers of placements.
+
     `missing` are the numbers without which no plan is possible, `todo` the lines marked TODO in the manifests. `peak`
     is None without a plan; `unplanned` then says why. `live` is None without a cluster.
     """
@@ -66,6 +75,7 @@ class Subject:
     declared: PipelineSpec
     spec: PipelineSpec
     learned: Mapping[PlacementKey, LearnedPlacement] = field(default_factory=dict)
+    profiles: Mapping[PlacementKey, Profiled] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     todo: tuple[str, ...] = ()
     peak: Peak | None = None
@@ -88,6 +98,7 @@ def readiness(subject: Subject) -> Readiness:
             _operation(subject),
             _rollback(subject),
             _measured(subject),
+            _diagnosis(subject),
             _live(subject),
         ),
     )
@@ -178,13 +189,34 @@ def _latency(subject: Subject) -> Section:
         points.append(note(f"now: p{spec.sla.percentile:g} {duration(float(latency['seconds']))}, {kind}"))
     else:
         points.append(unknown(f"p{spec.sla.percentile:g} of real load: no status of a cluster was read"))
+    for key, profile in subject.profiles.items():
+        points.append(note(f"{_where(key)}: {_loads(profile)}"))
     first = [stage.name for stage in spec.stages if stage.metrics_answer is Answer.FIRST]
     points.append(
         note(f"first answer: latencies of {', '.join(first)} are those of the first answer (metrics.answer)")
         if first
-        else unknown("first answer: no stage has metrics.answer First")
+        else unknown("first answer of real load: no stage has metrics.answer First")
     )
     return Section(title="Latency", points=tuple(points))
+
+
+def _where(key: PlacementKey) -> str:
+    return f"{key[0]} on {key[1]}"
+
+
+def _loads(profile: Profiled) -> str:
+    """Return the latencies of a warm server, alone and at its highest load, as text."""
+
+    def words(load: Load) -> str:
+        middle = "" if load.p50_s is None else f"p50 {duration(load.p50_s)}, "
+        tail = "" if load.p95_s is None else f"p95 {duration(load.p95_s)} "
+        return f"{middle}{tail}with {number(load.concurrency or 0.0)} inside ({number(load.rate_rps)} answers/s)"
+
+    warm, busiest = profile.warm, profile.busiest
+    if warm is None:
+        return "no latencies in the profile"
+    most = "" if busiest is None or busiest is warm else f"; {words(busiest)}"
+    return f"warm: {words(warm)}{most} (sluice profile)"
 
 
 def _cold_start(subject: Subject) -> Section:
@@ -201,14 +233,35 @@ def _cold_start(subject: Subject) -> Section:
         else:
             assumed = duration(placement.startup_s)
             points.append(unknown(f"{stage} on {pool}: start-up time neither declared nor measured; {assumed} assumed"))
+        points += _profiled_start(f"{stage} on {pool}", placement, subject.profiles.get((stage, pool)))
     points.append(note(f"a new replica serves after up to {duration(slowest.startup_s)}, plus the time for a node"))
     points.append(note(f"a replica that is removed drains for up to {duration(subject.spec.scaling.drain_s)}"))
     return Section(title="Cold start", points=tuple(points))
 
 
+def _profiled_start(where: str, placement: PlacementSpec, profile: Profiled | None) -> Iterator[Point]:
+    if profile is None:
+        return
+    if profile.first_answer_s is not None:
+        steady = "" if profile.warm_up_s is None else f", steady after {duration(profile.warm_up_s)} of load"
+        yield note(f"{where}: first answer after {duration(profile.first_answer_s)}{steady} (sluice profile)")
+    if profile.startup_s is None:
+        return
+    said = f"{where}: its pod took {duration(profile.startup_s)} to start (sluice profile)"
+    if placement.declared.startup and profile.startup_s > _SLOWER * placement.startup_s:
+        yield risk(f"{said}, {duration(placement.startup_s)} is declared: it is added too late")
+    else:
+        yield note(said)
+
+
 def _memory(subject: Subject) -> Section:
     spec, peak = subject.spec, subject.peak
-    points = []
+    points = [
+        note(f"{_where(key)}: a session takes {number(profile.memory_per_session_bytes / 2**20)} MiB (sluice profile)")
+        for key, profile in subject.profiles.items()
+        if profile.memory_per_session_bytes is not None
+    ]
+    points += _growth(spec)
     for stage in spec.stages:
         slots = {placement.name: placement.prior.session_slots for placement in stage.placements}
         for name, count in slots.items():
@@ -223,6 +276,20 @@ def _memory(subject: Subject) -> Section:
         total = sum(count * (slots[name] or 0) for (_, name), count in planned.items())
         points.append(note(f"{stage.name}: {total} sessions fit at the peak, of {number(peak.demand)} streams"))
     return Section(title="Memory", points=tuple(points))
+
+
+def _growth(spec: PipelineSpec) -> Iterator[Point]:
+    silent = []
+    for key, placement in spec.placements().items():
+        growth = None if placement.cache is None else placement.cache.growth
+        if growth is None:
+            silent.append(_where(key))
+            continue
+        length = duration(growth.length_s)
+        rate = number(growth.tokens_per_s)
+        yield note(f"{_where(key)}: a session grows by {rate} tokens/s; one lasts {length} (declared)")
+    if silent:
+        yield unknown(f"growth of sessions with their age (memory.kvCache.growth is not declared): {', '.join(silent)}")
 
 
 def _quality(subject: Subject) -> Section:
@@ -265,12 +332,15 @@ def _operation(subject: Subject) -> Section:
 
 def _rollback(subject: Subject) -> Section:
     spec = subject.spec
+    workloads = sorted({str(own.target).lower() for own in spec.placements().values() if own.target.kind in _ROLLED})
+    undo = f"kubectl rollout undo -n {spec.namespace}"
     patch = f"kubectl patch speechpipeline {spec.name} -n {spec.namespace} --type merge -p"
     return Section(
         title="Rollback",
         points=(
             note(f"""stop scaling, keep planning: {patch} '{{"spec":{{"mode":"Recommend"}}}}'"""),
             note("replicas stay as they are then, and also if the SpeechPipeline or Sluice is removed"),
+            *([note(f"a new version of a model: {undo} {', or '.join(workloads)}")] if workloads else []),
             note("if another autoscaler did the work before, apply it again after that, not before"),
         ),
     )
@@ -279,17 +349,55 @@ def _rollback(subject: Subject) -> Section:
 def _measured(subject: Subject) -> Section:
     points = [blocks(each) for each in subject.missing]
     rows = [
-        (stage, pool, *_source(placement, subject.learned.get((stage, pool))))
-        for (stage, pool), placement in subject.declared.placements().items()
+        (*key, *_source(placement, subject.learned.get(key), subject.profiles.get(key)), *_covered(subject, key))
+        for key, placement in subject.declared.placements().items()
+    ]
+    points += [
+        risk(f"{_where(key)}: sluice profile measured {law_words(profile.law)}: the plan is made with less")
+        for key, profile in subject.profiles.items()
+        if _law_is_slower(profile, subject.declared.placements()[key])
     ]
     if guesses := [f"{row[0]} on {row[1]}" for row in rows if row[2] == "declared" and "measured" not in row[3]]:
         points.append(unknown(f"service time declared, not measured: {', '.join(guesses)}"))
-    columns = ("stage", "pool", "service time from", "time of a batch", "error or confidence")
+    columns = (
+        *("stage", "pool", "service time from", "time of a batch", "error or confidence"),
+        *("start-up", "first answer", "memory of a session"),
+    )
     return table("What was measured", points, columns, rows)
 
 
-def _source(placement: PlacementSpec, learned: LearnedPlacement | None) -> tuple[str, str, str]:
+def _covered(subject: Subject, key: PlacementKey) -> tuple[str, str, str]:
+    """Return what start-up time, first answer and memory of a session of a placement are from."""
+    placement, profile, learned = (
+        *(subject.declared.placements()[key], subject.profiles.get(key)),
+        subject.learned.get(key),
+    )
+    measured = (profile is not None and profile.startup_s is not None) or (learned and learned.startup_s is not None)
+    startup = "measured" if measured else "declared" if placement.declared.startup else "not measured"
+    first = "not measured" if profile is None or profile.first_answer_s is None else "measured"
+    if profile is not None and profile.memory_per_session_bytes is not None:
+        return startup, first, "measured"
+    return startup, first, "declared" if placement.prior.session_slots is not None else "not measured"
+
+
+def _law_is_slower(profile: Profiled, placement: PlacementSpec) -> bool:
+    """Whether the server was slower than declared, alone or in full batches, by more than the error of the profile."""
+    if not placement.declared.service:
+        return False
+    margin = 1 + max(_TOLERANCE, profile.relative_error or 0.0)
+    sizes = (1, max(placement.prior.batch_sizes))
+    return any(profile.law.mean_s(size) > margin * placement.prior.service.mean_s(size) for size in sizes)
+
+
+def _source(
+    placement: PlacementSpec, learned: LearnedPlacement | None, profile: Profiled | None
+) -> tuple[str, str, str]:
     law = placement.prior.service
+    if profile is not None:
+        error = "-" if profile.relative_error is None else f"± {share_words(profile.relative_error)}"
+        if not placement.declared.service:
+            return "sluice profile", f"{law_words(profile.law)}: declare it", error
+        return "declared", f"{law_words(law)}; measured {law_words(profile.law)}", error
     if placement.declared.service:
         time = law_words(law)
         said = " ".join(filter(None, [placement.source, placement.confidence]))
@@ -300,6 +408,28 @@ def _source(placement: PlacementSpec, learned: LearnedPlacement | None) -> tuple
         return "nothing", "not measured", "-"
     error = "-" if learned.relative_error is None else f"± {share_words(learned.relative_error)}"
     return "measured", law_words(learned.law), error
+
+
+def _diagnosis(subject: Subject) -> Section:
+    title, status = SECTION, _status(subject)
+    if not status:
+        return Section(title=title, points=(unknown("no status of a cluster was read, so nothing was diagnosed"),))
+    causes = status.get("diagnosis") or ()
+    if not causes:
+        missed = any(
+            each["type"] == ConditionType.SLA_MET.value and each["status"] == "False"
+            for each in status.get("conditions") or ()
+        )
+        point = unknown("it is missed, and the diagnosis found no cause") if missed else ok("nothing was diagnosed")
+        return Section(title=title, points=(point,))
+    return Section(title=title, points=tuple(blocks(_cause(each)) for each in causes))
+
+
+def _cause(cause: Mapping[str, Any]) -> str:
+    where = f"{cause['stage']}: " if cause.get("stage") else ""
+    evidence = "; ".join(cause.get("evidence") or ())
+    certain = certain_words(float(cause["confidence"]))
+    return f"{where}{TITLES[Cause(cause['cause'])]}, {certain}: {evidence}; would help: {cause['remedy']}"
 
 
 def _live(subject: Subject) -> Section:

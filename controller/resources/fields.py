@@ -38,6 +38,9 @@ MOMENT_PATTERN = (
 ZONE_PATTERN = r"^[A-Za-z][-+A-Za-z0-9_]*(/[-+A-Za-z0-9_]+)*$"
 SERIES_LABEL_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$"
 SERIES_VALUE_PATTERN = r"^[^\x00-\x1f\x7f]+$"
+SERVE_NAME_PATTERN = r"^[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?$"
+ADDRESS_PATTERN = r"^https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]{1,5})?/?$"
+CONFIG_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"
 MODEL_PATTERN = r"""^[^"'\\\x00-\x1f\x7f]+$"""
 
 PATTERN_RULES = {
@@ -59,7 +62,11 @@ PATTERN_RULES = {
     URL_PATTERN: "must be a URL such as http://prometheus:9090",
     SERIES_LABEL_PATTERN: "must be the name of a label in Prometheus: letters, digits and _, not a digit first",
     SERIES_VALUE_PATTERN: "must be printable characters",
+    SERVE_NAME_PATTERN: "must be a name of Ray Serve: letters, digits, -, _ and ., "
+    "starting and ending with a letter, a digit or _",
+    ADDRESS_PATTERN: "must be scheme, host and port, such as http://captions-head-svc.speech.svc:8265",
     MODEL_PATTERN: "must be the name of a model: printable characters without quotes and backslashes",
+    CONFIG_KEY_PATTERN: "must be a key of a ConfigMap: letters, digits, -, _ and .",
     CLOCK_PATTERN: 'must be a time of day in quotes from "00:00" to "23:59"',
     END_PATTERN: 'must be a time of day in quotes from "00:00" to "24:00"',
     MOMENT_PATTERN: "must be an RFC 3339 time in this century, in whole seconds, such as 2026-12-24T18:00:00Z",
@@ -166,6 +173,11 @@ DROP_NULLS = BeforeValidator(_without_nulls)
 """For maps: removes entries that are null, as the API server does."""
 ModelName = Annotated[str, Field(pattern=MODEL_PATTERN, min_length=1, max_length=253)]
 """The name of a model as its server labels it, such as `openai/whisper-large-v3`."""
+ConfigKey = Annotated[str, Field(pattern=CONFIG_KEY_PATTERN, min_length=1, max_length=253)]
+ServeName = Annotated[str, Field(pattern=SERVE_NAME_PATTERN, min_length=1, max_length=128)]
+"""The name of an application of Ray Serve, or of a deployment."""
+Address = Annotated[str, Field(pattern=ADDRESS_PATTERN, max_length=317)]
+"""A URL without a path."""
 SeriesLabel = Annotated[str, Field(pattern=SERIES_LABEL_PATTERN, min_length=1, max_length=63)]
 """The name of a label in Prometheus."""
 _TAKEN = ("le", "quantile", "instance", "job")

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from controller.resources.base import Constraint, ListMap, Part, constraint
 from controller.resources.fields import DecimalString, Duration, PositiveDuration, Query, Ratio
+from controller.resources.history import History
 from controller.resources.metadata import Metadata
 from controller.resources.pipeline_rules import MAX_STAGES, PIPELINE_CONSTRAINTS
 from controller.resources.pipeline_status import PipelineStatus
@@ -50,6 +51,9 @@ class Demand(Part):
     expected: Annotated[list[ExpectedDemand], Field(max_length=MAX_FLOORS)] = Field(default_factory=list)
     """Events that are known in advance and repeat, as cron schedules. They count as the entries of atLeast do: from one
     start-up time before the event until its end."""
+    history: History | None = None
+    """Past demand that repeats, such as daily. Replicas are started one start-up before a rise that past seasons had,
+    as far as they predicted the recent hours; no replica is removed shortly before one. By default off."""
 
 
 class Sla(Part):
@@ -150,6 +154,10 @@ class Scaling(Part):
 
     tolerance: Ratio = "0.1"
     """Minimum saving, as a share of the pipeline's cost, for which replicas change while the SLA is met."""
+    mixing: Literal["Free", "Overflow"] = "Overflow"
+    """When a stage uses several placements at once. Overflow: a further one only when those before it are full or at
+    their bounds. Free: also any two together where that costs less; it pays where a stage needs few instances, and a
+    plan takes about four times as long."""
     scale_up: ScaleUp = ScaleUp()
     """How to follow rising demand."""
     scale_down: ScaleDown = ScaleDown()
@@ -164,6 +172,10 @@ class Scaling(Part):
     first cycle sees it, then as far as ready replicas have session slots."""
     rebalance: Rebalance = Rebalance()
     """What happens to sticky sessions that stay on too few replicas, where the ingress does not move them."""
+    session_cut_cost: DecimalString = "0"
+    """Cost of a session that is cut because its replica is no longer needed, in USD. Such a replica stays until it has
+    cost as much as the cuts of its sessions would. If its pod has the label sluice.dev/sessions, Sluice sets it to
+    closed meanwhile: the Service selects open, so that new sessions go elsewhere. 0: replicas do not wait."""
 
 
 class PipelineSpec(Part):

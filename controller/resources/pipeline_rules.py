@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from controller.core.state.spec import SERVE_KIND, Target
 from controller.resources.base import Breach, Constraint, UnusableError
 from controller.resources.manifests import FieldPath, format_path
 from controller.resources.placement import MAX_WORKLOADS, Workload
@@ -58,12 +59,11 @@ def _ratios_in_branches(spec: "PipelineSpec") -> Iterator[Breach]:
 
 
 def _shared_targets(spec: "PipelineSpec") -> Iterator[Breach]:
-    owners: dict[tuple[str, str, str], str] = {}
+    owners: dict[Target, str] = {}
     for path, workload in _workloads(spec):
         here = format_path(("spec", *path))
         try:
-            target = workload.target
-            owner = owners.setdefault((target.api_version, target.kind, target.name), here)
+            owner = owners.setdefault(workload.target.reference().identity, here)
         except UnusableError:
             continue
         if owner != here:
@@ -154,9 +154,10 @@ PIPELINE_CONSTRAINTS = (
     Constraint(find=_ratios_in_branches, cel=None, rule="passRatio must be 1 inside a branch that joins another"),
     Constraint(
         find=_shared_targets,
+        # Of Ray Serve there is more to compare than the estimated cost of a rule allows.
         cel="self.stages.all(s, !has(s.placements) || s.placements.all(p, !has(p.target)"
-        " || self.stages.map(t, !has(t.placements) ? 0 :"
-        " t.placements.filter(q, has(q.target) && q.target.name == p.target.name && q.target.kind == p.target.kind"
+        f" || p.target.kind == '{SERVE_KIND}' || self.stages.map(t, !has(t.placements) ? 0 :"
+        " t.placements.filter(q, has(q.target) && q.target.kind == p.target.kind && q.target.name == p.target.name"
         " && q.target.apiVersion == p.target.apiVersion).size()).sum() == 1))",
         rule="a target must belong to one placement only",
         field="stages",

@@ -13,6 +13,27 @@ from controller.resources.metadata import Condition, OperatorName, Timestamp
 from controller.resources.placement import MAX_WORKLOADS
 from controller.resources.schedule import MAX_SCHEDULE
 
+MAX_CAUSES = 16
+
+
+class CauseStatus(Part):
+    """A cause of an incident, with the evidence for it."""
+
+    cause: Annotated[str, Field(max_length=63)]
+    """Name of the cause, as in the reason of the condition Diagnosis."""
+    because: Annotated[str, Field(max_length=63)] | None = None
+    """The form of the cause, where it has several."""
+    stage: Annotated[str, Field(max_length=63)] | None = None
+    """The stage; absent for a cause of the whole pipeline."""
+    confidence: Number
+    """How certain it is, from 0 to 1."""
+    evidence: Annotated[list[Text], Field(max_length=8)] = Field(default_factory=list)
+    """What speaks for it."""
+    remedy: Text
+    """What would help."""
+    cost_per_hour: Number | None = None
+    """USD per hour that the remedy costs; absent where that is not known."""
+
 
 class Summary(Part):
     """Texts for the columns of `kubectl get`."""
@@ -91,6 +112,17 @@ class ServiceTimeStatus(Part):
     side. Absent with a prior."""
 
 
+class BatchingStatus(Part):
+    """The batch settings that the operator writes for the servers of a placement."""
+
+    max: int
+    """Maximum batch size."""
+    wait_microseconds: int
+    """Maximum wait of the first item of a batch, in microseconds."""
+    in_force: bool
+    """Whether the servers have these settings: until then plans meet the SLA also with those of before."""
+
+
 class PlacementStatus(Part):
     """A stage on one pool, with one variant of its model."""
 
@@ -114,6 +146,10 @@ class PlacementStatus(Part):
     """Replicas in the plan, before tolerance and step limits."""
     batch: int | None = None
     """Batch limit in the plan."""
+    batch_wait_seconds: Number | None = None
+    """Wait of the first item of a batch in the plan, in seconds. Present only where it is chosen."""
+    batching: BatchingStatus | None = None
+    """What is written for the servers. Present only with batching.apply."""
     service_time: ServiceTimeStatus | None = None
     """Prior, measured and learned time of one batch."""
     startup_seconds: Number | None = None
@@ -229,7 +265,9 @@ class PipelineStatus(Part):
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=24)] = Field(default_factory=list)
     """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
     Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    SessionsSpread, MemorySuffices, Shedding, PlannedInFull, OneOperator."""
+    SessionsSpread, MemorySuffices, Shedding, PlannedInFull, Diagnosis, OneOperator."""
+    diagnosis: Annotated[list[CauseStatus], Field(max_length=MAX_CAUSES)] = Field(default_factory=list)
+    """The causes that speak for a missed SLA, the most certain first."""
     summary: Summary | None = None
     """Texts for the columns of kubectl get."""
     demand: Number | None = None
@@ -240,6 +278,9 @@ class PipelineStatus(Part):
     """Schedule of the entry of spec.demand.expected that determines the planned demand. Absent: none does."""
     observed_demand: Number | None = None
     """Observed demand, in the pipeline's unit."""
+    demand_history: Annotated[str, Field(max_length=1024)] | None = None
+    """What the history of the demand says of the time when a replica that is started now is ready, and how far the
+    forecast trusts it. Absent without spec.demand.history."""
     metrics: MetricsStatus | None = None
     """The source of the metrics."""
     entry_rate: Number | None = None

@@ -4,15 +4,19 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from sys import intern
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from controller.core.state.spec import SET_KIND
+from controller.core.state.spec import GROUP_KIND, SERVE_KIND, SET_KIND, ServeDeployment
+from controller.core.state.spec import Target as TargetSpec
 from controller.resources.base import Constraint, ListMap, ListSet, Part, constraint
 from controller.resources.fields import (
     DROP_NULLS,
+    Address,
     ApiVersion,
+    ConfigKey,
     DecimalString,
     Duration,
     Kind,
@@ -20,6 +24,7 @@ from controller.resources.fields import (
     MemoryQuantity,
     PositiveDuration,
     Ratio,
+    ServeName,
     Subdomain,
     duration_s,
     quantity_bytes,
@@ -35,27 +40,78 @@ MAX_VARIANTS = 8
 MAX_WORKLOADS = 16
 """The most workloads of a stage: its placements, with each variant counted."""
 _SIZE = "[1-9][0-9]{0,3}"
+_OWN_KINDS = (GROUP_KIND, SERVE_KIND)
+"""Kinds of targets that are no objects of the API server."""
 
 
 class Target(Part):
-    """A workload with a scale subresource, in the pipeline's namespace, or an Auto Scaling group of AWS."""
+    """A workload with a scale subresource, in the pipeline's namespace, an Auto Scaling group of AWS, or a deployment
+    of Ray Serve."""
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
-            holds=lambda target: (target.kind == "AutoScalingGroup") == (target.api_version == "sluice.dev/v1alpha1"),
-            cel="(self.kind == 'AutoScalingGroup') == (self.apiVersion == 'sluice.dev/v1alpha1')",
-            rule="must be sluice.dev/v1alpha1 for kind AutoScalingGroup, and for no other kind",
+            holds=lambda target: (target.kind in _OWN_KINDS) == (target.api_version == "sluice.dev/v1alpha1"),
+            cel=f"(self.kind in {list(_OWN_KINDS)}) == (self.apiVersion == 'sluice.dev/v1alpha1')",
+            rule=f"must be sluice.dev/v1alpha1 for kind {' and '.join(_OWN_KINDS)}, and for no other kind",
             field="apiVersion",
+        ),
+        constraint(
+            holds=lambda target: target.name is not None or target.kind == SERVE_KIND,
+            cel=f"has(self.name) || self.kind == '{SERVE_KIND}'",
+            rule=f"needs name; only kind {SERVE_KIND} may do without",
+        ),
+        constraint(
+            holds=lambda target: target.kind != SERVE_KIND or (target.application and target.deployment),
+            cel=f"self.kind != '{SERVE_KIND}' || has(self.application) && has(self.deployment)",
+            rule=f"kind {SERVE_KIND} needs application and deployment",
+        ),
+        constraint(
+            holds=lambda target: target.kind != SERVE_KIND or target.name or target.address,
+            cel=f"self.kind != '{SERVE_KIND}' || has(self.name) || has(self.address)",
+            rule=f"kind {SERVE_KIND} needs name (of the RayService) or address",
+        ),
+        constraint(
+            holds=lambda target: (
+                target.kind == SERVE_KIND
+                or (target.application, target.deployment, target.address, target.worker_group) == (None,) * 4
+            ),
+            cel=f"self.kind == '{SERVE_KIND}' || !has(self.application) && !has(self.deployment)"
+            " && !has(self.address) && !has(self.workerGroup)",
+            rule=f"application, deployment, address and workerGroup are of kind {SERVE_KIND} only",
         ),
     )
 
     api_version: ApiVersion
-    """API version of the workload, such as apps/v1; sluice.dev/v1alpha1 for an Auto Scaling group."""
+    """API version of the workload, such as apps/v1; sluice.dev/v1alpha1 for an Auto Scaling group and for Ray Serve."""
     kind: Kind
-    """Kind of the workload, such as Deployment or AutoScalingGroup. A group must have the tag sluice.dev/namespace
-    with the namespace of the pipeline, and its instances are the replicas."""
-    name: Subdomain
-    """Name of the workload."""
+    """Kind of the workload, such as Deployment, AutoScalingGroup or RayServe. A group must have the tag
+    sluice.dev/namespace with the namespace of the pipeline, and its instances are the replicas."""
+    name: Subdomain | None = None
+    """Name of the workload; for RayServe that of the RayService, if there is one."""
+    application: ServeName | None = None
+    """For RayServe: name of the Serve application."""
+    deployment: ServeName | None = None
+    """For RayServe: name of the deployment in the application; its replicas are those of the stage."""
+    address: Address | None = None
+    """For RayServe: URL of Ray's dashboard, such as http://captions-head-svc.speech.svc:8265; the host must be a
+    Service of the pipeline's namespace, unless the operator allows others. By default that of the RayService."""
+    worker_group: Label | None = None
+    """For RayServe: the worker group of the RayService whose pods the replicas run in. By default any."""
+
+    def reference(self) -> TargetSpec:
+        """Return the target as the decision names it."""
+        api_version, kind = intern(self.api_version), intern(self.kind)
+        if self.kind != SERVE_KIND:
+            return TargetSpec(api_version=api_version, kind=kind, name=self.name or "")
+        serve = ServeDeployment(
+            application=self.application or "",
+            deployment=self.deployment or "",
+            address=(self.address or "").rstrip("/"),
+            service=self.name or "",
+            worker_group=self.worker_group or "",
+        )
+        name = f"{serve.application}/{serve.deployment}"
+        return TargetSpec(api_version=api_version, kind=kind, name=name, serve=serve)
 
 
 class ReplicaBounds(Part):
@@ -152,6 +208,15 @@ class ServiceTime(Part):
     Low, 25 % for Medium and 10 % for High."""
 
 
+class ConfigMapKey(Part):
+    """A key of a ConfigMap in the pipeline's namespace."""
+
+    config_map: Subdomain
+    """Name of the ConfigMap, which must exist."""
+    key: ConfigKey
+    """Key in its data."""
+
+
 class Batching(Part):
     """How the server forms batches."""
 
@@ -173,6 +238,26 @@ class Batching(Part):
             rule="not allowed with kind Continuous: a request joins at once",
             field="wait",
         ),
+        constraint(
+            holds=lambda batching: batching.waits is None or batching.kind != "Continuous",
+            cel="!has(self.waits) || !has(self.kind) || self.kind != 'Continuous'",
+            rule="not allowed with kind Continuous: a request joins at once",
+            field="waits",
+        ),
+        constraint(
+            holds=lambda batching: batching.waits is None or duration_s(batching.wait) == 0,
+            cel="!has(self.waits) || duration(self.wait) == duration('0s')",
+            rule="not allowed with waits: state it as one of them",
+            field="wait",
+        ),
+        constraint(
+            holds=lambda batching: (
+                batching.waits is None or list(batching.waits) == sorted(batching.waits, key=duration_s)
+            ),
+            cel="!has(self.waits) || self.waits.map(wait, duration(wait)).isSorted()",
+            rule="must be in increasing order",
+            field="waits",
+        ),
     )
 
     kind: Literal["Continuous", "Dynamic"] | None = None
@@ -184,10 +269,19 @@ class Batching(Part):
     """Maximum batch sizes that the planner may choose from, in increasing order; instead of max."""
     wait: Duration = "0s"
     """Maximum time that the first item of a batch waits for further items."""
+    waits: Annotated[list[Duration] | None, ListSet(), Field(min_length=1, max_length=8)] = None
+    """Maximum waits that the planner may choose from, in increasing order; instead of wait. Not with Continuous."""
+    apply: ConfigMapKey | None = None
+    """Where the operator writes the maximum batch size and the wait, for a server that re-reads them: JSON such as
+    {"max": 8, "waitMicroseconds": 5000}. By default what the planner chooses is only reported."""
 
     def limits(self) -> tuple[int, ...]:
         """Return the maximum batch sizes that the planner may choose from: `sizes`, or only `max`."""
         return tuple(self.sizes or [self.max or 1])
+
+    def waits_s(self) -> tuple[float, ...]:
+        """Return the maximum waits (s) that the planner may choose from: `waits`, or only `wait`."""
+        return tuple(dict.fromkeys(duration_s(wait) for wait in self.waits or [self.wait]))
 
 
 class SessionLength(Part):

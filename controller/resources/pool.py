@@ -375,6 +375,10 @@ class OrphanStatus(Part):
     """Its kind."""
     name: Text
     """Its name."""
+    address: Text | None = None
+    """For RayServe: URL of Ray's dashboard, where the pipeline named one."""
+    ray_service: Text | None = None
+    """For RayServe: name of the RayService, where the pipeline named one."""
     pipeline: Text
     """The pipeline that had it, as NAMESPACE/NAME."""
     replicas: int

@@ -83,21 +83,21 @@ class Metrics(Part):
 
     constraints: ClassVar[tuple[Constraint, ...]] = (
         constraint(
-            holds=lambda metrics: metrics.model is None or metrics.preset != "generic",
-            cel="!has(self.model) || self.preset != 'generic'",
-            rule="not allowed with preset generic, whose metrics name no model",
+            holds=lambda metrics: metrics.model is None or metrics.preset not in {"generic", "ray-serve"},
+            cel="!has(self.model) || !(self.preset in ['generic', 'ray-serve'])",
+            rule="not allowed with presets generic and ray-serve, whose metrics name no model",
             field="model",
         ),
         constraint(
-            holds=lambda metrics: metrics.answer is None or metrics.preset not in {"generic", "triton"},
-            cel="!has(self.answer) || !(self.preset in ['generic', 'triton'])",
+            holds=lambda metrics: metrics.answer is None or metrics.preset not in {"generic", "ray-serve", "triton"},
+            cel="!has(self.answer) || !(self.preset in ['generic', 'ray-serve', 'triton'])",
             rule="needs preset vllm or one of your own: these servers do not measure the first token of an answer",
             field="answer",
         ),
     )
 
     preset: Label = "generic"
-    """The kind of server, which determines the metric names: generic, triton, vllm, or a preset of your own."""
+    """The kind of server, which determines the metric names: generic, ray-serve, triton, vllm, or one of your own."""
     model: ModelName | None = None
     """The model of the server that serves the stage, as the server labels it (Triton model, an ensemble included; vLLM
     model_name). Required only if a pod serves several models."""

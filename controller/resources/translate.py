@@ -6,6 +6,7 @@ Names that thousands of pipelines share are interned to save memory.
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 from sys import intern
 
 from controller.aws.price_table import bundled_quote
@@ -23,12 +24,15 @@ from controller.core.state.spec import (
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
     UNDECLARED_STARTUP_S,
+    AppliedBatching,
     BudgetPeriod,
     BudgetSpec,
     CascadeSpec,
     ColdStart,
+    ConfigKey,
     Declared,
     DemandUnit,
+    HistorySpec,
     LabelSelector,
     Mode,
     PipelineQueries,
@@ -41,13 +45,13 @@ from controller.core.state.spec import (
     Scaling,
     StageSpec,
     StepPolicy,
-    Target,
     left_of_prefill,
 )
 from controller.resources import cron
 from controller.resources.annotations import overrides
 from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s, quantity_bytes
+from controller.resources.history import History
 from controller.resources.pipeline import ScaleDown, ScaleUp, SpeechPipeline
 from controller.resources.pipeline_rules import takes_from
 from controller.resources.placement import Memory, ServiceTime, Workload
@@ -58,6 +62,7 @@ from controller.resources.time_zones import time_zone
 from optimizer import model
 from optimizer.model import InvalidProblem, Link, PipelineKey, PoolName, Routing, ServiceLaw, StageName
 from profiler.samples import Answer, SeriesLabels
+from profiler.season import finest_step_s
 
 _CPU_DEADLINE = "5m"
 _ACCELERATOR_DEADLINE = "15m"
@@ -95,6 +100,8 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
             drain_s=duration_s(spec.scaling.scale_down.drain),
             idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
             cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
+            session_cut_cost=float(spec.scaling.session_cut_cost),
+            mixing=model.Mixing(spec.scaling.mixing),
             cut_cost_s=None if spec.scaling.rebalance.mode == "Never" else duration_s(spec.scaling.rebalance.cut_cost),
         ),
         stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
@@ -102,6 +109,18 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         sheds=spec.demand.admission == "Shed",
         declared_basis=None if spec.budget.basis is None else model.Basis(spec.budget.basis),
         overrides=overrides(resource),
+        history=None if spec.demand.history is None else _history(spec.demand.history),
+    )
+
+
+def _history(history: History) -> HistorySpec:
+    season_s, given = duration_s(history.season), history.resolution
+    return HistorySpec(
+        season_s=season_s,
+        seasons=history.seasons,
+        # Range queries have steps of whole seconds.
+        step_s=finest_step_s(season_s, history.seasons) if given is None else float(ceil(duration_s(given))),
+        query=history.query,
     )
 
 
@@ -326,6 +345,9 @@ def _link(stage: Stage) -> Link | None:
 def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> PlacementSpec:
     placement = workload.placement
     time, batching = placement.service_time, placement.batching
+    sizes = (1,) if batching is None else batching.limits()
+    # A wait that stands beside a preset whose servers batch continuously is not one of theirs.
+    waits_s = (0.0,) if batching is None or continuous else batching.waits_s()
     prior = model.Placement(
         pool=PoolName(intern(placement.pool)),
         service=UNDECLARED_SERVICE if time is None else _service_law(time),
@@ -334,17 +356,16 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
         per_instance=placement.per_instance if workload.instances == 1 else Fraction(1, workload.instances),
         concurrency=placement.concurrency,
         batching=model.Batching.CONTINUOUS if continuous else model.Batching.DYNAMIC,
-        batch_sizes=(1,) if batching is None else batching.limits(),
-        # A wait that stands beside a preset whose servers batch continuously is not one of theirs.
-        batch_wait_s=0.0 if batching is None or continuous else duration_s(batching.wait),
+        batch_sizes=sizes,
+        batch_wait_s=waits_s[0],
+        batch_waits_s=waits_s if len(waits_s) > 1 else (),
         session_slots=None if placement.memory is None else _session_slots(placement.memory),
         wer=_number(placement.wer),
         variant=None if workload.variant is None else intern(workload.variant),
         link=link,
     )
-    target = workload.target
     return PlacementSpec(
-        target=Target(api_version=intern(target.api_version), kind=intern(target.kind), name=target.name),
+        target=workload.target.reference(),
         prior=prior,
         startup_s=UNDECLARED_STARTUP_S if placement.startup is None else duration_s(placement.startup),
         declared=Declared(
@@ -357,6 +378,13 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
         confidence=None if time is None else time.confidence,
         wer_by_slice=_rates(placement.wer_by_slice),
         cache=None if placement.memory is None else placement.memory.shape,
+        applied=None
+        if batching is None or batching.apply is None
+        else AppliedBatching(
+            at=ConfigKey(config_map=batching.apply.config_map, key=batching.apply.key),
+            sizes=sizes,
+            waits_s=tuple(dict.fromkeys(round(wait_s, 6) for wait_s in waits_s)),  # as they are written
+        ),
         prefix_hit_rate=0.0 if time is None else _number(time.prefix_hit_rate) or 0.0,
     )
 

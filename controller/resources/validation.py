@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from controller.core.state.spec import Target
 from controller.resources.annotations import overrides
 from controller.resources.base import Breach, Part, Unusable, UnusableError
 from controller.resources.budget import ComputeBudget
@@ -121,6 +122,7 @@ def validate_documents(documents: Sequence[Document], *, presets: LoadedPresets 
     _find_repeated(entries)
     _find_overlapping(pools)
     _find_shared_targets(pipelines)
+    _find_shared_batching(pipelines)
     _find_unshared(pipelines)
     _find_ignored_annotations(pipelines)
     if pools:
@@ -199,18 +201,41 @@ def _find_overlapping(pools: list[_Entry]) -> None:
 
 
 def _find_shared_targets(pipelines: list[_Entry]) -> None:
-    owners: dict[tuple[str, str, str, str], _Entry] = {}
+    owners: dict[tuple[str, Target], _Entry] = {}
     for entry in filter(_acts, pipelines):
         for path, workload in _workloads(entry):
             try:
-                target = workload.target
-                identity = (entry.namespace, target.api_version, target.kind, target.name)
-                owner = owners.setdefault(identity, entry)
+                target = workload.target.reference().identity
+                owner = owners.setdefault((entry.namespace, target), entry)
             except UnusableError:
                 continue
             if (owner.namespace, owner.name) != (entry.namespace, entry.name):
                 rule = f"must be the target of one pipeline in mode Auto only; {owner.place} has the same target"
                 entry.breaches.append(Breach(path=(*path, "target"), rule=rule))
+
+
+def _find_shared_batching(pipelines: list[_Entry]) -> None:
+    """Report keys of ConfigMaps that the batch settings of several placements are written to, each place once."""
+    owners: dict[tuple[str, str, str], str] = {}
+    for entry in filter(_acts, pipelines):
+        reported: set[FieldPath] = set()
+        for path, workload in _workloads(entry):
+            try:
+                batching = workload.placement.batching
+                if batching is None or (at := batching.apply) is None:
+                    continue
+                name = (entry.namespace, at.config_map, at.key)
+                own = path
+                if workload.path and entry.resource.spec.stages[path[2]].placements[path[4]].batching is batching:
+                    own = path[: -len(workload.path)]  # the variant inherits it
+            except UnusableError:
+                continue
+            owner = owners.setdefault(name, f"{format_path(path)} of {entry.place}")
+            field = (*own, "batching", "apply")
+            if owner != f"{format_path(path)} of {entry.place}" and field not in reported:
+                reported.add(field)
+                rule = f"must be a key of its own for each placement; {owner} has the same"
+                entry.breaches.append(Breach(path=field, rule=rule))
 
 
 def _find_unshared(pipelines: list[_Entry]) -> None:

@@ -11,13 +11,13 @@ from optimizer.fleet.budgets import Budgets
 from optimizer.fleet.lagrangian import share_pools
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
-from optimizer.model import Basis, Composition, Pipeline, PipelineKey, Problem
+from optimizer.model import Basis, Composition, Mixing, Pipeline, PipelineKey, Problem
 from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.effort import TABLE, Account
 from optimizer.search.exact import lower_bound, solve
 from optimizer.search.greedy import cheapest, search
 from optimizer.search.subproblem import TOLERANCE, Choice, Subproblem, Walk, with_row
-from optimizer.search.tables import Mixing, Supply, stage_options
+from optimizer.search.tables import Supply, stage_options, with_unlisted
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -66,6 +66,14 @@ class Answer:
     def complete(self) -> bool:
         """Return whether every stage has a replica."""
         return all(table.replicas[row].any() for table, row in zip(self.subproblem.tables, self.choice, strict=True))
+
+    @property
+    def mixes(self) -> bool:
+        """Return whether a stage has replicas of several placements beside one another, not in a cascade."""
+        return any(
+            table.stage.cascade is None and np.count_nonzero(table.replicas[row]) > 1
+            for table, row in zip(self.subproblem.tables, self.choice, strict=True)
+        )
 
 
 Answers = Mapping[PipelineKey, Answer]
@@ -250,15 +258,18 @@ class Fleet:
         return bound * (1 - max(coarse, default=0.0))
 
     def _bound(self, pipelines: Sequence[Pipeline], answers: Answers, mixing: Mixing) -> float | None:
-        """Return a lower bound of the cost of plans that consist of rows of the tables; None if unknown."""
+        """Return a lower bound of the cost of plans of rows of the tables and unlisted mixes; None if unknown."""
         known = self._bounds.get((*(pipeline.key for pipeline in pipelines),))
-        if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0:
-            return known
         subproblems = [self.subproblem(pipeline, 1.0, mixing) for pipeline in pipelines]
-        subproblems = [
-            subproblem.priced([table.cost_per_hour for table in subproblem.tables]) for subproblem in subproblems
-        ]
+        free = any(table.ignores_pools for subproblem in subproblems for table in subproblem.tables)
+        if known is not None and mixing is Mixing.OVERFLOW and self.problem.switching_cost_per_hour == 0 and not free:
+            return known
+        subproblems = [_by_cost(subproblem) for subproblem in subproblems]
         cost = _cost(answers)
+        if free:  # mixes that use less of a pool may be missing: the bound is that of pools without limits
+            unlimited = np.full_like(self.supply.limits, np.iinfo(np.int64).max)
+            apart = sum(lower_bound(subproblem.within(unlimited), cost) for subproblem in subproblems)
+            return min(apart, cost)
         if len(subproblems) > _FEW:
             shared = share_pools(
                 subproblems,
@@ -425,6 +436,12 @@ class Fleet:
                 return None
             answers[pipeline.key] = answer
         return answers
+
+
+def _by_cost(subproblem: Subproblem) -> Subproblem:
+    """Return the subproblem of the least cost, in which a row stands for the mixes that a table does not list."""
+    tables = tuple(with_unlisted(table) for table in subproblem.tables)
+    return replace(subproblem, tables=tables, prices=tuple(table.cost_per_hour for table in tables))
 
 
 def _coarseness(subproblem: Subproblem, cost_per_hour: float) -> float:

@@ -17,9 +17,9 @@ from math import inf
 
 from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
+from optimizer.model import Mixing, Pipeline, PipelineKey, PoolName, Problem, Stage, StageName, whole_instances
 from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
-from optimizer.search.tables import Mixing, stage_options, supply_of
+from optimizer.search.tables import stage_options, supply_of
 
 Solve = Callable[[Problem], Plan]
 Server = tuple[PipelineKey, StageName]
@@ -135,6 +135,7 @@ def _pinned(stage: Stage, rows: _Rows) -> Stage:
                 min_replicas=count,
                 max_replicas=count,
                 batch_sizes=(batch,),
+                batch_waits_s=(),  # the shortest: in the latency model a longer one is never better
                 current=count if stage.borrowed else placement.current,
             )
             for placement, count, batch in zip(stage.placements, row.replicas, row.batches, strict=True)

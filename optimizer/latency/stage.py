@@ -9,6 +9,7 @@ of `optimizer.latency.continuous`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from optimizer.latency.batching import (
 from optimizer.latency.continuous import Load, time_in_engines
 from optimizer.latency.lines import lines_of
 from optimizer.latency.quantiles import gamma_quantile, mixture_percentile
-from optimizer.model import Cascade, Link, Placement, Routing, Stage
+from optimizer.model import BatchSettings, Cascade, Link, Placement, Routing, Stage
 from optimizer.runtime.compiled import compiled
 
 Array = NDArray[np.float64]
@@ -80,6 +81,20 @@ _MEASURED_PERCENTILE = 90.0  # of periodic streams: below it the phases matter m
 
 _WHOLE = 1e-9
 _LEAST_OF_A_STREAM = 0.5  # replicas with a smaller share of the streams count as without streams
+
+_MIXED_ERRORS = {
+    Routing.PULL: 0.15,
+    Routing.ROUND_ROBIN: 0.09,
+    Routing.LEAST_LOADED: 0.34,
+    Routing.RANDOM: 0.13,
+    Routing.STICKY: 0.29,
+}
+"""Error bars of two placements beside one another, as in `_ERRORS`: of 60 mixes of 1 to 6 and 1 to 3 replicas whose
+service times differ by factors of 1 to 8. Most of the error is on the safe side: a replica that is slower gets less
+than its share of the capacity where items go to the least loaded one."""
+
+_MOST_POOLED = 512
+"""More replicas than this wait no less, in a queue that they share."""
 
 _ROOM = 0.2
 """Share of idle capacity above which the slots of a replica that batches hardly affect one another."""
@@ -197,6 +212,7 @@ def predict_all(
     routing: Routing,
     percentile: float,
     cascade: Cascade | None = None,
+    waits_s: Array | None = None,
 ) -> Predictions:
     """Return the predictions for allocations of several placements, which share the load in proportion to capacity.
 
@@ -206,15 +222,28 @@ def predict_all(
 
     With a `cascade` the percentile is that of the items that take the slower path, through both models, so that they
     are within an SLA too; the mean is that of all items.
+
+    `waits_s` has the batch waits in the shape of `replicas`, None: each placement has its `batch_wait_s`. Placements
+    with settings `in_force` have these, and predictions are the worst of all combinations of them.
     """
+    if any(placement.in_force for placement in placements):
+        return _worst(load, placements, replicas, batches, routing=routing, percentile=percentile, cascade=cascade)
     limits = np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape)
     if cascade is None:
-        return _side_by_side(load, placements, replicas, limits, routing=routing, percentile=percentile)
+        return _side_by_side(load, placements, replicas, limits, waits_s, routing=routing, percentile=percentile)
     last = np.array([placement.name == cascade.to for placement in placements])
     both = replicas[:, ~last].sum(axis=1) > 0
     uncertain = load.thinned(cascade.share)
     one, two, alone = (
-        _side_by_side(offered, placements, np.where(used, replicas, 0), limits, routing=routing, percentile=percentile)
+        _side_by_side(
+            offered,
+            placements,
+            np.where(used, replicas, 0),
+            limits,
+            waits_s,
+            routing=routing,
+            percentile=percentile,
+        )
         for offered, used in ((load, ~last), (uncertain, last), (load, last))
     )
     carried = np.isfinite(two.mean_s)  # a share of 0 times infinity is no number
@@ -225,6 +254,34 @@ def predict_all(
         percentile_s=np.where(both, one.mean_s + two.mean_s + excess, alone.percentile_s),
         utilization=np.where(both, np.maximum(one.utilization, two.utilization), alone.utilization),
         error=np.where(both, np.maximum(one.error, two.error), alone.error),
+    )
+
+
+def _worst(
+    load: StageLoad,
+    placements: Sequence[Placement],
+    replicas: Counts,
+    batches: Sequence[int] | Counts,
+    *,
+    routing: Routing,
+    percentile: float,
+    cascade: Cascade | None,
+) -> Predictions:
+    """Return the worst predictions of all combinations of the batch settings in force."""
+    limits = np.array(np.broadcast_to(np.asarray(batches, dtype=np.int64), replicas.shape))
+    found = []
+    for combination in product(*(placement.in_force or (None,) for placement in placements)):
+        own = list(placements)
+        for k, settings in enumerate(combination):
+            if settings is not None:
+                own[k] = placements[k].with_settings(settings)
+                limits[:, k] = settings.limit
+        found.append(predict_all(load, own, replicas, limits, routing=routing, percentile=percentile, cascade=cascade))
+    return Predictions(
+        mean_s=np.maximum.reduce([each.mean_s for each in found]),
+        percentile_s=np.maximum.reduce([each.percentile_s for each in found]),
+        utilization=np.maximum.reduce([each.utilization for each in found]),
+        error=np.maximum.reduce([each.error for each in found]),
     )
 
 
@@ -240,12 +297,13 @@ def _side_by_side(
     placements: Sequence[Placement],
     replicas: Counts,
     limits: Counts,
+    waits_s: Array | None,
     *,
     routing: Routing,
     percentile: float,
 ) -> Predictions:
     """Return the predictions for placements that share the load in proportion to their capacity."""
-    kinds, kind = _kinds(placements, limits)
+    kinds, kind = _kinds(placements, limits) if waits_s is None else _kinds_with_waits(placements, limits, waits_s)
     offered = replicas * np.array([capacity_rps(placement, batch) for placement, batch in kinds])[kind]
     pinned = load.sessions or 0.0 if routing is Routing.STICKY else 0.0
     utilization, carried, share, typical, streams = _spread(replicas, offered, load.rate_rps, pinned, percentile / 100)
@@ -256,7 +314,7 @@ def _side_by_side(
         percentile=percentile,
         kinds=tuple(kinds),
         kind=kind[row, column],
-        replicas=replicas[row, column],
+        replicas=_pooled(replicas, share)[row, column],
         utilization=typical[row, column],
         streams=streams[row, column],
     )
@@ -270,6 +328,7 @@ def _side_by_side(
             of_each[:, row, column] = quantiles, means
             tails, middles = of_each[:, mixed].transpose(0, 2, 1)
             quantile[mixed] = mixture_percentile(share[mixed].T, tails, middles, percentile)
+            error[mixed] = np.maximum(error[mixed], _MIXED_ERRORS[routing])
     ok = carried & _slots_suffice(load, placements, replicas, mean * load.latency_factor)
     return Predictions(
         mean_s=np.where(ok, mean * load.latency_factor, np.inf),
@@ -325,6 +384,16 @@ def _spread(
     return utilization, carried, share, typical, streams
 
 
+def _pooled(replicas: Counts, share: Array) -> Counts:
+    """Return how many replicas of each placement have the capacity of the whole allocation, rounded.
+
+    The replicas of all placements take items from the same queue, or in the same turns: an item waits as if all were
+    of its own kind.
+    """
+    alike = np.rint(np.divide(replicas, share, out=replicas.astype(np.float64), where=share > 0))
+    return np.maximum(replicas, np.minimum(alike, _MOST_POOLED).astype(np.int64))
+
+
 @compiled
 def _gather(
     row: Counts, share: Array, means: Array, quantiles: Array, errors: Array, mean: Array, quantile: Array, error: Array
@@ -347,6 +416,20 @@ def _kinds(placements: Sequence[Placement], limits: Counts) -> tuple[list[tuple[
             sizes, position = np.unique(limits[:, k], return_inverse=True)
         kind[:, k] = len(kinds) + position
         kinds += [(placement, batch) for batch in sizes.tolist()]
+    return kinds, kind
+
+
+def _kinds_with_waits(
+    placements: Sequence[Placement], limits: Counts, waits_s: Array
+) -> tuple[list[tuple[Placement, int]], Counts]:
+    """Return what `_kinds` does, where the batch waits `waits_s`, in the shape of `limits`, are chosen too."""
+    kinds: list[tuple[Placement, int]] = []
+    kind = np.empty(limits.shape, dtype=np.int64)
+    for k, placement in enumerate(placements):
+        pairs, position = np.unique(np.column_stack((limits[:, k], waits_s[:, k])), axis=0, return_inverse=True)
+        kind[:, k] = len(kinds) + position
+        settings = (BatchSettings(limit=int(limit), wait_s=wait_s) for limit, wait_s in pairs.tolist())
+        kinds += [(placement.with_settings(own), own.limit) for own in settings]
     return kinds, kind
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from optimizer.fleet.fleet import Answer, Fleet, by_priority, own_budget
 from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import capacity_rps
-from optimizer.model import Pipeline, PipelineKey, StageName
+from optimizer.model import Mixing, Pipeline, PipelineKey, StageName
 from optimizer.overload.knapsack import Columns, floor_of, select
 from optimizer.overload.what_if import SLA, WhatIf
 from optimizer.plan import Limit, LimitKind
 from optimizer.search.greedy import cheapest
 from optimizer.search.subproblem import TOLERANCE, Subproblem, Walk
-from optimizer.search.tables import Mixing, StageOptions, without_replicas
+from optimizer.search.tables import StageOptions, without_replicas
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

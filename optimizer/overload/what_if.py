@@ -14,12 +14,12 @@ from optimizer.fleet.fleet import MIXED_PAIRS, Answer, Fleet, serve
 from optimizer.latency.composition import shape_of
 from optimizer.latency.predict import stage_load
 from optimizer.latency.stage import StageLoad, capacity_rps
-from optimizer.model import Pipeline, Placement, Stage
+from optimizer.model import Mixing, Pipeline, Placement, Stage
 from optimizer.plan import Limit, LimitKind
 from optimizer.runtime.compiled import compiled
 from optimizer.runtime.effort import TABLE
 from optimizer.search.subproblem import TOLERANCE, Subproblem
-from optimizer.search.tables import Mixing, StageOptions, Supply, enough_replicas, stage_options
+from optimizer.search.tables import StageOptions, Supply, enough_replicas, stage_options
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -147,6 +147,7 @@ class WhatIf:
                         p,
                         max_replicas=min(p.max_replicas, max(p.min_replicas, stage.min_replicas)),
                         batch_sizes=p.batch_sizes[:1],
+                        batch_waits_s=(),
                     )
                     for p in stage.placements
                 ),

@@ -75,8 +75,9 @@ def _lower_bound_per_hour(allocation: Allocation) -> float | None:
         bound = component.least_per_hour
         if bound is None:
             fleet = component.fleet
-            if component.tightened:  # what its search proved holds for smaller budgets only
-                fleet = Fleet(fleet.problem, fleet.supply, pool_prices=fleet.pool_prices, targets=fleet.targets)
+            problem = component.bounded_by or fleet.problem
+            if component.tightened or problem is not fleet.problem:  # what its search proved does not hold for these
+                fleet = Fleet(problem, fleet.supply, pool_prices=fleet.pool_prices, targets=fleet.targets)
             bound = fleet.lower_bound_per_hour(answers)
         if bound is None:
             return None

@@ -1,8 +1,7 @@
 """The tables of the search: the allocations of a stage to its placements, with cost, latency and use of the pools."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import combinations, product
 from math import ceil, inf, isqrt, sqrt
@@ -11,10 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optimizer.latency.batching_table import UTILIZATION_CEILING
+from optimizer.latency.quantiles import mixture_percentile
 from optimizer.latency.stage import Predictions, StageLoad, capacity_rps, predict_all
-from optimizer.model import Cascade, Placement, Pool, PoolName, Problem, Routing, Size, Stage, share_instances
+from optimizer.model import Cascade, Mixing, Placement, Pool, PoolName, Problem, Routing, Size, Stage, share_instances
 from optimizer.runtime.cache import BoundedCache
 from optimizer.runtime.compiled import compiled
+from optimizer.search.mixes import Wanted, beaten, cheapest_mixes
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -28,20 +29,14 @@ _ENDLESS = 2**40
 _ALONE_LIMIT = 512  # replica counts of one placement alone; more are thinned out
 _OVERFLOW_LIMIT = 4096  # rows of overflow from one placement to the next
 _MIXES_LIMIT = 10_000  # rows of mixes of two placements
+_CANDIDATES = 10_000  # free mixes to look at
+_FREE_LIMIT = 2_000  # and to list
+_GROUPS = 100  # of mixes that are not listed
 _LIMIT_STEPS = 1
 _MANY_PLACEMENTS = 8
 _MANY_RUNNING = 4  # placements in use; with more, only common batch limits are tried: each single one hardly matters
 _CENTS = 9  # decimals at which two costs count as equal
 _TABLES_BYTES = 24 * 2**20
-
-
-class Mixing(Enum):
-    """When a stage may use several pools at once."""
-
-    OVERFLOW = "Overflow"
-    """A further placement gets more than its minimum only when all before it are at their bounds or pools' limits."""
-    ANY = "Any"
-    """Any two placements may be used together: for stages that compete for pools which none of them fills alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +104,14 @@ class StageOptions:
     `replicas` and `batches` (batch limits) have one column per placement, `use` one per pool, in units of `Supply`.
     Rows with equal objectives are in the user's order of preference, then by fewer replicas. The same replicas may have
     several rows: one with the batch limits of the best percentile, another with those of the best mean.
-    `latency_error` is `Predictions.error`, None without predictions.
+    `latency_error` is `Predictions.error`, None without predictions. `waits_s` has the batch waits in the shape of
+    `batches`, None where there is no choice of them.
 
     Large ranges of replica counts are thinned out. Then an allocation that was left out may be cheaper than the next
     one listed, by the share `coarseness` at most; the cheapest one left out costs `coarse_from_per_hour`.
+
+    Of many free mixes of two placements only the cheapest are listed. The columns of `unlisted` are cost, mean and
+    percentile: each mix that is not listed is no better in all three than one of its rows.
     """
 
     stage: Stage
@@ -125,16 +124,27 @@ class StageOptions:
     utilization: Array
     use: Counts
     latency_error: Array | None = None
+    waits_s: Array | None = None
     coarseness: float = 0.0
     coarse_from_per_hour: float = inf
+    unlisted: Array = field(default_factory=lambda: np.zeros((0, 3)))
     _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.cost_per_hour)
 
+    @property
+    def ignores_pools(self) -> bool:
+        """Return whether mixes that use less of a pool are left out where a row costs no more and is no slower."""
+        return _mixes_freely(self.stage)
+
     def placed(self, row: int) -> Iterator[tuple[Placement, int, int]]:
-        """Yield every placement with its replicas and its batch limit in `row`."""
-        return zip(self.stage.placements, self.replicas[row].tolist(), self.batches[row].tolist(), strict=True)
+        """Yield every placement with its replicas and its batch limit in `row`; its wait there is its only choice."""
+        placements = self.stage.placements
+        if self.waits_s is not None:
+            waits = zip(placements, self.waits_s[row].tolist(), strict=True)
+            placements = tuple(replace(own, batch_wait_s=wait_s, batch_waits_s=()) for own, wait_s in waits)
+        return zip(placements, self.replicas[row].tolist(), self.batches[row].tolist(), strict=True)
 
     @property
     def digest(self) -> bytes:
@@ -144,7 +154,7 @@ class StageOptions:
             for array in (
                 *(self.replicas, self.batches, self.use, self.cost_per_hour, self.objective_per_hour),
                 *(self.mean_s, self.percentile_s, self.utilization),
-                *(() if self.latency_error is None else (self.latency_error,)),
+                *(own for own in (self.latency_error, self.waits_s) if own is not None),
             ):
                 digest.update(repr(array.shape).encode())
                 digest.update(np.ascontiguousarray(array).tobytes())
@@ -182,6 +192,30 @@ def stage_options(
     if known is None:
         known = _TABLES.put(key, _table(stage, load, bounds, percentile, switching_cost_per_hour, mixing))
     return known
+
+
+def _mixes_freely(stage: Stage) -> bool:
+    return stage.mixing is Mixing.FREE and stage.cascade is None and len(stage.placements) > 1
+
+
+def with_unlisted(table: StageOptions) -> StageOptions:
+    """Return the table with rows that are no worse than the mixes that it does not list: for lower bounds only."""
+    count = len(table.unlisted)
+    if not count:
+        return table
+    cost, mean, percentile = table.unlisted.T
+    nothing = np.zeros((count, len(table.stage.placements)), dtype=np.int64)
+    return StageOptions(
+        stage=table.stage,
+        replicas=np.concatenate((table.replicas, nothing)),
+        batches=np.concatenate((table.batches, nothing)),
+        cost_per_hour=np.concatenate((table.cost_per_hour, cost)),
+        objective_per_hour=np.concatenate((table.objective_per_hour, cost)),
+        mean_s=np.concatenate((table.mean_s, mean)),
+        percentile_s=np.concatenate((table.percentile_s, percentile)),
+        utilization=np.concatenate((table.utilization, np.zeros(count))),
+        use=np.concatenate((table.use, np.zeros((count, table.use.shape[1]), dtype=np.int64))),
+    )
 
 
 def without_replicas(table: StageOptions) -> StageOptions:
@@ -240,7 +274,7 @@ _OVERHEAD_BYTES = 4096  # measured: a key with its load and bounds, and nine arr
 
 
 def _bytes(table: StageOptions) -> int:
-    columns = 2 * len(table.stage.placements) + int(table.use.shape[1]) + 6
+    columns = (2 + (table.waits_s is not None)) * len(table.stage.placements) + int(table.use.shape[1]) + 6
     return _OVERHEAD_BYTES + 8 * columns * len(table)
 
 
@@ -256,6 +290,11 @@ def _table(
     request = _Request(stage=stage, load=load, percentile=percentile)
     parts = _candidates(request, bounds, mixing, switching_cost_per_hour > 0)
     rows_of = _predicted(request, parts)
+    free, unlisted = inf, np.zeros((0, 3))  # the block of free mixes
+    if _mixes_freely(stage):
+        found, unlisted = _free_mixes(request, bounds, rows_of)
+        free = int(rows_of.blocks.max(initial=len(placements))) + 1
+        rows_of = _joined(rows_of, replace(found, blocks=np.full_like(found.blocks, free)))
     predicted = rows_of.predictions
     rows = np.nonzero(np.isfinite(predicted.percentile_s))[0]
     replicas, batches, blocks = rows_of.replicas[rows], rows_of.batches[rows], rows_of.blocks[rows]
@@ -287,6 +326,7 @@ def _table(
             len(placements),
             1 + int(blocks.max(initial=0)),
             RESOLUTION,
+            float(free),
         )
     ]
     keep = keep[np.lexsort((quantile[keep], count[keep], rank[keep], cents[keep]))]
@@ -302,8 +342,10 @@ def _table(
         percentile_s=quantile[keep],
         utilization=utilization[keep],
         latency_error=predicted.error[rows][keep],
+        waits_s=None if rows_of.waits_s is None else rows_of.waits_s[rows][keep],
         coarseness=max((part.coarseness for part in parts), default=0.0),
         coarse_from_per_hour=min((part.coarse_from_per_hour for part in parts), default=inf),
+        unlisted=unlisted,
         use=use,
     )
 
@@ -318,12 +360,13 @@ def _front(
     alone: int,
     most_blocks: int,
     resolution: float,
+    free: float,
 ) -> Mask:
     """Return a mask of the rows to keep; dropped are dominated ones, no better in cost, latency or use than another.
 
     Rows come by rising objective. A row is compared with the rows of its own block, and with the rows of the first
     `alone` blocks: each of these blocks varies one placement, with the others at their minimum. `resolution` is
-    relative to a row's percentile.
+    relative to a row's percentile. What rows of the block `free` use of the pools does not count.
     """
     count = len(cost)
     keep = np.zeros(count, np.bool_)
@@ -344,7 +387,7 @@ def _front(
                     and cost[other] <= cost[row] + 1e-9
                 )
                 for k in range(units.shape[1]):
-                    beaten = beaten and units[other, k] <= units[row, k]
+                    beaten = beaten and (blocks[row] == free or units[other, k] <= units[row, k])
                 other = before[other]
             if beaten:
                 break
@@ -490,8 +533,13 @@ class _Request:
     load: StageLoad
     percentile: float
 
-    def predict(self, replicas: Counts, batches: Counts) -> Predictions:
-        """Return the prediction of each row of `replicas` with the batch limits in the same row of `batches`."""
+    @property
+    def chooses_waits(self) -> bool:
+        """Return whether a placement of the stage has a choice of batch waits."""
+        return any(placement.batch_waits_s for placement in self.stage.placements)
+
+    def predict(self, replicas: Counts, batches: Counts, waits_s: Array | None = None) -> Predictions:
+        """Return the prediction of each row of `replicas` with the limits and waits in the same rows of the others."""
         return predict_all(
             self.load,
             self.stage.placements,
@@ -500,17 +548,22 @@ class _Request:
             routing=self.stage.routing,
             percentile=self.percentile,
             cascade=self.stage.cascade,
+            waits_s=waits_s,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Allocations with batch limits, one row each, with the number of their block and their predictions."""
+    """Allocations with batch limits, one row each, with the number of their block and their predictions.
+
+    `waits_s` is as in `StageOptions`.
+    """
 
     replicas: Counts
     batches: Counts
     blocks: Counts
     predictions: Predictions
+    waits_s: Array | None = None
 
 
 def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current: bool) -> list[_Part]:
@@ -538,9 +591,13 @@ def _candidates(request: _Request, bounds: _Bounds, mixing: Mixing, keep_current
         running = tuple(k == block.placement or count > 0 for k, count in enumerate(block.row))
         parts.append(_Part(rows, block.number, running, block.full, coarseness, coarse_from))
     if mixing is Mixing.ANY:
-        everything = np.concatenate((*_mixes(bounds), *(part.replicas for part in parts)))
+        mixes, coarseness, coarse_from = _mixes(bounds)
+        everything = np.concatenate((mixes, *(part.replicas for part in parts)))
         everything = everything[everything.sum(axis=1) >= need.floor]
-        parts = _by_running(np.unique(everything, axis=0))
+        parts = [
+            replace(part, coarseness=coarseness, coarse_from_per_hour=coarse_from)
+            for part in _by_running(np.unique(everything, axis=0))
+        ]
     elif keep_current and not any(np.any(np.all(part.replicas == current, axis=1)) for part in parts):
         number = 1 + max(part.block for part in parts)
         if sum(current) >= need.floor:
@@ -614,17 +671,24 @@ def _predicted(request: _Request, parts: Sequence[_Part]) -> _Rows:
     if not overflowing:
         return alone
     beyond = _predictions(request, [part for part in parts if part.full in overflowing])
-    one, two = alone.predictions, beyond.predictions
+    return _joined(alone, beyond)
+
+
+def _joined(first: _Rows, second: _Rows) -> _Rows:
+    one, two = first.predictions, second.predictions
     return _Rows(
-        replicas=np.concatenate((alone.replicas, beyond.replicas)),
-        batches=np.concatenate((alone.batches, beyond.batches)),
-        blocks=np.concatenate((alone.blocks, beyond.blocks)),
+        replicas=np.concatenate((first.replicas, second.replicas)),
+        batches=np.concatenate((first.batches, second.batches)),
+        blocks=np.concatenate((first.blocks, second.blocks)),
         predictions=Predictions(
             mean_s=np.concatenate((one.mean_s, two.mean_s)),
             percentile_s=np.concatenate((one.percentile_s, two.percentile_s)),
             utilization=np.concatenate((one.utilization, two.utilization)),
             error=np.concatenate((one.error, two.error)),
         ),
+        waits_s=None
+        if first.waits_s is None or second.waits_s is None
+        else np.concatenate((first.waits_s, second.waits_s)),
     )
 
 
@@ -644,12 +708,16 @@ def _would_help(alone: _Rows, placement: int) -> bool:
 def _predictions(request: _Request, parts: Sequence[_Part]) -> _Rows:
     """Return the predictions of the allocations in `parts`, one row for each combination of batch limits tried.
 
-    One placement alone is tried with each of its batch limits, a mix with those of `_suiting_limits`.
+    One placement alone is tried with each of its batch limits, a mix with those of `_suiting_limits`; each with all
+    waits of `_waits`.
     """
     mixed = [part for part in parts if sum(part.running) > 1]
     suiting = iter(_suiting_limits(request, mixed))
     limits = [next(suiting) if sum(part.running) > 1 else _same_limits(request.stage, part.running) for part in parts]
     count = len(request.stage.placements)
+    if request.chooses_waits:
+        waits = [_waits(request.stage, part.running) for part in parts]
+        limits = [[own for own in tried for _ in each] for tried, each in zip(limits, waits, strict=True)]
     sizes = [len(part.replicas) for part, tried in zip(parts, limits, strict=True) for _ in tried]
     nothing = np.zeros((0, count), dtype=np.int64)
     replicas = np.concatenate(
@@ -658,15 +726,30 @@ def _predictions(request: _Request, parts: Sequence[_Part]) -> _Rows:
     rows = np.array([row for tried in limits for row in tried], dtype=np.int64).reshape(-1, count)
     batches = np.repeat(rows, sizes, axis=0)
     blocks = np.array([part.block for part, tried in zip(parts, limits, strict=True) for _ in tried], dtype=np.int64)
+    waits_s = None
+    if request.chooses_waits:
+        each = zip(waits, limits, strict=True)
+        own = [row for tried, repeated in each for row in tried * (len(repeated) // len(tried))]
+        waits_s = np.repeat(np.array(own, dtype=np.float64).reshape(-1, count), sizes, axis=0)
     return _Rows(
         replicas=replicas,
         batches=batches,
         blocks=np.repeat(blocks, sizes),
-        predictions=request.predict(replicas, batches),
+        predictions=request.predict(replicas, batches, waits_s),
+        waits_s=waits_s,
     )
 
 
 _Limits = tuple[int, ...]
+
+
+def _waits(stage: Stage, running: Sequence[bool]) -> list[tuple[float, ...]]:
+    """Return the combinations of batch waits to try: all those of up to two placements in use, the shortest of more."""
+    choices = [
+        p.batch_waits_s if runs and sum(running) <= 2 and p.batch_waits_s else (p.batch_wait_s,)
+        for p, runs in zip(stage.placements, running, strict=True)
+    ]
+    return list(product(*choices))
 
 
 def _same_limits(stage: Stage, running: Sequence[bool]) -> list[_Limits]:
@@ -737,18 +820,95 @@ def _best_limits(request: _Request, rows: Sequence[Counts], tried: Sequence[Sequ
     return [limits[int(np.argmin(part))] for limits, part in zip(tried, parts, strict=True)]
 
 
-def _mixes(bounds: _Bounds) -> list[Counts]:
-    """Return all mixes of two placements, with the others at their minimum, thinned to `_MIXES_LIMIT` rows."""
+def _mixes(bounds: _Bounds) -> tuple[Counts, float, float]:
+    """Return all mixes of two placements, with the others at their minimum, thinned to `_MIXES_LIMIT` rows.
+
+    The other values are `coarseness` and `coarse_from_per_hour`, as in `StageOptions`.
+    """
     pairs = list(combinations(range(len(bounds.lowest)), 2))
-    blocks = []
+    blocks, gaps = [np.zeros((0, len(bounds.lowest)), dtype=np.int64)], [(0.0, inf)]
     for one, two in pairs:
         most = isqrt(_MIXES_LIMIT // len(pairs))
         ranges = [_spread(bounds.lowest[k], bounds.highest[k], most) for k in (one, two)]
+        gaps += [_left_out(each, bounds.lowest, k, bounds) for k, each in zip((one, two), ranges, strict=True)]
         block = np.array(list(product(*ranges)), dtype=np.int64)
         mixed = np.tile(np.array(bounds.lowest, dtype=np.int64), (len(block), 1))
         mixed[:, [one, two]] = block
         blocks.append(mixed)
-    return blocks
+    return np.concatenate(blocks), max(share for share, _ in gaps), min(cost for _, cost in gaps)
+
+
+def _free_mixes(request: _Request, bounds: _Bounds, listed: _Rows) -> tuple[_Rows, Array]:
+    """Return the mixes of two placements that may be better than the `listed` rows, with the others at their minimum.
+
+    The second value is `StageOptions.unlisted`. A mix is left out without a prediction where a listed row costs no more
+    and is no slower than the mix can be; that row may use more of a pool.
+    """
+    need = _need(request.stage, request.load, bounds)
+    wanted = Wanted(
+        lowest=bounds.lowest,
+        most=tuple(min(high, enough) for high, enough in zip(bounds.highest, need.enough, strict=True)),
+        floor=need.floor,
+        needs=((need.rate_rps, need.each_rps), (need.sessions, need.each_slots)),
+        prices_per_hour=bounds.prices_per_hour,
+    )
+    mixes, left_out_per_hour = cheapest_mixes(wanted, _CANDIDATES)
+    prices = np.array(bounds.prices_per_hour)
+    least, fastest = _floors(request, need, mixes)
+    floors = np.column_stack((mixes @ prices, least))
+    known = np.column_stack((listed.replicas @ prices, listed.predictions.mean_s, listed.predictions.percentile_s))
+    better = np.nonzero(~beaten(floors, known[np.isfinite(known[:, 2])], RESOLUTION))[0]
+    chosen, others = better[:_FREE_LIMIT], floors[better[_FREE_LIMIT:]]
+    if left_out_per_hour < inf:
+        others = np.concatenate((others, [[left_out_per_hour, *fastest]]))
+    found = _predictions(request, _by_running(mixes[chosen]) if len(chosen) else [])
+    # By rising cost: of each group the least of each column is no worse than any of it.
+    groups = np.array_split(others, min(len(others), _GROUPS)) if len(others) else []
+    return found, np.array([group.min(axis=0) for group in groups]).reshape(-1, 3)
+
+
+def _floors(request: _Request, need: _Need, mixes: Counts) -> tuple[Array, tuple[float, float]]:
+    """Return a mean and a percentile (s) that mixes of two placements do not go below, whatever their batch limits.
+
+    The first value has a row for each of `mixes`; the second are those of any mix, also of more replicas.
+
+    A placement of a mix is as fast as if it alone had the capacity of the mix (`optimizer.latency.stage`), at most that
+    with the largest batches. The faster one has at most the share of the items that its largest batches and the
+    smallest ones of the other would give it. Of streams that stay with their replica, nothing is known.
+    """
+    if request.stage.routing is Routing.STICKY:
+        return np.zeros((len(mixes), 2)), (0.0, 0.0)
+    placements = tuple(replace(own, session_slots=None) for own in request.stage.placements)  # a mix adds them up
+    request = replace(request, stage=replace(request.stage, placements=placements))
+    most_rps, best = np.array(need.each_rps), np.full(2, inf)
+    capacity = mixes @ most_rps
+    mean, quantile = np.full((2, *mixes.shape), inf)
+    for k, placement in enumerate(placements):
+        least = ceil(min(need.rate_rps / need.each_rps[k], _ENDLESS - 1.0))
+        numbers = _numbers(least, max(least, min(need.enough[k], _ENDLESS)), _ALONE_LIMIT // 4)
+        sizes = placement.batch_sizes
+        replicas = np.zeros((len(sizes) * len(numbers), len(placements)), dtype=np.int64)
+        replicas[:, k] = np.tile(numbers, len(sizes))
+        batches = np.tile([own.batch_sizes[0] for own in placements], (len(replicas), 1))
+        batches[:, k] = np.repeat(sizes, len(numbers))
+        alone = request.predict(replicas, batches)
+        best = np.minimum(best, (alone.mean_s.min(), alone.percentile_s.min()))
+        for number, size in enumerate(sizes):
+            at = np.searchsorted(numbers, capacity / capacity_rps(placement, size))
+            at = number * len(numbers) + np.minimum(at, len(numbers) - 1)
+            mean[:, k] = np.minimum(mean[:, k], alone.mean_s[at])
+            quantile[:, k] = np.minimum(quantile[:, k], alone.percentile_s[at])
+    least_rps = np.array([min(capacity_rps(p, batch) for batch in p.batch_sizes) for p in placements])
+    used = mixes > 0
+    faster = np.argmin(np.where(used, quantile, inf), axis=1)[:, None] == np.arange(len(placements))
+    offered = mixes.astype(np.float64) * np.where(faster, most_rps, least_rps)
+    share = offered / offered.sum(axis=1, keepdims=True)
+    mean, quantile = np.where(used, mean, 0.0), np.where(used, quantile, 0.0)
+    floors = np.full((len(mixes), 2), inf)
+    carried = np.isfinite(quantile).all(axis=1)
+    floors[carried, 0] = (share * mean)[carried].sum(axis=1)
+    floors[carried, 1] = mixture_percentile(share[carried].T, quantile[carried].T, mean[carried].T, request.percentile)
+    return floors, (float(best[0]), float(best[1]))
 
 
 def _spread(lowest: int, highest: int, most: int) -> Counts:

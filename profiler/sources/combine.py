@@ -107,6 +107,8 @@ def of_histogram(formula: Formula, summed: Buckets | Absence) -> Reading:
     """Return what `formula` reads off the histogram `summed`, a quantile or the variation; absent where `summed` is."""
     if isinstance(summed, Absence):
         return summed
+    if formula.scale != 1:
+        summed = {bound * formula.scale: rate for bound, rate in summed.items()}
     if formula.quantile is None:
         reading = histogram_variation(summed)
     else:
@@ -125,18 +127,19 @@ def histogram_variation(buckets: Buckets) -> Reading:
         return _NO_BUCKETS
     if buckets[math.inf] <= 0:
         return Absence(reason=AbsenceReason.NO_TRAFFIC)
-    lower_bound = below = total = first = second = 0.0
+    counted: list[tuple[float, float]] = []
+    lower_bound = below = 0.0
     for bound in bounds:
         up_to = max(below, buckets[bound])  # as in `histogram_quantile`
-        middle = lower_bound if bound == math.inf else (lower_bound + bound) / 2
-        total += up_to - below
-        first += (up_to - below) * middle
-        second += (up_to - below) * middle * middle
-        above, lower_bound, below = up_to - below, bound, up_to
-    if first <= 0:
+        counted.append((lower_bound if bound == math.inf else (lower_bound + bound) / 2, up_to - below))
+        lower_bound, below = bound, up_to
+    total = math.fsum(rate for _, rate in counted)
+    mean = math.fsum(middle * rate for middle, rate in counted) / total
+    if mean <= 0:
         return Absence(reason=AbsenceReason.NOT_A_NUMBER, detail="the histogram counts nothing above zero")
-    variation = math.sqrt(max(0.0, total * second / (first * first) - 1))
-    return AtLeast(variation) if above > 0 else variation
+    # Around the mean: the difference of two large sums would be 1e-8 where all values are of one bucket.
+    variation = math.sqrt(math.fsum((middle - mean) ** 2 * rate for middle, rate in counted) / total) / mean
+    return AtLeast(variation) if counted[-1][1] > 0 else variation
 
 
 def histogram_quantile(quantile: float, buckets: Buckets, edge: Edge = Edge.INSIDE) -> Reading:

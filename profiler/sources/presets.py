@@ -1,5 +1,6 @@
 """Presets: the queries of every `Quantity` for each kind of server, read from `profiler/presets/*.toml`."""
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -55,7 +56,8 @@ class Formula:
     and `edge` chooses the value inside a histogram bucket or one of its bounds. The combined value is divided by
     `divide_by`, such as the placement's concurrency. A `positive` ratio is absent where it is 0. With `per_model` the
     series have the preset's model label. With `vanishes` a pod that is scraped, and has no series, counts as 0: its
-    server exports none before the first item.
+    server exports none before the first item. The bounds of a histogram are multiplied by `scale`, which makes them
+    seconds.
     """
 
     combine: Combine
@@ -67,6 +69,7 @@ class Formula:
     positive: bool = False
     per_model: bool = False
     vanishes: bool = False
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ class Preset:
         return self.first.get(quantity, whole) if answer is Answer.FIRST else whole
 
 
-_KEYS = ("combine", "value", "over", "quantile", "edge", "divide_by", "positive", "vanishes")
+_KEYS = ("combine", "value", "over", "quantile", "edge", "divide_by", "positive", "vanishes", "scale")
 _ANSWERS = {"first", "whole"}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -275,6 +278,9 @@ def _formula(where: str, table: Mapping[str, object], model_label: str | None) -
     vanishes = table.get("vanishes", False)
     if not isinstance(vanishes, bool) or (vanishes and combine is not Combine.SUM):
         raise _invalid(f"{where}.vanishes", vanishes, "must be true or false, and belongs to combine = sum")
+    scale = table.get("scale", 1.0)
+    if not isinstance(scale, float) or not 0 < scale < math.inf or (scale != 1 and not combine.of_histogram):
+        raise _invalid(f"{where}.scale", scale, "must be a number above 0, and belongs to histograms")
     value = _promql(f"{where}.value", table.get("value"))
     over = _promql(f"{where}.over", table["over"]) if "over" in table else None
     if over == value:
@@ -288,6 +294,7 @@ def _formula(where: str, table: Mapping[str, object], model_label: str | None) -
         divide_by=divide_by,
         positive=positive,
         vanishes=vanishes,
+        scale=scale,
         per_model=_per_model(where, model_label, [value] if over is None else [value, over]),
     )
 

@@ -10,7 +10,7 @@ from profiler.samples import DEFAULT_LABELS, Absence, AbsenceReason, Reading, Se
 from profiler.sources.combine import Pod
 from profiler.sources.promql_syntax import quoted
 
-_BY = re.compile(r"(?<=\bby)\s*\([^)]*\)", re.IGNORECASE)
+_BY = re.compile(r"(?:(?<=\bby)|(?<=\bon))\s*\([^)]*\)", re.IGNORECASE)
 _PART = re.compile(r"\(rate\(\S+_(bucket|sum|count)\{")
 _LONGEST_MATCHER = 2000
 """Most characters of a matcher. Proxies may refuse URLs with longer ones."""
@@ -47,7 +47,7 @@ def pod_matcher(namespace: str, pods: Iterable[str], labels: SeriesLabels = DEFA
 
 
 def relabelled(template: str, labels: SeriesLabels) -> str:
-    """Return `template` with the names of the labels of namespace and pod in its `by` clauses replaced by `labels`."""
+    """Return `template` with the labels of namespace and pod in its `by` and `on` clauses named as in `labels`."""
     names = {DEFAULT_LABELS.namespace: labels.namespace, DEFAULT_LABELS.pod: labels.pod}
     return _BY.sub(lambda by: re.sub(r"\w+", lambda word: names.get(word[0], word[0]), by[0]), template)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import median
 from typing import Any, cast
 
 from optimizer.model import PipelineKey, PlacementId, pool_of
@@ -60,6 +61,10 @@ _KINDS: Mapping[Quantity, QueryKind] = {
     Quantity.SESSIONS: QueryKind.SERVICE,
 }
 """Kinds of the queries for quantities; all others are OTHER."""
+_LEAST_PODS = 2
+_STUCK_SHARE = 0.2
+"""A pod that completes less than this share of what its neighbours do is stuck: their loads differ by less."""
+_STUCK_QUEUE = 2.0
 _ORDER = {kind: number for number, kind in enumerate(QueryKind)}
 
 Results = Mapping[str, Any]
@@ -95,15 +100,15 @@ class PlannedReading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedSessions:
-    """The queries for the sessions of each pod. They are the same as for the sum over the pods, `formula`."""
+class PlannedByPod:
+    """The queries for a quantity of each pod. They are the same as for the sum over the pods, `formula`."""
 
     formula: Formula
     queries: Mapping[str, QueryKind]
     optional: tuple[str, ...]
 
     def by_pod(self, pods: PlacementPods, results: PodResults) -> Mapping[str, float]:
-        """Return the sessions by name of the pods with recent samples. Pods that just became ready are included."""
+        """Return the values by name of the pods with recent samples. Pods that just became ready are included."""
         ages_s, *copies, values = (results[query] for query in self.queries)
         if isinstance(ages_s, Absence) or isinstance(values, Absence):
             return {}
@@ -112,21 +117,24 @@ class PlannedSessions:
         most_s = pods.most_age_s([results[query] for query in self.optional])
         fresh = reporting(expected, ages_s.ages(expected), most_s).fresh
         known = [each for each in copies if not isinstance(each, Absence)]
-        sessions = once(values, known[0] if known else None, self.formula.value, expected)
-        return {pod[1]: sessions[pod] for pod in sorted(fresh) if math.isfinite(sessions.get(pod, math.nan))}
+        own = once(values, known[0] if known else None, self.formula.value, expected)
+        unseen = 0.0 if self.formula.vanishes else math.nan
+        return {pod[1]: value for pod in sorted(fresh) if math.isfinite(value := own.get(pod, unseen))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPlacement:
     """What is read for one placement: the readings and sessions, which others may share, of its `pods`.
 
-    `pods` is None where no query is about them, `sessions` where only their sum over the pods is known, `devices` where
-    the pool has none that are read. `device_pods` are the pods whose devices are read; `shared_devices` are those
-    of them that have none of their own.
+    `pods` is None where no query is about them. `sessions`, `queue` (items that wait) and `completions` (items per
+    second) are None where only their sum over the pods is known, and `devices` where the pool has none that are read.
+    `device_pods` are the pods whose devices are read; `shared_devices` are those of them that have none of their own.
     """
 
     readings: Mapping[Quantity, PlannedReading]
-    sessions: PlannedSessions | None = None
+    sessions: PlannedByPod | None = None
+    queue: PlannedByPod | None = None
+    completions: PlannedByPod | None = None
     pods: PlacementPods | None = None
     devices: PlannedDevices | None = None
     device_pods: frozenset[Pod] = frozenset()
@@ -218,8 +226,10 @@ class QueryPlan:
                 of_pods = [(quantity, planned.of(by_pod)) for quantity, planned in own.readings.items()]
                 alike[id(own.readings)] = of_pods
             pods, devices = own.pods, own.devices
+            readings = {quantity: reading(pods) for quantity, reading in of_pods}
             return PlacementSamples(
-                readings={quantity: reading(pods) for quantity, reading in of_pods},
+                readings=readings,
+                stuck=_stuck(own, readings.get(Quantity.QUEUE_DEPTH), by_pod),
                 sessions=own.sessions.by_pod(pods, by_pod) if own.sessions is not None and pods is not None else {},
                 scrapes=pods.scrapes(by_pod) if pods is not None and pods.queries.checks else UNKNOWN_SCRAPES,
                 devices={} if devices is None else devices.readings(own.device_pods, by_pod, own.shared_devices),
@@ -308,6 +318,8 @@ def query_plan(
             found,
             readings={**shared.readings, **_overriding(target, own)},
             sessions=None if Quantity.SESSIONS in target.overrides else shared.sessions,
+            queue=None if Quantity.QUEUE_DEPTH in target.overrides else shared.queue,
+            completions=None if Quantity.COMPLETION_RATE in target.overrides else shared.completions,
         )
 
     return QueryPlan(
@@ -327,12 +339,49 @@ def _planned_alike(queries: PodQueries | None, answer: Answer, problem: str) -> 
         return PlannedPlacement(
             readings={quantity: _without_query(AbsenceReason.MISSING, problem) for quantity in Quantity}
         )
-    readings = {quantity: _by_preset(queries, quantity, answer) for quantity in Quantity}
-    formula, sessions = queries.preset.formulas.get(Quantity.SESSIONS), None
-    if formula is not None and formula.combine is Combine.SUM:
-        planned = _by_formula(queries, _KINDS[Quantity.SESSIONS], formula)
-        sessions = PlannedSessions(formula=formula, queries=planned.queries, optional=planned.optional)
-    return PlannedPlacement(readings=readings, sessions=sessions)
+    return PlannedPlacement(
+        readings={quantity: _by_preset(queries, quantity, answer) for quantity in Quantity},
+        sessions=_by_each_pod(queries, Quantity.SESSIONS),
+        queue=_by_each_pod(queries, Quantity.QUEUE_DEPTH),
+        completions=_by_each_pod(queries, Quantity.COMPLETION_RATE),
+    )
+
+
+def _by_each_pod(queries: PodQueries, quantity: Quantity) -> PlannedByPod | None:
+    """Return what is asked for a quantity of each pod, None where it is no sum over the pods."""
+    formula = queries.preset.formulas.get(quantity)
+    if formula is None or formula.combine is not Combine.SUM:
+        return None
+    planned = _by_formula(queries, _KINDS.get(quantity, QueryKind.OTHER), formula)
+    return PlannedByPod(formula=formula, queries=planned.queries, optional=planned.optional)
+
+
+def _stuck(own: PlannedPlacement, waiting: Reading | None, results: PodResults) -> Mapping[str, float]:
+    """Return the pods that are stuck; they are looked for only where items wait: a large fleet has many placements."""
+    pods = own.pods
+    if pods is None or own.queue is None or own.completions is None or len(pods.target.pods) < _LEAST_PODS:
+        return {}
+    if not isinstance(waiting, float) or waiting < 1:
+        return {}
+    return stuck_pods(own.queue.by_pod(pods, results), own.completions.by_pod(pods, results))
+
+
+def stuck_pods(waiting: Mapping[str, float], completed: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the pods before which items wait and that complete hardly any, with how many wait there.
+
+    `completed` are items per second. The others of the placement, by their median, complete many times as many and
+    have fewer waiting: a queue alone may be that of a slow stage, and nothing completed that of an idle one.
+    """
+    known = waiting.keys() & completed.keys()
+    if len(known) < _LEAST_PODS:
+        return {}
+    usual = median(completed[pod] for pod in known)
+    queue = median(waiting[pod] for pod in known)
+    return {
+        pod: waiting[pod]
+        for pod in sorted(known)
+        if waiting[pod] >= max(1.0, _STUCK_QUEUE * queue) and completed[pod] <= _STUCK_SHARE * usual
+    }
 
 
 def _by_preset(queries: PodQueries, quantity: Quantity, answer: Answer) -> PlannedReading:

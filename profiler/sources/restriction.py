@@ -89,9 +89,8 @@ def _overrides(target: PlacementTarget, labels: SeriesLabels) -> tuple[dict[Quan
     usable: dict[Quantity, str] = {}
     refused: dict[Quantity, Absence] = {}
     for quantity, template in target.overrides.items():
-        query = fill(
-            template, pods=pod_matcher(target.namespace, target.pods, target.labels or labels), window_s=target.window_s
-        )
+        own = pod_matcher(target.namespace, target.pods, target.labels or labels)
+        query = fill(template, pods=own, window_s=target.window_s)
         try:
             usable[quantity] = restricted(query, target.namespace, labels)
         except UnsupportedQuery as error:

@@ -9,6 +9,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, 
 from optimizer.model import PipelineKey
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity, Reading
 from profiler.sources.combine import histogram_quantile
+from profiler.sources.queries import stuck_pods
 from simulations.cluster.expressions import Counter, Level, PodSamples
 from simulations.cluster.ingress_queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
 from simulations.cluster.metric_faults import MetricFaults, ReadingNoise
@@ -116,7 +117,20 @@ class SimulatedMetrics:
             found = zip((pod.name for pod in shown if pod.number is not None), last, strict=True)
             return {name: count for name, count in found if not math.isnan(count)}
 
-        return PlacementSamples(readings=OnDemand(make), sessions=OnDemand(sessions))
+        def stuck() -> Mapping[str, float]:
+            if self._disturbances.lost(pipeline.key):
+                return {}
+            shown = [pod for pod in reporting if not self._disturbances.hides(pipeline.key, pod.name)]
+            window = scraped.window(shown, stage.metrics_window_s)
+            names = [pod.name for pod in shown if pod.number is not None]
+            waiting = dict(zip(names, window.means[:, Level.QUEUED].tolist(), strict=True))
+            completed = dict(zip(names, window.rates[:, Counter.COMPLETED].tolist(), strict=True))
+            return stuck_pods(
+                {name: value for name, value in waiting.items() if not math.isnan(value)},
+                {name: value for name, value in completed.items() if not math.isnan(value)},
+            )
+
+        return PlacementSamples(readings=OnDemand(make), sessions=OnDemand(sessions), stuck=OnDemand(stuck))
 
     def replicas(
         self, pipeline: PipelineKey, placement: PlacementSpec, ready: Sequence[Pod], window_s: float

@@ -50,17 +50,20 @@ class Pod:
     gone: bool = False
     deletion_cost: int = 0
     out_of_memory_s: float | None = None
+    takes_sessions: bool = True
+    """Its label, by which a Service selects the pods that get new sessions."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Workload:
-    """The Deployment of a placement, with its pods. `version` counts its changes."""
+    """The Deployment of a placement, with its pods. `version` counts its changes, `revision` its roll-outs."""
 
     pipeline: PipelineSpec
     key: PlacementKey
     placement: PlacementSpec
     desired: int = 0
     version: int = 1
+    revision: int = 1
     pods: list[Pod] = field(default_factory=list)
 
     @property
@@ -110,8 +113,10 @@ class Workload:
                 leaving = any(node.index in announced for node in pod.nodes)
                 startup_s = None if pod.bound_s is None else max(0.0, math.floor(pod.ready_s) - math.floor(pod.bound_s))
                 node = self._name_of(pod.nodes[0]) if pod.nodes else ""
-                own = _serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s)
+                old = self.revision - pod.outdated
+                own = _serving(pod.name, node, leaving, pod.deletion_cost, startup_s, pod.ready_s, str(old))
                 killed_s = pod.out_of_memory_s
+                own = own if pod.takes_sessions else replace(own, takes_sessions=False)
                 serving.append(own if killed_s is None else replace(own, out_of_memory_s=math.floor(killed_s)))
             elif pod.bound_s is not None and pod.nodes and all(node.up_s <= now_s for node in pod.nodes):
                 since_s = math.floor(pod.bound_s)
@@ -247,6 +252,7 @@ class Workloads:
 
         One new pod is created beside the desired ones; an old pod goes as soon as a new one is ready.
         """
+        workload.revision += 1
         for pod in workload.staying():
             pod.outdated = True
         self._reconcile(workload, now_s)
@@ -313,15 +319,15 @@ class Workloads:
             self.changes += 1
             self._servers.drain(pod)
 
-    def number_of(self, key: PipelineKey, pod: str) -> int | None:
-        """Return the number in the engine of a ready pod of a pipeline; None where there is no such pod any more."""
+    def pod(self, key: PipelineKey, name: str) -> Pod | None:
+        """Return the pod of a pipeline that has this name; None where it is going, or gone."""
         return next(
             (
-                own.number
+                own
                 for workload in self.workloads.values()
                 if workload.pipeline.key == key
                 for own in workload.pods
-                if own.name == pod and not own.leaving
+                if own.name == name and not own.leaving
             ),
             None,
         )
@@ -380,7 +386,13 @@ class Workloads:
 
 @lru_cache(maxsize=4096)  # called for every pod at every tick, mostly with the same arguments
 def _serving(
-    name: str, node: str, leaving: bool, deletion_cost: int, startup_s: float | None, ready_s: float | None
+    name: str,
+    node: str,
+    leaving: bool,
+    deletion_cost: int,
+    startup_s: float | None,
+    ready_s: float | None,
+    revision: str,
 ) -> ServingReplica:
     return ServingReplica(
         name=name,
@@ -389,7 +401,9 @@ def _serving(
         deletion_cost=deletion_cost,
         startup_s=startup_s,
         start_seen=True,
+        takes_sessions=True,
         ready_s=ready_s,
+        revision=revision,
     )
 
 

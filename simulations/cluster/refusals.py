@@ -150,6 +150,10 @@ def _placements(name: str, pipeline: PipelineSpec, pools: Collection[str]) -> It
             if (target.api_version, target.kind) != ("apps/v1", "Deployment") and not target.of_groups:
                 rule = "must be a Deployment of apps/v1 or a LeaderWorkerSet: other targets are not simulated"
                 yield Refusal(resource=name, path=(*at, "target"), value=f"{target.api_version} {target}", rule=rule)
+            if placement.applied is not None and placement.prior.continuous:
+                rule = "must be absent with continuous batching: its change while items run is not simulated"
+                path = (*at, "batching", "apply")
+                yield Refusal(resource=name, path=path, value=str(placement.applied.at), rule=rule)
             if placement.pool not in pools:
                 rule = "must be in the manifests: its nodes are simulated"
                 yield Refusal(resource=name, path=(*at[:5], "pool"), value=placement.pool, rule=rule)

@@ -3,6 +3,7 @@
 What cannot be replaced without another result is refused (`refusals.py`).
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,7 +79,11 @@ def deployment_of(target: Mapping[str, Any]) -> dict[str, Any]:
     if (target["apiVersion"], target["kind"]) == DEPLOYMENT:
         return dict(target)
     api_version, kind = DEPLOYMENT
-    return {"apiVersion": api_version, "kind": kind, "name": f"{target['name']}-{target['kind'].lower()}"}
+    written = target.get("name") or f"{target['application']}-{target['deployment']}"
+    name = re.sub(r"[^a-z0-9.-]", "-", written.lower())
+    if target.get("deployment") and target.get("name"):  # a RayService has several
+        name = re.sub(r"[^a-z0-9.-]", "-", f"{name}-{target['application']}-{target['deployment']}".lower())
+    return {"apiVersion": api_version, "kind": kind, "name": f"{name}-{target['kind'].lower()}"}
 
 
 def _notes(resource: SpeechPipeline, spec: PipelineSpec, keys: Sequence[PipelineKey]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from controller.resources.fields import moment_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.translate import budget_spec, pipeline_spec, pool_spec
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import BatchSettings, PipelineKey, PlacementKey, PoolName
 from simulations.cluster.memory import by_mean_tokens
 from simulations.scenario.calendar import in_run_time, windows_in_run_time
 from simulations.scenario.scenario import Scenario
@@ -37,6 +37,8 @@ class Resources:
         self.pipeline_memories: dict[PipelineKey, PipelineMemory] = {}
         self.pool_memories: dict[PoolName, PoolMemory] = {}
         self.pool_prices: dict[PoolName, PriceMemory | None] = {}
+        self.batching: dict[tuple[PipelineKey, PlacementKey], BatchSettings] = {}
+        """What the ConfigMaps have: at first they are without data."""
         self.changes = 0
 
     def budgets(self) -> tuple[BudgetState, ...]:

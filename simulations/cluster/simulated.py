@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory
-from controller.core.state.decision import Decision
-from controller.core.state.snapshot import PipelineState, PoolState, TargetMissing, TargetState
+from controller.core.state.decision import BatchWrite, Decision
+from controller.core.state.snapshot import BatchingState, PipelineState, PoolState, TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec, with_basis
 from controller.resources.fields import duration_s
 from controller.resources.pipeline import SpeechPipeline
@@ -40,8 +40,10 @@ from simulations.results.scoring import Tally
 from simulations.results.spending import Observation
 from simulations.scenario.declared import declared
 from simulations.scenario.load import item_seed, pipeline_schedules
+from simulations.scenario.past_load import PastLoads
 from simulations.scenario.scenario import Fault, ResourceChange, Scenario, resource_changes, sla_changes
 from simulations.scenario.schedule import Schedule
+from simulations.scenario.values import STUCK
 
 SCRAPE_PHASE = 0.5
 """When in its interval a scrape happens (0–1). Decisions come at whole seconds, so samples have their average age."""
@@ -54,6 +56,9 @@ HOP_S = 0.0013
 
 Measured: over four stages the lab's median latency exceeded the simulated one by four times this (`make fidelity`).
 """
+BATCHING_SYNC_S = 60.0
+"""How long batch settings take from the ConfigMap to the servers: the mean of what a kubelet takes, 0 to 2 minutes
+(`controller.core.assess.batching.SYNC_S`)."""
 SETTLING_S = 30.0
 """A policy runs this long plus the slowest start-up before the load begins; the longest wait of the lab."""
 
@@ -89,7 +94,6 @@ class SimulatedCluster:
         self._resources = Resources(scenario)
         self._file = scenario.file
         self.pipelines = tuple(self._resources.pipelines.values())
-        self.duration_s = scenario.file.clock.duration_s
         self.observations: list[Observation] = []
         self._seed = seed
         self._window_s = window_s
@@ -138,6 +142,7 @@ class SimulatedCluster:
         startups_s = [p.startup_s for pipeline in self.pipelines for stage in pipeline.stages for p in stage.placements]
         cold = scenario.file.cold_start
         self.now_s = 0.0 if cold else -interval_s * math.ceil((SETTLING_S + max(startups_s)) / interval_s)
+        self._past = PastLoads(scenario, loads, before_s=-self.now_s)
         self._agenda = Agenda()
         self._workloads = Workloads(
             self.pipelines,
@@ -161,6 +166,11 @@ class SimulatedCluster:
         self._agenda.at(self.now_s + SCRAPE_PHASE * duration_s(self._file.scrape_interval), self._scrape)
         self._plan_faults(scenario, changes)
         self._observe()
+
+    @property
+    def duration_s(self) -> float:
+        """Return the length of the run."""
+        return self._file.clock.duration_s
 
     # -- for the policy
 
@@ -207,6 +217,10 @@ class SimulatedCluster:
             workload = self._targets.get((spec.key, change.target.name))
             if workload is not None:
                 self._workloads.scale(workload.name, change.after, self.now_s, change.deletion_costs)
+        for pipeline in decision.pipelines:
+            for write in pipeline.batch_writes:
+                self._resources.batching[pipeline.key, (write.stage, write.placement)] = write.settings
+                self._agenda.at(self.now_s + BATCHING_SYNC_S, partial(self._set_batching, pipeline.key, write))
         polled_s = (math.floor(self.now_s / ADMISSION_POLL_S) + 1) * ADMISSION_POLL_S
         for pipeline in decision.pipelines if self._file.sheds else ():
             serving = self._serving[pipeline.key]
@@ -216,6 +230,9 @@ class SimulatedCluster:
         for pipeline in decision.pipelines if self._file.hands_over else ():
             for crowded in (replica for skew in pipeline.skews for replica in skew.crowded):
                 self._agenda.at(polled_s, partial(self._hand_over, pipeline.key, crowded.pod, crowded.keep))
+        for pipeline in decision.pipelines:
+            for pod, takes_sessions in pipeline.takes_sessions.items():
+                self._agenda.at(polled_s, partial(self._open, pipeline.key, pod, takes_sessions=takes_sessions))
         self._observe()
 
     def advance(self, until_s: float) -> None:
@@ -251,6 +268,13 @@ class SimulatedCluster:
         pod.number = serving.engine.add_replica(pod.workload.key)
         assert pod.number == len(serving.pods)
         serving.pods.append(pod)
+        names = {pod.workload.key[0], f"{pod.workload.pipeline.key}/{pod.workload.key[0]}"}
+        for fault in self._file.faults:
+            cold, span = fault.cold_caches, fault.interval
+            if cold is not None and cold.stage in names and span.from_s <= self.now_s < span.until_s:
+                serving.engine.speed_up(pod.number, 1 / cold.factor)
+                warm_s = self.now_s + duration_s(cold.lasts)
+                self._agenda.at(warm_s, partial(serving.engine.speed_up, pod.number, cold.factor))
 
     def drain(self, pod: Pod) -> None:
         """Let a pod drain: it takes no new items or streams, and is removed when it is empty."""
@@ -304,9 +328,15 @@ class SimulatedCluster:
         self._serving[key].engine.admissible = limit
 
     def _hand_over(self, key: PipelineKey, pod: str, keep: int) -> None:
-        number = self._workloads.number_of(key, pod)
-        if number is not None:
-            self._serving[key].engine.hand_over(number, keep)
+        found = self._workloads.pod(key, pod)
+        if found is not None and found.number is not None:
+            self._serving[key].engine.hand_over(found.number, keep)
+
+    def _open(self, key: PipelineKey, pod: str, *, takes_sessions: bool) -> None:
+        found = self._workloads.pod(key, pod)
+        if found is not None and found.number is not None:
+            found.takes_sessions = takes_sessions
+            self._serving[key].engine.open_replica(found.number, takes_streams=takes_sessions)
 
     def _observe(self) -> None:
         """Add an observation if replicas or resources have changed."""
@@ -364,13 +394,28 @@ class SimulatedCluster:
             case "slowStage":
                 assert fault.slow_stage is not None
                 self._slow_down(fault.slow_stage.stage, fault.slow_stage.factor**by)
+            case "stuckReplica":
+                self._stick(fault.stuck_replica or "", begins=begins)
+            case "passRatio":
+                assert fault.pass_ratio is not None
+                self._pass_on(fault.pass_ratio.stage, float(fault.pass_ratio.ratio) if begins else None)
+            case "slowTransit":
+                assert fault.slow_transit is not None
+                added_s = duration_s(fault.slow_transit.by) if begins else 0.0
+                serving = self._serving[PipelineKey(fault.slow_transit.pipeline)]
+                serving.engine.delay(duration_s(self._file.overhead) + added_s)
+            case "retries":
+                assert fault.retries is not None
+                self._serving[PipelineKey(fault.retries.pipeline)].engine.repeat(fault.retries.factor if begins else 1)
             case "rollOut":
                 assert fault.roll_out is not None
                 for (key, (stage, _)), workload in self._workloads.workloads.items():
                     if fault.roll_out in {stage, f"{key}/{stage}"}:
                         self._workloads.roll_out(workload, self.now_s)
-            case "spike" | "set" | "cpuQuota":
-                pass  # spikes are in the schedules, `set` faults in `changes`; no quota without computation
+            case "spike" | "set" | "cpuQuota" | "coldCaches":
+                # Spikes are in the schedules, `set` faults in `changes`; replicas that start look for cold caches, and
+                # there is no quota without computation.
+                pass
 
     def _reclaim(self, index: int, fault: Fault, pool: NodePool, *, begins: bool) -> None:
         """Begin or end a `spotReclaim`: announce it, then remove nodes; without `for`, each node is replaced later."""
@@ -396,12 +441,35 @@ class SimulatedCluster:
         pool.leaving[node] -= 1
         self._workloads.restore_nodes(pool, [node], now_s)
 
+    def _set_batching(self, key: PipelineKey, write: BatchWrite) -> None:
+        """Let servers read the settings that were written, unless others have been written since."""
+        placement = (write.stage, write.placement)
+        if self._resources.batching[key, placement] == write.settings:
+            self._serving[key].engine.set_batching(placement, write.settings)
+
     def _slow_down(self, name: str, factor: float) -> None:
         for key, serving in self._serving.items():
             for stage in serving.pipeline.stages:
                 if name in {stage.name, f"{key}/{stage.name}"}:
                     serving.slow[stage.name] = serving.slow.get(stage.name, 1.0) * factor
                     serving.engine.slow_down(stage.name, serving.slow[stage.name])
+
+    def _pass_on(self, name: str, ratio: float | None) -> None:
+        """Let another share of the items of the stages called `name` go on, None: that of before."""
+        for key, serving in self._serving.items():
+            for stage in serving.pipeline.stages:
+                if name in {stage.name, f"{key}/{stage.name}"}:
+                    serving.engine.pass_on(stage.name, stage.pass_ratio if ratio is None else ratio)
+
+    def _stick(self, name: str, *, begins: bool) -> None:
+        """Let the oldest replica of the stages called `name` complete nothing any more, or again."""
+        for key, serving in self._serving.items():
+            for stage in serving.pipeline.stages:
+                if name in {stage.name, f"{key}/{stage.name}"}:
+                    there = [pod for pod in serving.pods if not pod.gone and pod.workload.key[0] == stage.name]
+                    for pod in there[:1]:
+                        assert pod.number is not None
+                        serving.engine.crowd(pod.number, STUCK if begins else 1.0)
 
     # -- snapshots
 
@@ -444,6 +512,12 @@ class SimulatedCluster:
                 if rule.query is not None
             },
             memory=self._resources.pipeline_memories.get(spec.key, PipelineMemory()),
+            batching={
+                key: BatchingState(settings=self._resources.batching.get((spec.key, key)))
+                for key, placement in spec.placements().items()
+                if placement.applied is not None and key[0] not in spec.borrowed
+            },
+            history=self._past.history(spec, self.now_s),
         )
 
     def _reading(self, metrics: SimulatedMetrics, text: str) -> Reading:

@@ -83,7 +83,7 @@ def _session(_: click.Context, option: click.Parameter, text: str | None) -> str
     "demands",
     multiple=True,
     metavar="[NAMESPACE/NAME=]N",
-    help="Constant load of a pipeline in MANIFESTs, instead of --trace, in its own unit: streams, or requests/s.",
+    help="Constant load of a pipeline in MANIFESTs; instead of --trace, in its own unit: streams, or requests/s.",
 )
 @click.option(
     "--session",
@@ -115,6 +115,11 @@ def _session(_: click.Context, option: click.Parameter, text: str | None) -> str
 )
 @click.option(
     "--seeds", metavar="N,N,…", callback=_seeds, help="Seeds of the random loads to run. Default: the scenario's."
+)
+@click.option(
+    "--breakdown",
+    is_flag=True,
+    help="What the cost of Sluice was spent on; the parts add up to it. Its runs take about twice as long.",
 )
 @click.option(
     "--instances",
@@ -184,9 +189,10 @@ def simulate(
 
     Exit status: 0 done; 1 the scenario is invalid or cannot be simulated; 2 wrong usage.
     """
+    from simulations.experiment.experiment import SLUICE
     from simulations.policies.catalogue import POLICIES
 
-    executor = _executor(others.pop("where"), jobs)
+    executor, breakdown = _executor(others.pop("where"), jobs), others.pop("breakdown")
     if out is not None:
         check_writable(out)
     limits: tuple[str, ...] = others["limits"]
@@ -202,6 +208,7 @@ def simulate(
         what_ifs=tuple(dict.fromkeys(what_ifs)) or None,
         seeds=seeds,
     )
+    runs = tuple(replace(run, breakdown=breakdown and run.policy == SLUICE) for run in runs)
     processes = jobs or len(os.sched_getaffinity(0))
     command = _of_one_process(("sluice", *sys.argv[1:]))
     if parts is None and not join:

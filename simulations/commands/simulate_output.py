@@ -32,11 +32,7 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None, peak: P
                 ">cost",
                 ">seeds",
                 ">x bound",
-                ">users as promised",
-                ">refused",
-                ">cut",
-                ">late",
-                ">lost",
+                *USER_COLUMNS,
                 ">windows in SLA",
                 ">calm",
                 ">p95",
@@ -51,6 +47,21 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None, peak: P
         page.say(sentence)
     for line in sensitivity_of(peak):
         page.say(line.strip() if line.startswith(" ") else f"At the peak, {line}", indent=int(line.startswith(" ")))
+
+
+USER_COLUMNS = (">users as promised", ">refused", ">cut", ">late", ">lost")
+"""The columns of `user_cells`."""
+
+
+def user_cells(run: Run) -> tuple[str, ...]:
+    """Return what became of the users of a run, under `USER_COLUMNS`."""
+    return (
+        formats.share(run.served_as_promised),
+        users_of_all(run, "refused"),
+        formats.count(run.mean("sessions_cut")),
+        users_of_all(run, "late"),
+        users_of_all(run, "lost"),
+    )
 
 
 def _title(experiment: Experiment, what_if: str | None, bound: float | None) -> str:
@@ -71,11 +82,7 @@ def _row(run: Run, runs: list[Run]) -> tuple[str, ...]:
         formats.money(run.mean("cost")),
         formats.spread(run.range("cost"), formats.money) or formats.MISSING,
         formats.MISSING if run.cost_over_bound is None else f"{run.cost_over_bound:.2f}",
-        formats.share(run.served_as_promised),
-        users_of_all(run, "refused"),
-        formats.count(run.mean("sessions_cut")),
-        users_of_all(run, "late"),
-        users_of_all(run, "lost"),
+        *user_cells(run),
         formats.share(run.mean("sla_windows_met")),
         formats.share(run.mean("sla_windows_met_calm")),
         formats.MISSING if p95 is None and not run.mean("lost") else formats.latency(p95),

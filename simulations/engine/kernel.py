@@ -19,7 +19,7 @@ _CELLS = cells_of(_BOUNDS_S)
 _FULL, _NONE_READY = -1, -2
 _INF = np.inf
 
-NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.TOKENS_AT_S
+NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, SENDS = at.NOW_S, at.ADMISSIBLE, at.TOKENS, at.TOKENS_AT_S, at.SENDS
 
 
 @woven
@@ -475,7 +475,10 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
                     w[at.ADMITTED] -= 1
                     _let_go(c, s, session, end_s)
                 continue
-        if n >= room:
+        again = 0
+        if s.real[SENDS] > 1.0:
+            again = int(s.real[SENDS] - 1.0 + uniform(verdict(c.seed[0], 2 * stages, w[at.OFFERED] + 1)))
+        if n + again >= room:
             return float(t) if n > 0 else -1.0
         # an item
         shed = False
@@ -513,18 +516,24 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
             if s.stream[session].status != at.OPEN:
                 shed = True
                 kind = SHED if s.stream[session].status == at.SHED_STREAM else REFUSED
-        w[at.OFFERED] += 1
-        place = _place(w[at.OFFERED], mask)
-        entering = s.item[place]
-        entering.arrival_s = t
-        entering.session = session
         if shed:
+            w[at.OFFERED] += 1
+            entering = s.item[_place(w[at.OFFERED], mask)]
+            entering.arrival_s = t
+            entering.session = session
             entering.holds = 0
             entering.settled = 1
             _account(c, s, t, 0.0, FILTERED if _silent(c, s, w[at.OFFERED]) else kind)
-        else:
+            n += 1
+            continue
+        for copy in range(1 + again):
+            w[at.OFFERED] += 1
+            place = _place(w[at.OFFERED], mask)
+            entering = s.item[place]
+            entering.arrival_s = t
+            entering.session = session
             entering.holds = entries
-            entering.settled = 0
+            entering.settled = copy > 0  # the outcome of the item is that of its first copy
             entering.reached = 0
             entering.lost_s = _INF
             for k in range(len(s.ended_s)):
@@ -535,7 +544,8 @@ def _enter(c: Constants, s: State, until_s: float) -> float:
             s.out_s[stages, s.out_n[stages]] = t
             s.out_item[stages, s.out_n[stages]] = w[at.OFFERED]
             s.out_n[stages] += 1
-        n += 1
+            n += 1
+        w[at.REPEATED] += again
     return until_s
 
 

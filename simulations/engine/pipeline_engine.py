@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PlacementKey, StageName
+from optimizer.model import BatchSettings, PlacementKey, StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.played import played
@@ -37,6 +37,7 @@ from simulations.results.scoring import (
     Tally,
 )
 from simulations.scenario.schedule import Schedule
+from simulations.scenario.values import MOST_SENDS
 
 _NOTHING = np.empty(0, dtype=np.int64)
 HANDOVER_S = 0.5
@@ -164,6 +165,7 @@ class PipelineEngine:
         self._speed_spread = conditions.speed_spread
         self._slownesses: list[float] = []  # of the replicas, without what their neighbours do
         self._draining: dict[int, float] = {}  # replica -> when its sessions are cut
+        self._closed: set[int] = set()  # serving replicas that get no new streams
         self._ending: set[int] = set()  # draining or drained replicas that `ended` has not returned yet
 
     @property
@@ -246,6 +248,23 @@ class PipelineEngine:
             self._state.stage["takes"][first] = float(serves)
             self._state.stage["takes"][own] = stage.cascade.share if serves else 1.0
 
+    def open_replica(self, number: int, *, takes_streams: bool) -> None:
+        """Let a serving replica take new streams or not; it keeps those that it has, and serves them.
+
+        Raises:
+            ValueError: the replica is not serving.
+        """
+        self._require_phase(number, (places.SERVING,))
+        for each in self._with_link(number):
+            if takes_streams and each in self._closed:
+                self._closed.discard(each)
+                kernel.join_routing(self._constants, self._state, each)
+                kernel.find_missing(self._constants, self._state, self.now_s)
+            elif not takes_streams and each not in self._closed:
+                self._closed.add(each)
+                kernel.leave_routing(self._constants, self._state, each)
+        self._divide()
+
     def drain_replica(self, number: int, until_s: float) -> None:
         """Let a replica take no new items or streams; it ends when it has no items and streams.
 
@@ -262,8 +281,7 @@ class PipelineEngine:
 
     def _drain(self, number: int, until_s: float) -> None:
         state, constants = self._state, self._constants
-        kernel.leave_routing(constants, state, number)
-        self._divide()
+        self._leave(number)
         state.replica["phase"][number] = places.DRAINING
         self._ending.add(number)
         state.replica["handed_over_s"][number] = min(self.now_s + HANDOVER_S, until_s)
@@ -275,6 +293,14 @@ class PipelineEngine:
         self._draining[number] = until_s if memory else float(state.replica["handed_over_s"][number])
         if self._draining[number] <= self.now_s:
             self._close(number)
+
+    def _leave(self, number: int) -> None:
+        """Take a serving replica out of the routing, unless it is closed and out of it."""
+        if number in self._closed:
+            self._closed.discard(number)
+        else:
+            kernel.leave_routing(self._constants, self._state, number)
+        self._divide()
 
     def hand_over(self, number: int, keep: int) -> None:
         """Move streams of a replica to the ones with the fewest, until it has at most `keep`; none of them is cut."""
@@ -296,8 +322,7 @@ class PipelineEngine:
     def _kill(self, number: int) -> None:
         state, constants = self._state, self._constants
         if state.replica["phase"][number] == places.SERVING:
-            kernel.leave_routing(constants, state, number)
-            self._divide()
+            self._leave(number)
         self._draining.pop(number, None)
         self._ending.discard(number)
         held = np.empty(len(state.item), dtype=np.int64)
@@ -331,19 +356,75 @@ class PipelineEngine:
         Raises:
             ValueError: there is no such stage, or the factor is not above 0.
         """
+        at = self._place(stage)
+        if not (0 < factor < math.inf):
+            raise ValueError(f"factor: {factor!r}: must be finite and above 0")
+        self._state.stage["slow"][at] = factor
+        if (first := self._played.first.get(stage)) is not None:
+            names = [each.name for each in self._played.pipeline.stages]
+            self._state.stage["slow"][names.index(first)] = factor
+
+    def set_batching(self, key: PlacementKey, settings: BatchSettings) -> None:
+        """Let the replicas of a placement form batches by `settings` from now on.
+
+        Raises:
+            ValueError: the placement batches continuously, or the limit is above the largest that it declares.
+        """
+        stage, name = self._played.own[key]
+        stages = self._played.pipeline.stages
+        at = next(number for number, own in enumerate(stages) if own.name == stage)
+        position, placement = next((k, own) for k, own in enumerate(stages[at].placements) if own.name == name)
+        if placement.prior.continuous or settings.limit > placement.prior.batch_sizes[-1]:
+            raise ValueError(f"batching of {key}: {settings!r}: must be dynamic, with a limit that is declared")
+        number = int(self._constants.stage["first"][at]) + position
+        self._constants.placement["batch"][number] = settings.limit
+        self._constants.placement["wait_s"][number] = settings.wait_s
+
+    def pass_on(self, stage: StageName, ratio: float) -> None:
+        """Let another share (0–1) of the items that leave a stage from now on go to the next.
+
+        Raises:
+            ValueError: there is no such stage, or the share is outside its range.
+        """
+        at = self._place(stage)
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"ratio: {ratio!r}: must be from 0 to 1")
+        records = self._constants.stage
+        records["filters"][at] = ratio < 1 and records["after"][at] > 0
+        records["passes_below"][at] = min(int(ratio * 2.0**64), 2**64 - 1)
+
+    def delay(self, overhead_s: float) -> None:
+        """Let every item that is answered from now on take `overhead_s` outside the stages."""
+        self._constants.numbers[5] = overhead_s
+
+    def repeat(self, factor: float) -> None:
+        """Let every item that enters from now on be sent `factor` times on average; 1 is normal.
+
+        Copies pass the stages as items of their own. The ingress counts an item once, and answers with its first copy.
+
+        Raises:
+            ValueError: the factor is not from 1 to `MOST_SENDS`.
+        """
+        if not 1 <= factor <= MOST_SENDS:
+            raise ValueError(f"factor: {factor!r}: must be from 1 to {MOST_SENDS:g}")
+        self._state.real[places.SENDS] = factor
+
+    def _place(self, stage: StageName) -> int:
         names = [each.name for each in self._played.pipeline.stages]
         if stage not in [each.name for each in self.pipeline.stages]:
             raise ValueError(f"stage: {stage!r}: must be one of {[each.name for each in self.pipeline.stages]}")
-        if not (0 < factor < math.inf):
-            raise ValueError(f"factor: {factor!r}: must be finite and above 0")
-        self._state.stage["slow"][names.index(stage)] = factor
-        if (first := self._played.first.get(stage)) is not None:
-            self._state.stage["slow"][names.index(first)] = factor
+        return names.index(stage)
 
     def crowd(self, number: int, factor: float) -> None:
         """Multiply the service times of a replica by `factor` from now on, because of what is on its instance."""
         own = self._own[number]
         self._state.replica["slow"][own] = self._slownesses[own] * factor
+
+    def speed_up(self, number: int, factor: float) -> None:
+        """Divide the service times of the batches that a replica starts from now on by `factor` (above 0)."""
+        own = self._own[number]
+        self._slownesses[own] /= factor
+        self._state.replica["slow"][own] /= factor
 
     def busy(self, number: int) -> bool:
         """Return whether a replica serves an item now."""
@@ -391,15 +472,16 @@ class PipelineEngine:
         """Return the counters of the ingress."""
         whole = [int(value) for value in self._state.whole]
         outcomes = [whole[places.SERVED_ITEMS + kind] for kind in (SERVED, FILTERED, SHED, REFUSED, LOST)]
+        offered = whole[places.OFFERED] - whole[places.REPEATED]
         return IngressCounters(
             active_streams=whole[places.STREAMS],
-            offered=whole[places.OFFERED],
+            offered=offered,
             served=outcomes[0],
             filtered=outcomes[1],
             shed=outcomes[2],
             refused=outcomes[3],
             lost=outcomes[4],
-            in_flight=whole[places.OFFERED] - sum(outcomes),
+            in_flight=offered - sum(outcomes),
             retries=whole[places.RETRIES],
             sessions_cut=whole[places.SESSIONS_CUT],
             latency_counts=self._state.ingress_counts.copy(),

@@ -90,6 +90,7 @@ def _on_the_way(placement: PlacementSpec, link: Link) -> PlacementSpec:
         batching=Batching.DYNAMIC,
         batch_sizes=(1,),
         batch_wait_s=0.0,
+        batch_waits_s=(),
         session_slots=None,
         saturation_rps=None,
         link=None,

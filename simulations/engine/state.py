@@ -93,11 +93,12 @@ OPEN, REFUSED_STREAM, SHED_STREAM = range(3)
     REPLICAS,
     LATENCY_NS,  # whole nanoseconds, so the sum does not depend on the order of adding
     TRIES,  # number of entries in State.later
+    REPEATED,  # items sent again, which have a number but no outcome
     WHOLE,
-) = range(24)
+) = range(25)
 
 # Indexes of State.real
-NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, REAL = range(5)
+NOW_S, ADMISSIBLE, TOKENS, TOKENS_AT_S, SENDS, REAL = range(6)  # SENDS: how often each item is sent, on average
 
 
 _STAGE = np.dtype(
@@ -434,7 +435,7 @@ def state_of(constants: Constants) -> State:
     whole[[CHUNK_HEAD, CHUNK_TAIL]] = NONE
     real = np.zeros(REAL)
     real[ADMISSIBLE] = np.inf
-    real[TOKENS] = 1.0
+    real[TOKENS] = real[SENDS] = 1.0
     stream = _records(_STREAM, streams, follower=NONE, give_up_s=np.inf)
     if streams:
         stream["left"] = stream["chunks"] = c.session["chunks"]

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from controller.core.messages.explain import reason_sentence
-from controller.core.record import decision_key
+from controller.core.record import decision_key, recorded_diagnosis
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.spec import with_basis
@@ -31,13 +31,15 @@ from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey, StageName
 from profiler.samples import Quantity
 from simulations.cluster.simulated import SimulatedCluster
+from simulations.experiment.cost_accounts import CostAccounts
 from simulations.experiment.hardware import cheapest_first
 from simulations.experiment.hindsight import BoundRequest, bound_one
 from simulations.policies.autoscaler import Autoscaler, AutoscalerDecision, Briefing, Hardware, OneWorkloadSettings
-from simulations.policies.catalogue import POLICIES
+from simulations.policies.catalogue import POLICIES, paced
 from simulations.policies.recorded import RecordedReplicas, RecordedSettings
 from simulations.policies.sluice import SluiceSettings
 from simulations.results import spending
+from simulations.results.diagnoses import NamedCause, at_their_highest, episodes, named_causes
 from simulations.results.results import BoundResult, DecisionEntry, PlacementChange, RunResult, Tuning
 from simulations.results.run_series import run_series
 from simulations.results.run_times import in_run_times
@@ -53,13 +55,17 @@ SLUICE = "sluice"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """One run to make: a policy under a what-if and a seed, with `settings`, or with those of `tuning` if None."""
+    """One run to make: a policy under a what-if and a seed, with `settings`, or with those of `tuning` if None.
+
+    `breakdown` asks for the parts of the cost, which takes two more plans in each cycle; only Sluice has them.
+    """
 
     policy: str
     seed: int
     tuning: Tuning = Tuning.DEFAULT
     what_if: str | None = None
     settings: Any = None
+    breakdown: bool = False
 
 
 Request = RunRequest | BoundRequest
@@ -108,12 +114,13 @@ def run_one(
     tuning: Tuning = Tuning.DEFAULT,
     what_if: str | None = None,
     settings: Any = None,
+    breakdown: bool = False,
     schedules: Mapping[str, Schedule] | None = None,
 ) -> RunResult:
     """Run a scenario once under a policy and return the result.
 
-    `settings` are used instead of those of the tuning, unless None. `schedules` is the load of each pipeline; if None,
-    it is made from scenario and seed.
+    `settings` are used instead of those of the tuning, unless None. `breakdown` as in `RunRequest`. `schedules` is the
+    load of each pipeline; if None, it is made from scenario and seed.
 
     Raises:
         UnsupportedScenario: the scenario has a feature that is not simulated.
@@ -122,7 +129,7 @@ def run_one(
     began_s = time.perf_counter()
     scenario = with_what_if(scenario, None if what_if is None else scenario.what_if(what_if))
     loads = pipeline_schedules(scenario, seed=seed) if schedules is None else schedules
-    chosen = _settings(scenario, policy, tuning) if settings is None else settings
+    chosen = settings_of(scenario, policy, tuning) if settings is None else settings
     if isinstance(chosen, OneWorkloadSettings) and chosen.hardware is Hardware.CHEAPEST:
         scenario = cheapest_first(scenario)
     autoscaler = _autoscaler(scenario, policy, chosen, loads)
@@ -130,13 +137,17 @@ def run_one(
         scenario, seed=seed, interval_s=autoscaler.interval_s, window_s=autoscaler.metrics_window_s, schedules=loads
     )
     log = _DecisionLog()
+    accounts = CostAccounts(pipelines=cluster.pipelines, autoscaler=autoscaler) if breakdown else None
     policy_of_cycle = Policy(
         interval_s=autoscaler.interval_s, scrape_interval_s=duration_s(scenario.file.scrape_interval)
     )
     due_s = cluster.now_s
     while due_s < cluster.duration_s:
         cluster.advance(due_s)
-        decision = autoscaler(cluster.snapshot(), policy_of_cycle)
+        snapshot = cluster.snapshot()
+        decision = autoscaler(snapshot, policy_of_cycle)
+        if accounts is not None:
+            accounts.add(snapshot, policy_of_cycle, decision)
         cluster.apply(decision)
         log.add(decision)
         due_s += autoscaler.interval_s
@@ -150,6 +161,7 @@ def run_one(
         seed=seed,
         interval_s=autoscaler.interval_s,
         log=log,
+        accounts=accounts,
         wall_s=time.perf_counter() - began_s,
     )
 
@@ -330,22 +342,33 @@ class _Loads:
 _loads = _Loads()
 
 
-def _settings(scenario: Scenario, policy: str, tuning: Tuning) -> Any:
+def settings_of(scenario: Scenario, policy: str, tuning: Tuning) -> Any:
+    """Return the settings of a policy for a scenario: those of `tuning`, at the pace of its load.
+
+    Raises:
+        ValueError: the policy has no trained settings.
+    """
     family = POLICIES[policy]
     settings = family.default if tuning is Tuning.DEFAULT else family.trained
     if settings is None:
         raise ValueError(f"policy: {policy}: has no trained settings")
-    if isinstance(settings, SluiceSettings) and scenario.file.interval is not None:
-        return replace(settings, interval_s=duration_s(scenario.file.interval))
-    return settings
+    if isinstance(settings, SluiceSettings):
+        own = scenario.file.interval
+        return settings if own is None else replace(settings, interval_s=duration_s(own))
+    return paced(settings, scenario.file.pace, scrape_interval_s=duration_s(scenario.file.scrape_interval))
 
 
 def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[str, Schedule]) -> Autoscaler:
     if isinstance(settings, RecordedSettings):  # not in the catalogue: it needs the record of a backtest
         return RecordedReplicas(settings)
+    return POLICIES[policy].make(settings, briefing_of(scenario, loads))
+
+
+def briefing_of(scenario: Scenario, loads: Mapping[str, Schedule]) -> Briefing:
+    """Return what policies are set up with before a run of `scenario`; `loads` is the load of each pipeline."""
     pools = {spec.name: spec for spec in map(pool_spec, scenario.pools)}
     pipelines = tuple(with_basis(pipeline_spec(resource), pools) for resource in scenario.pipelines)
-    briefing = Briefing(
+    return Briefing(
         pipelines=pipelines,
         pools=tuple(pools.values()),
         changes=tuple(
@@ -358,7 +381,6 @@ def _autoscaler(scenario: Scenario, policy: str, settings: Any, loads: Mapping[s
         loads={pipeline.key: loads[pipeline.key] for pipeline in pipelines},
         duration_s=scenario.file.clock.duration_s,
     )
-    return POLICIES[policy].make(settings, briefing)
 
 
 class _DecisionLog:
@@ -371,19 +393,23 @@ class _DecisionLog:
         self.entries: list[DecisionEntry] = []
         self.receive_pressures: dict[PipelineKey, list[tuple[float, Mapping[StageName, float]]]] = {}
         self._keys: dict[PipelineKey, object] = {}
+        self._latest: dict[PipelineKey, int] = {}
 
     def add(self, decision: Decision) -> None:
-        """Add the pipelines' decisions that differ from the ones before."""
+        """Add the pipelines' decisions that differ from the ones before; of the others, keep the surest causes."""
         for pipeline in decision.pipelines:
             read = {stage.name: stage.readings.get(Quantity.RX_QUEUE_PRESSURE) for stage in pipeline.profile.stages}
             known = {stage: reading for stage, reading in read.items() if isinstance(reading, float)}
             if known and decision.now_s >= 0:
                 self.receive_pressures.setdefault(pipeline.key, []).append((decision.now_s, known))
             key = decision_key(pipeline)
+            causes = named_causes(recorded_diagnosis(pipeline))
             if self._keys.get(pipeline.key) == key:
+                self._surer(pipeline.key, causes)
                 continue
             self._keys[pipeline.key] = key
             if decision.now_s >= 0:
+                self._latest[pipeline.key] = len(self.entries)
                 self.entries.append(
                     DecisionEntry(
                         t_s=decision.now_s,
@@ -397,8 +423,16 @@ class _DecisionLog:
                         reason=decision.reason
                         if isinstance(decision, AutoscalerDecision)
                         else in_run_times(reason_sentence(pipeline)),
+                        causes=causes,
                     )
                 )
+
+    def _surer(self, pipeline: PipelineKey, causes: tuple[NamedCause, ...]) -> None:
+        """Let the last entry of the pipeline have each of `causes` that is surer than its own of the same kind."""
+        if causes and pipeline in self._latest:
+            index = self._latest[pipeline]
+            entry = self.entries[index]
+            self.entries[index] = replace(entry, causes=at_their_highest((*entry.causes, *causes)))
 
 
 def _result(
@@ -411,6 +445,7 @@ def _result(
     seed: int,
     interval_s: float,
     log: "_DecisionLog",
+    accounts: CostAccounts | None,
     wall_s: float,
 ) -> RunResult:
     clock = scenario.file.clock
@@ -449,6 +484,12 @@ def _result(
             log.receive_pressures,
         ),
         decisions=tuple(log.entries),
+        diagnosis=episodes(
+            ((entry.t_s, entry.pipeline, entry.causes) for entry in log.entries),
+            interval_s=interval_s,
+            end_s=clock.duration_s,
+        ),
+        breakdown=None if accounts is None else accounts.breakdown(cluster.observations, clock),
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -93,6 +93,23 @@ _FAMILIES: tuple[Family[Any], ...] = (
 )
 POLICIES: Mapping[str, Family[Any]] = MappingProxyType({family.name: family for family in _FAMILIES})
 """In the order in which tables list them."""
+
+
+def paced(settings: S, pace: float, *, scrape_interval_s: float) -> S:
+    """Return settings whose times (fields that end in `_s`) are those of a load that is played `pace` times as fast.
+
+    None becomes shorter than a second, which is the shortest cycle of an autoscaler, and no window of metrics shorter
+    than five scrapes, without which there are no rates. Times of 0 stay.
+    """
+    if pace == 1:
+        return settings
+    least_s = {"metrics_window_s": max(1.0, 5 * scrape_interval_s)}
+    changed = {
+        field.name: max(value / pace, min(value, least_s.get(field.name, 1.0)))
+        for field in fields(settings)  # type: ignore[arg-type]
+        if field.name.endswith("_s") and (value := getattr(settings, field.name)) > 0
+    }
+    return replace(settings, **changed)  # type: ignore[type-var]
 
 
 @cache

@@ -79,21 +79,26 @@ def placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpe
 
 
 def _placements(snapshot: DetailedSnapshot, state: PipelineState, stage: StageSpec) -> Iterator[Deployment]:
-    nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
     for index, placement in enumerate(stage.placements):
         target = state.target(stage.name, placement.name)
         if not isinstance(target, TargetMissing):
             name = (state.spec.key, stage.name, placement.name)
-            least = 1 if index == 0 and nothing_declared else placement.prior.min_replicas
             yield Deployment(
                 pipeline=state.spec.key,
                 stage=stage,
                 placement=placement,
                 target=target,
                 replicas=snapshot.replicas.get(name, ()),
-                least=min(least, placement.prior.max_replicas),
+                least=least_replicas(stage, index),
                 most=placement.prior.max_replicas,
             )
+
+
+def least_replicas(stage: StageSpec, index: int) -> int:
+    """Return the least replicas of a placement, by its `index` in the stage: the first one keeps one, as said above."""
+    nothing_declared = not any(placement.prior.min_replicas for placement in stage.placements)
+    prior = stage.placements[index].prior
+    return min(1 if index == 0 and nothing_declared else prior.min_replicas, prior.max_replicas)
 
 
 def carried_out(state: PipelineState, stage: StageSpec, name: PlacementName, replicas: int) -> dict[PlacementId, int]:

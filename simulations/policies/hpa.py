@@ -40,10 +40,12 @@ class HpaSettings(OneWorkloadSettings):
     """The settings of the baseline `hpa`.
 
     The defaults are those of kube-controller-manager (sync 15 s, tolerance 10 %) and metrics-server (15 s), and the
-    target of the documentation's walkthrough (50 %).
+    target of the documentation's walkthrough (50 %). With a `target_queued` above 0 the HPA has a second metric, the
+    items that wait at a replica, and follows the higher of both recommendations.
     """
 
     target_utilization: float = 0.5
+    target_queued: float = 0.0
     tolerance: float = TOLERANCE
     interval_s: float = 15.0
     metrics_window_s: float = 15.0
@@ -152,12 +154,25 @@ class Hpa(PerDeployment):
         fresh_s = now_s - settings.metrics_window_s
         settled = [replica.utilization for replica in work.replicas if replica.ready_since_s <= fresh_s]
         fresh = len(work.replicas) - len(settled)
-        recommended = resource_replicas(
-            settled,
-            target=settings.target_utilization,
-            current=target.desired,
-            missing=max(0, target.ready - len(work.replicas)),
-            unready=max(0, target.existing - target.ready) + fresh,
-            tolerance=settings.tolerance,
-        )
-        return self._controls.replicas(work, now_s, recommended)
+        missing = max(0, target.ready - len(work.replicas))
+        unready = max(0, target.existing - target.ready) + fresh
+        recommended = [
+            found
+            for values, goal in (
+                (settled, settings.target_utilization),
+                ([replica.queued for replica in work.replicas], settings.target_queued),
+            )
+            if goal > 0
+            and (
+                found := resource_replicas(
+                    values,
+                    target=goal,
+                    current=target.desired,
+                    missing=missing,
+                    unready=unready,
+                    tolerance=settings.tolerance,
+                )
+            )
+            is not None
+        ]
+        return self._controls.replicas(work, now_s, max(recommended, default=None))

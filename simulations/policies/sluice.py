@@ -78,8 +78,12 @@ class ForesightSluice:
         return self._decide(replace(snapshot, pipelines=informed), policy)
 
     def _informed(self, state: PipelineState, now_s: float) -> PipelineState:
-        """Return the state with the highest coming load as its demand, and without past demand."""
+        """Return the state with the highest coming load as its demand, without past demand and history."""
         until_s = now_s + horizon_s(state.spec, self.interval_s) + self._beyond_s
         coming = self._levels[state.spec.key][max(0, int(now_s)) : max(0, int(until_s))]
-        memory = replace(state.memory, samples=(), demand=None)
-        return replace(state, demand=float(coming.max(initial=0.0)), memory=memory)
+        return with_demand(state, float(coming.max(initial=0.0)))
+
+
+def with_demand(state: PipelineState, demand: float) -> PipelineState:
+    """Return the state with `demand` in the pipeline's unit, without past demand and history: the plan is for this."""
+    return replace(state, demand=demand, memory=replace(state.memory, samples=(), demand=None), history=None)

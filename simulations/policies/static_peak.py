@@ -35,14 +35,15 @@ class StaticPeak:
     metrics_window_s = _OFTEN_S
 
     def __init__(self, settings: StaticPeakSettings, briefing: Briefing) -> None:
-        self._desired = _peak_replicas(settings, briefing)
+        self._desired = peak_replicas(settings, briefing)
 
     def __call__(self, snapshot: DetailedSnapshot, policy: Policy) -> AutoscalerDecision:
         """Return the allocation for the peak."""
         return decision_of(snapshot, self._desired, "the plan for the peak", policy)
 
 
-def _peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[PlacementId, int]:
+def peak_replicas(settings: StaticPeakSettings, briefing: Briefing) -> dict[PlacementId, int]:
+    """Return the replicas of every placement for the peak of the load, at the highest prices and the lowest budgets."""
     pools = {pool.name: pool for pool in briefing.pools}
     pipelines = {pipeline.key: pipeline for pipeline in briefing.pipelines}
     for change in briefing.changes:

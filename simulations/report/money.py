@@ -7,6 +7,7 @@ from controller.core.state.spec import DemandUnit
 from controller.html import Markup, element
 from simulations.report import formats
 from simulations.report.table import table
+from simulations.results.cost_breakdown import MEANINGS
 from simulations.results.results import Run, RunResult
 
 _HOUR_S = 3600.0
@@ -27,6 +28,7 @@ def money(run: Run) -> Markup | None:
             ((stage, pool, *_amount(usd), _share(usd, run.cost_per_hour)) for (stage, pool), usd in by_placement(run)),
             label="Cost by stage and pool",
         ),
+        *_by_cause(run),
         element("h3", "By hour" if _part_s(run.results[0]) == _HOUR_S else "By ten minutes"),
         table(
             ("#from", ">cost", ">per hour", ">items offered per second"),
@@ -37,6 +39,19 @@ def money(run: Run) -> Markup | None:
             label="Cost over time",
             tall=True,
         ),
+    )
+
+
+def _by_cause(run: Run) -> Iterator[Markup]:
+    """Yield the table of what the cost was spent on, where that was asked for."""
+    found = run.breakdown
+    if found is None:
+        return
+    yield element("h3", "By cause")
+    yield table(
+        ("#part", ">cost", ">share of the cost"),
+        ((MEANINGS[part], formats.money(usd), _share(usd, found.total)) for part, usd in found.parts.items() if usd),
+        label="Cost by cause",
     )
 
 

@@ -6,9 +6,11 @@ A live run has the same page as a simulation.
 from collections.abc import Sequence
 from importlib.resources import files
 
+from controller.core.messages.diagnosis import SECTION as WHY_MISSED
 from controller.html import Markup, element, page
 from simulations.report import changes, comparison, conclusions, decision_log, formats, scenario_words, timeline
 from simulations.report.chart import Band
+from simulations.report.diagnosis import diagnosis
 from simulations.report.facts import section as facts_section
 from simulations.report.fidelity import Fidelity
 from simulations.report.glossary import glossary
@@ -40,7 +42,8 @@ def render(
     sections = [
         ("found", "Verdict", _verdict(experiment, today)),
         ("changes", "What to change, and what it is worth", _changes(experiment, scenario, today, peak)),
-        ("time", "How it went", _over_time(experiment, scenario)),
+        ("time", "How it went", _over_time(experiment, scenario, unfolded=live is not None)),
+        ("why", WHY_MISSED, _why_missed(experiment, run)),
         *([("facts", live.facts.title, facts_section(live.facts))] if live and live.facts else []),
         ("money", "Where the money went", money(run)),
         ("policies", "Policies compared", _policies(experiment)),
@@ -89,6 +92,11 @@ def render(
 def _subtitle(experiment: Experiment, scenario: Scenario, live: Live | None) -> str:
     clock = scenario.file.clock
     length = formats.span(clock.duration_s)
+    if live is not None and len(experiment.runs()) > 1:
+        return (
+            f"A race of {length}: the same load live on Kubernetes {live.kubernetes} under each of "
+            f"{len(experiment.runs())} entrants, {formats.plural(len(experiment.seeds), 'random load')} each."
+        )
     if live is not None:
         return f"A live run of {length} on Kubernetes {live.kubernetes}: real queues and batches behind real sockets."
     runs = experiment.runs()
@@ -134,7 +142,8 @@ def _changes(
     return changes.changes_section(list(found))
 
 
-def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
+def _over_time(experiment: Experiment, scenario: Scenario, *, unfolded: bool) -> Markup:
+    """Return the charts and decisions of all runs. `unfolded` shows those of all policies above each other."""
     ours = conclusions.subject(experiment)
     bands = scenario_words.bands(scenario)
     others = [run for run in experiment.runs() if run != ours]
@@ -169,10 +178,17 @@ def _over_time(experiment: Experiment, scenario: Scenario) -> Markup:
                     limit=None if run.policy == ours.policy else decision_log.MAX_ENTRIES,
                 ),
                 id=comparison.anchor(run),
+                open=unfolded,
             )
             for run in others
         ],
     )
+
+
+def _why_missed(experiment: Experiment, ours: Run) -> Markup | None:
+    runs = [ours, *(run for run in experiment.runs() if run != ours)]
+    names = [conclusions.label(run) + (f", what if: {run.what_if}" if run.what_if is not None else "") for run in runs]
+    return diagnosis(runs, names)
 
 
 def _summary(run: Run) -> Markup:

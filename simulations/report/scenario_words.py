@@ -66,6 +66,16 @@ def fault_words(fault: Fault) -> str:
         return f"replicas of {fault.cpu_quota} stop in each 100 ms once their share of a core is used up"
     if fault.slow_stage is not None:
         return f"batches of {fault.slow_stage.stage} take {fault.slow_stage.factor:g} times as long"
+    if (cold := fault.cold_caches) is not None:
+        return f"new replicas of {cold.stage} take {cold.factor:g} times as long for their first {cold.lasts}"
+    if fault.stuck_replica is not None:
+        return f"a replica of {fault.stuck_replica} completes nothing"
+    if fault.pass_ratio is not None:
+        return f"{formats.share(fault.pass_ratio.ratio)} of the items of {fault.pass_ratio.stage} go on"
+    if fault.slow_transit is not None:
+        return f"items of {fault.slow_transit.pipeline} take {fault.slow_transit.by} more outside the stages"
+    if fault.retries is not None:
+        return f"clients of {fault.retries.pipeline} send each item {fault.retries.factor:g} times on average"
     if fault.spot_reclaim is not None:
         notice = "" if duration_s(fault.spot_reclaim.notice) == 0 else f", {fault.spot_reclaim.notice} after the notice"
         taken = f"{formats.share(fault.spot_reclaim.share)} of the nodes of {fault.spot_reclaim.pool}"

@@ -20,7 +20,8 @@ class Live:
     """Facts about a live run that its report shows: Kubernetes version, cost (USD) of a static peak, lag in seconds.
 
     `generator_lag_p99_s` is how late the load generator was; above `max_lag_s` the run is invalid. `facts` are those
-    about servers that are not the lab's own workers.
+    about servers that are not the lab's own workers. `simulated` has a row, under `SIMULATED`, for each entrant of a
+    race: how far its simulated runs are off.
     """
 
     kubernetes: str
@@ -28,6 +29,11 @@ class Live:
     generator_lag_p99_s: float
     max_lag_s: float
     facts: Facts | None = None
+    simulated: tuple[tuple[str, ...], ...] = ()
+
+
+SIMULATED = ("entrant", ">cost", ">users as promised", ">windows in SLA", ">replicas off", ">live later by")
+"""The columns of the comparison of simulated with live runs."""
 
 
 def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None) -> Markup:
@@ -48,10 +54,12 @@ def trust(experiment: Experiment, error_bar: Fidelity | None, live: Live | None)
             element("p", lag + verdict, class_="alarm" if late else None),
             element(
                 "p",
-                "Nothing here was simulated, so there are no self-checks of the simulator. Latencies were measured "
-                f"between real sockets, and cost follows from the observed replicas. {servers} This is one run; "
-                "another run differs.",
+                "These numbers are not simulated, so there are no self-checks of the simulator. Latencies were "
+                f"measured between real sockets, and cost follows from the observed replicas. {servers} "
+                + ("Another race differs." if len(experiment.runs()) > 1 else "This is one run; another run differs."),
             ),
+            live.simulated and element("h3", "The simulator on the same loads"),
+            live.simulated and table(SIMULATED, live.simulated, label="Simulated minus live"),
         )
     blocks: list[Markup] = []
     if len(experiment.seeds) > 1:

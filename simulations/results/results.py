@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from simulations.results.cost_breakdown import CostBreakdown, mean_breakdown
+from simulations.results.diagnoses import Episode, NamedCause
 from simulations.results.users import Users, mean_users, share_as_promised
 
 
@@ -91,12 +93,17 @@ class PlacementChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionEntry:
-    """A decision that differs from the one before for the same pipeline (`namespace/name`), with its reason as text."""
+    """A decision that differs from the one before for the same pipeline (`namespace/name`), with its reason as text.
+
+    `causes` are those of a missed SLA that it names. In a simulation each has the highest confidence of the cycles in
+    which the decision stands; of a live run only the first of them is recorded.
+    """
 
     t_s: float
     pipeline: str
     changes: tuple[PlacementChange, ...]
     reason: str
+    causes: tuple[NamedCause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +114,7 @@ class RunResult:
     windows. Percentiles are nearest-rank; None where infinite, or without items. `seed` is the seed of the load.
     `windows` is the number of windows with enough items to be scored. `simulated_s` is the length of the run in
     simulated time, `wall_s` the time that the simulation took on this machine.
+    `breakdown` has the parts of the cost, where they were asked for.
     """
 
     policy: str
@@ -139,12 +147,15 @@ class RunResult:
     users: tuple[Users, ...]
     series: RunSeries
     decisions: tuple[DecisionEntry, ...]
+    diagnosis: tuple[Episode, ...] = ()
+    breakdown: CostBreakdown | None = None
 
 
 MEASURES = tuple(
     measure.name
     for measure in fields(RunResult)
-    if measure.name not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions"}
+    if measure.name
+    not in {"policy", "tuning", "what_if", "seed", "wall_s", "users", "series", "decisions", "diagnosis", "breakdown"}
 )
 """The measures averaged over seeds, in the order of the JSON, but `wall_s`: it alone differs in a repeated run."""
 
@@ -203,6 +214,11 @@ class Run:
     def what_if(self) -> str | None:
         """Return the name of the what-if; None for the scenario without changes."""
         return self.results[0].what_if
+
+    @property
+    def breakdown(self) -> CostBreakdown | None:
+        """Return what the cost was spent on, as means over the seeds; None where that was not asked for."""
+        return mean_breakdown(result.breakdown for result in self.results)
 
     @property
     def cost_over_bound(self) -> float | None:
@@ -349,8 +365,10 @@ def mean_or_none(values: Sequence[float | None]) -> float | None:
 def to_json(experiment: Experiment) -> dict[str, Any]:
     """Return the document that `sluice simulate -o json` prints.
 
-    Each run has `spread`, the lowest and the highest value of each measure over the seeds, and `dominated_by`. Only
-    `wall_s` differs when the same experiment is run again.
+    Each run has `spread`, the lowest and the highest value of each measure over the seeds, `dominated_by`, and
+    `diagnosis`, the episodes of the causes of a missed SLA with every seed, and `breakdown`, the parts of its cost in
+    USD, where they were asked for. Only `wall_s` differs when the same
+    experiment is run again.
     """
     runs = experiment.runs()
     return {
@@ -384,7 +402,12 @@ def _run_document(run: Run, runs: Sequence[Run]) -> dict[str, Any]:
         if measure == "cost":
             document["cost_over_bound"] = run.cost_over_bound
             spread["cost_over_bound"] = _pair(run.cost_over_bound_range)
+    if (breakdown := run.breakdown) is not None:
+        document["breakdown"] = {part.value: usd for part, usd in breakdown.parts.items()}
     document["users"] = [user_document(users) for users in run.users]
+    document["diagnosis"] = [
+        {"seed": result.seed, **episode.to_json()} for result in run.results for episode in result.diagnosis
+    ]
     document["wall_s"] = mean_or_none([result.wall_s for result in run.results])
     document["spread"] = spread
     document["dominated_by"] = [

@@ -12,7 +12,7 @@ from controller.core.messages.phrases import duration
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.base import Breach
 from controller.resources.fields import duration_s
-from simulations.scenario.scenario import Load, Scenario, pipeline_key
+from simulations.scenario.scenario import Load, PastLoad, Scenario, pipeline_key
 from simulations.scenario.schedule import (
     LoadTooLarge,
     Replay,
@@ -48,7 +48,7 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
         entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
         make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
         with _blame("load", index):
-            schedule = make(_replay(load, scenario.path.parent), clock.duration_s, entry_seed)
+            schedule = make(replay_of(load, scenario.path.parent), clock.duration_s, entry_seed)
         schedules[load.pipeline] = schedules[load.pipeline].merged(schedule)
     for index, fault in enumerate(scenario.file.faults):
         spike = fault.spike
@@ -90,7 +90,12 @@ def item_seed(seed: int, index: int) -> int:
     return derived_seed(seed, index)
 
 
-def _replay(load: Load, folder: Path) -> Replay:
+def replay_of(load: Load | PastLoad, folder: Path) -> Replay:
+    """Return how the trace of `load` is replayed; its path is relative to `folder`.
+
+    Raises:
+        InvalidTrace: it cannot be read.
+    """
     session = load.session
     return Replay(
         trace=read_trace(load.trace, Column(load.column), folder=folder, series=load.series),
@@ -98,7 +103,7 @@ def _replay(load: Load, folder: Path) -> Replay:
         speed=1.0 if load.speed is None else load.speed,
         offset_s=0.0 if load.offset is None else duration_s(load.offset),
         session=None if session is None else SessionLength(mean_s=duration_s(session.mean), cv=session.cv),
-        ends=load.at_end == "end",
+        ends=isinstance(load, Load) and load.at_end == "end",
     )
 
 
@@ -111,7 +116,7 @@ def load_notes(scenario: Scenario) -> tuple[str, ...]:
     notes: list[str] = []
     run_s = scenario.file.clock.duration_s
     for load in scenario.file.load:
-        replay = _replay(load, scenario.path.parent)
+        replay = replay_of(load, scenario.path.parent)
         notes += [f"{load.pipeline}: {load.trace}: {note}" for note in replay.trace.notes]
         if (lasts_s := replay.lasts_s()) < run_s * (1 - 1e-9):
             what = "it ends then (atEnd: end)" if replay.ends else "it is repeated (atEnd: repeat)"

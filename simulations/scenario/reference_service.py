@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from controller.resources.base import Breach, Constraint, ListMap, Part, constraint
-from controller.resources.fields import Duration, PositiveDuration, duration_s
+from controller.resources.fields import Duration, MemoryQuantity, PositiveDuration, duration_s
 from simulations.results.scoring import Interval
 from simulations.scenario.values import Decibels, PositiveShare
 
@@ -25,6 +25,8 @@ class StageProgram(Part):
     """The variant of the model of `asr`. Default: the name of the variant in the manifest."""
     share: PositiveShare = 1.0
     """The share of a core that a replica has."""
+    memory: MemoryQuantity | None = None
+    """The memory that a replica may have, such as 120Mi; one with more is killed. Default: no limit."""
     keeps_past: bool = False
     """Whether sessions of `asr` grow for as long as they last, as for a second pass over all that was said. Otherwise
     their memory is bounded."""

@@ -40,6 +40,7 @@ from simulations.scenario.values import (
     PipelineNames,
     PositiveNumber,
     Profiles,
+    Sends,
     Share,
 )
 
@@ -57,6 +58,25 @@ class Session(Part):
     """Coefficient of variation."""
     reconnect: Literal["backoff", "never"] = "backoff"
     """Whether the client of a refused or shed stream tries again until its session ends, after 1 s doubling to 30 s."""
+
+
+class PastLoad(Part):
+    """A recording of the load before the run, which ends when the run begins."""
+
+    trace: str
+    """A file, or the name of a bundled trace."""
+    column: Literal["arrivals", "streams", "rate_per_s"]
+    """What the numbers of the trace are."""
+    series: Annotated[str, Field(min_length=1)] | None = None
+    """The series of the file, where it has several."""
+    copies: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Superposed copies of the trace, each but the first shifted cyclically, the same in every run."""
+    session: Session | None = None
+    """Lengths of the sessions. Default: those of the load."""
+    speed: PositiveNumber | None = None
+    """How many times faster than recorded the trace is played. Default: 1."""
+    offset: Duration | None = None
+    """Where in the recording the history begins. Default: its beginning."""
 
 
 class LoadFields(Part):
@@ -79,6 +99,8 @@ class LoadFields(Part):
     """How many times faster than recorded the trace is played, session lengths included. Default: 1."""
     offset: Duration | None = None
     """Where in the recording the first copy begins. Default: its beginning."""
+    history: PastLoad | None = None
+    """The load before the run, for pipelines with `spec.demand.history`. Only in the simulator."""
 
 
 class Load(LoadFields):
@@ -137,6 +159,44 @@ class SlowStage(Part):
     """Service time during the fault over that without it."""
 
 
+class ColdCaches(Part):
+    """`coldCaches`: replicas of a stage (NAME or PIPELINE/NAME) that start serving are slower at first."""
+
+    stage: str
+    """The stage, NAME or PIPELINE/NAME."""
+    factor: PositiveNumber
+    """Service time of such a replica at first over that of later."""
+    lasts: PositiveDuration
+    """How long each of them is slower, from when it is ready."""
+
+
+class PassedOn(Part):
+    """`passRatio`: another share (0–1) of the items of a stage (NAME or PIPELINE/NAME) goes on, as in noise."""
+
+    stage: str
+    """The stage, NAME or PIPELINE/NAME."""
+    ratio: Share
+    """Share of the items that goes on during the fault."""
+
+
+class SlowTransit(Part):
+    """`slowTransit`: every item of a pipeline takes longer outside the stages."""
+
+    pipeline: str
+    """The pipeline."""
+    by: PositiveDuration
+    """Time outside the stages, in addition."""
+
+
+class Retries(Part):
+    """`retries`: clients send each item of a pipeline `factor` times on average; the ingress counts it once."""
+
+    pipeline: PipelineName
+    """The pipeline."""
+    factor: Sends
+    """How often an item is sent on average. Copies pass the stages like other items; the first one is the answer."""
+
+
 class SpotReclaim(Part):
     """`spotReclaim`: a share (0–1) of a pool's nodes is reclaimed, with the replicas on them."""
 
@@ -181,6 +241,11 @@ FaultKind = Literal[
     "spike",
     "slowStart",
     "slowStage",
+    "coldCaches",
+    "stuckReplica",
+    "passRatio",
+    "slowTransit",
+    "retries",
     "cpuQuota",
     "spotReclaim",
     "rollOut",
@@ -235,6 +300,16 @@ class Fault(Part):
     """New replicas on a pool start more slowly."""
     slow_stage: SlowStage | None = None
     """The batches of a stage take longer."""
+    cold_caches: ColdCaches | None = None
+    """Replicas that start serving are slower at first, such as with empty caches. Only in the simulator."""
+    stuck_replica: str | None = None
+    """The oldest replica of a stage (NAME or PIPELINE/NAME) completes nothing any more, and takes items as before."""
+    pass_ratio: PassedOn | None = None
+    """Another share of the items of a stage goes on."""
+    slow_transit: SlowTransit | None = None
+    """Items take longer outside the stages."""
+    retries: Retries | None = None
+    """Clients send items several times."""
     cpu_quota: str | None = None
     """The replicas of a stage (NAME or PIPELINE/NAME) of the reference service have their share of a core as a CPU
     limit of Kubernetes gives it: in each 100 ms they run at full speed until it is used up, and then stop."""
@@ -274,7 +349,7 @@ class Fault(Part):
     @property
     def pipeline(self) -> str | None:
         """Return the pipeline that the fault affects, or "*" for all; None if it does not name one."""
-        holder = self.metrics_partial or self.metrics_noisy or self.spike
+        holder = self.metrics_partial or self.metrics_noisy or self.spike or self.slow_transit or self.retries
         return self.metrics_lost or self.metrics_stale or (holder.pipeline if holder else None)
 
 
@@ -323,7 +398,7 @@ def _not_of_the_service(scenario: Any) -> Iterator[Breach]:
     rule = "must be absent beside speech: the service times are those of a computation"
     yield from (Breach(path=(field,), rule=rule) for field, value in given.items() if value)
     for index, fault in enumerate(scenario.faults):
-        if {"slowStart", "slowStage"} & {*_kinds(fault)}:
+        if {"slowStart", "slowStage", "coldCaches", "stuckReplica", "passRatio"} & {*_kinds(fault)}:
             yield Breach(path=("faults", index, *_kinds(fault)[:1]), rule=rule)
 
 
@@ -374,7 +449,10 @@ class ScenarioFile(Part):
     """Launch of a node, on pools with `capacity.nodePool`, in the simulator."""
     interval: PositiveDuration | None = None
     """The time between two cycles of Sluice. Default: 15s, as of the operator, and 2s on the lab. A load that is played
-    faster than it was recorded needs shorter cycles in proportion. The other policies keep their own."""
+    faster than it was recorded needs shorter cycles in proportion."""
+    pace: Multiple = 1.0
+    """How many times as fast as it was recorded the load is played. The times in the settings of the other policies,
+    such as the sync period of an HPA, are divided by it."""
     scrape_interval: PositiveDuration = "1s"
     """The time between two scrapes of the metrics."""
     sheds: bool = True
@@ -798,7 +876,8 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
             yield _unknown(where, fault.pool, pools, "pool in the manifests")
         if fault.pipeline not in {None, EVERYTHING, *pipelines}:
             yield _unknown(where, fault.pipeline, pipelines, "pipeline in the manifests")
-        stage = fault.slow_stage.stage if fault.slow_stage else fault.roll_out or fault.cpu_quota
+        at_stage = fault.slow_stage or fault.cold_caches or fault.pass_ratio
+        stage = at_stage.stage if at_stage else fault.roll_out or fault.cpu_quota or fault.stuck_replica
         if stage is not None and stage not in stages:
             yield _unknown(where, stage, stages, "stage in the manifests")
         for name in fault.set_ or ():
@@ -818,6 +897,10 @@ def _references(scenario: Scenario) -> Iterator[Breach]:
         if name not in stages:
             yield _unknown(("interference", pair), name, stages, "stage in the manifests")
     yield from _unlike_presets(scenario)
+    with_history = {load.pipeline for load in scenario.file.load if load.history is not None}
+    for index, load in enumerate(scenario.file.load):
+        if load.history is None and load.pipeline in with_history:
+            yield Breach(path=("load", index, "history"), rule="required: another load of the pipeline has one")
     reconnects: dict[str, str] = {}
     for index, load in enumerate(scenario.file.load):
         if load.session is not None and reconnects.setdefault(load.pipeline, load.session.reconnect) != (
@@ -862,8 +945,16 @@ def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) ->
     """Yield the errors of a load entry whose pipeline exists."""
     pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
     yield from _unit_breaches(at, load, pipeline)
+    yield from _trace_breaches(at, load, scenario.path.parent)
+    if load.history is not None:
+        past = load.history.model_copy(update={"session": load.history.session or load.session})
+        yield from _unit_breaches((*at, "history"), past, pipeline)
+        yield from _trace_breaches((*at, "history"), past, scenario.path.parent)
+
+
+def _trace_breaches(at: tuple[str | int, ...], load: Load | PastLoad, folder: Path) -> Iterator[Breach]:
     try:
-        trace = read_trace(load.trace, Column(load.column), folder=scenario.path.parent, series=load.series)
+        trace = read_trace(load.trace, Column(load.column), folder=folder, series=load.series)
     except InvalidTrace as error:
         yield Breach(path=(*at, "trace"), rule=str(error))
         return
@@ -871,7 +962,7 @@ def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) ->
         yield Breach(path=(*at, "offset"), rule=f"must be within the trace, which is {trace.span_s:g} s long")
 
 
-def _unit_breaches(at: tuple[str | int, ...], load: Load, pipeline: SpeechPipeline) -> Iterator[Breach]:
+def _unit_breaches(at: tuple[str | int, ...], load: Load | PastLoad, pipeline: SpeechPipeline) -> Iterator[Breach]:
     if pipeline.spec.demand.unit == "Requests":
         if load.session is not None:
             rule = "must be absent: the pipeline takes Requests, which have no sessions"

@@ -49,6 +49,14 @@ class SessionLength:
         variance = math.log1p(self.cv**2)
         return rng.lognormal(math.log(self.mean_s) - variance / 2, math.sqrt(variance), count)
 
+    def longer_than(self, length_s: float) -> float:
+        """Return the share (0–1) of the lengths above `length_s` seconds, which is above 0."""
+        variance = math.log1p(self.cv**2)
+        if variance <= 0:
+            return float(length_s < self.mean_s)
+        distance = (math.log(length_s / self.mean_s) + variance / 2) / math.sqrt(variance)
+        return math.erfc(distance / math.sqrt(2)) / 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:

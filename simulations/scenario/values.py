@@ -8,6 +8,10 @@ from pydantic import PlainValidator, WithJsonSchema
 
 from simulations.scenario.interference import parts
 
+STUCK = 1e6
+"""How many times as long a stuck replica takes: longer than any run."""
+MOST_SENDS = 10.0
+"""How often clients send an item at most, on average: all its copies enter the simulator in one slice of time."""
 EVERYTHING = "*"
 MAX_NUMBER = 1_000_000
 _MAX_DECIBELS = 100
@@ -162,6 +166,11 @@ PositiveShare = Annotated[
 ]
 Decibels = Annotated[float, PlainValidator(_decibels), _schema(minimum=-_MAX_DECIBELS, maximum=_MAX_DECIBELS)]
 Multiple = Annotated[float, _number_that(lambda number: number >= 1, "must be at least 1"), _schema(minimum=1)]
+Sends = Annotated[
+    float,
+    _number_that(lambda number: 1 <= number <= MOST_SENDS, f"must be from 1 to {MOST_SENDS:g}"),
+    _schema(minimum=1, maximum=MOST_SENDS),
+]
 Profiles = Annotated[
     dict[str, float], PlainValidator(_profiles), _map_schema({"type": "number", "exclusiveMinimum": 0})
 ]

@@ -16,6 +16,7 @@ COMPILED = {"compiled", "inlined"}
 
 DOCUMENTS = {
     "controller.core.state.decision.PipelineDecision": "the entry of a pipeline in a decision record",
+    "controller.core.state.snapshot.PipelineState": "the entry of a pipeline in the Snapshot of a decision record",
     "controller.core.state.spec.PipelineSpec": "the spec of a SpeechPipeline",
     "controller.core.state.spec.PoolSpec": "the spec of a ComputePool",
     "controller.core.state.carry_over.PipelineMemory": "the document in status.memory",
@@ -27,6 +28,7 @@ DOCUMENTS = {
     "simulations.lab.session.report.LabSummary": "the JSON summary of a run on the lab",
     "simulations.results.scoring.ItemScore": "the counts and shares of a run in results.json",
     "simulations.scenario.scenario.ScenarioFile": "one attribute per field of a scenario file",
+    "simulations.scenario.scenario.Fault": "one attribute per kind of fault in a scenario file",
     "simulations.engine.state.State": "a record of arrays for compiled kernels",
 }
 """Classes that mirror a document whose fields are fixed elsewhere."""

@@ -5,9 +5,10 @@ Run `make bench-foresight` or `python tests/bench/bench_foresight.py [--scenario
 Where a run costs more than the bound, either the load was not known, or its plans cost more than the bound. The bound
 leaves queues out: nobody need be able to run at it. Who is told the load makes the same plans for the highest demand
 from now until what is decided now serves, and `beyond` seconds farther: little moves replicas at each turn of the load,
-much pays for what is not needed yet. The rest is as in a run: start-ups, drains, measured service times. Of these runs
-the cheapest with 99.5 % of the windows within the SLA says what a perfect forecast would be worth. Numbers are means
-over the seeds.
+much pays for what is not needed yet. Some leave no headroom in the latency, which a plan for the load itself needs
+less. The rest is as in a run: start-ups, drains, measured service times. Of these runs the cheapest with 99.5 % of the
+windows within the SLA is the best schedule that is known, and says what a perfect forecast would be worth. Sluice is to
+cost at most `MOST_OVER_BEST` times as much. Numbers are means over the seeds.
 """
 
 import json
@@ -15,25 +16,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from stated_scenarios import LEAST_WINDOWS, SCENARIOS, number, stated
+from stated_scenarios import LEAST_WINDOWS, SCENARIOS, number, seeds_of, stated
 
 from controller.commands.terminal import Page
 from simulations.experiment.experiment import SLUICE, RunRequest, run_and_bound
 from simulations.experiment.hindsight import BoundRequest
-from simulations.policies.sluice import Foresight
+from simulations.policies.sluice import Foresight, SluiceSettings
 from simulations.results.results import Run, mean_or_none
 
 BEYOND_S = (0.0, 60.0, 180.0, 600.0)
-COLUMNS = ("load", ">cost", ">x bound", ">windows", ">items", ">changes")
+HEADROOMS = (SluiceSettings().latency_headroom, 0.0)
+MOST_OVER_BEST = 1.10
+COLUMNS = ("load", ">cost", ">x bound", ">windows", ">items", ">cut", ">changes")
 
 
 def cells(way: Foresight | None, run: Run) -> tuple[str, ...]:
     return (
-        "measured" if way is None else f"told, {way.beyond_s:g} s beyond",
+        "measured" if way is None else f"told, {way.beyond_s:g} s beyond, headroom {way.latency_headroom:.0%}",
         number(run.mean("cost"), ".2f"),
         number(run.cost_over_bound, ".2f"),
         number(run.mean("sla_windows_met"), ".1%"),
         number(run.mean("within_sla_share"), ".1%"),
+        number(run.mean("sessions_cut"), ".0f"),
         number(run.mean("replica_changes"), ".0f"),
     )
 
@@ -45,7 +49,11 @@ def verdict(name: str, mine: Run, told: Sequence[Run]) -> str:
         return f"{name}: told the load, no run meets {LEAST_WINDOWS:.1%} of the windows"
     best = min(good, key=cost)
     ratio, over_bound = cost(mine) / cost(best), number(best.cost_over_bound, ".2f")
-    return f"{name}: {ratio:.2f} x the cheapest run that is told the load, which costs {over_bound} x bound"
+    reached = "met" if ratio <= MOST_OVER_BEST and (mine.mean("sla_windows_met") or 0.0) >= LEAST_WINDOWS else "not met"
+    return (
+        f"{name}: {ratio:.2f} x the best known schedule, which costs {over_bound} x bound; "
+        f"goal ({MOST_OVER_BEST:.2f} x, {LEAST_WINDOWS:.1%} of the windows): {reached}"
+    )
 
 
 def cost(run: Run) -> float:
@@ -63,8 +71,15 @@ def main(scenarios: tuple[str, ...], seeds: str | None, jobs: int, document: Pat
     page = Page()
     documents = []
     for scenario in [stated(name) for name in scenarios or SCENARIOS]:
-        used = scenario.file.seeds if seeds is None else tuple(int(seed) for seed in seeds.split(","))
-        ways = [None, *(Foresight(beyond_s=beyond_s) for beyond_s in BEYOND_S)]
+        used = seeds_of(scenario, seeds)
+        ways = [
+            None,
+            *(
+                Foresight(beyond_s=beyond_s, latency_headroom=headroom)
+                for headroom in HEADROOMS
+                for beyond_s in BEYOND_S
+            ),
+        ]
         requests = [RunRequest(policy=SLUICE, seed=seed, settings=way) for way in ways for seed in used]
         results, bounds = run_and_bound(
             scenario, requests, [BoundRequest(what_if=None, seed=seed) for seed in used], jobs=jobs
@@ -87,6 +102,7 @@ def main(scenarios: tuple[str, ...], seeds: str | None, jobs: int, document: Pat
                 "runs": [
                     {
                         "beyond_s": None if way is None else way.beyond_s,
+                        "latency_headroom": None if way is None else way.latency_headroom,
                         "cost": cost(run),
                         "windows": run.mean("sla_windows_met"),
                     }

@@ -1,11 +1,12 @@
-"""Every policy on steady, bursty, daily, cold-start and endless load, as documented and as trained, beside the bound.
+"""Every policy on the stated loads, as documented and as trained, beside the bound.
 
 The steady load is run three times more: with replicas that take 1, 7 and 13 minutes to start, the launch of a node
 included. For Sluice it is printed what the longer ones cost beyond their bounds, over what the short one does.
 
-Run `python tests/bench/bench_policies.py [--scenario steady]… [--policy NAME]… [--seeds 1,2] [--warm-up S] [--jobs 2]`.
-With `--warm-up`, scoring begins after so many seconds instead of the scenarios' five or six minutes: the sooner, the
-more the cold start counts, in which whoever is provisioned beforehand is best.
+Run `python tests/bench/bench_policies.py [--scenario steady]… [--policy NAME]… [--seeds 1,2] [--warm-up S]
+[--mixing Free] [--jobs 2]`. The jump, which takes an hour, is run where it is named. With `--warm-up`, scoring begins
+after so many seconds instead of the scenarios' five or six minutes: the sooner, the more the cold start counts, in
+which replicas that are provisioned beforehand are best.
 
 The bound is a lower bound on the cost of schedules that know load and faults, respect caps, capacity and start-up, and
 meet the SLA in at least 99.5 % of the scored windows. `as promised` is the share of the users served within the SLA;
@@ -25,7 +26,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from stated_scenarios import COLD_START, ENDLESS, LEAST_WINDOWS, MOST_OVER_QUICK, SCENARIOS, SLOW_STARTS, number, stated
+from stated_scenarios import (
+    COLD_START,
+    ENDLESS,
+    JUMP,
+    LEAST_WINDOWS,
+    MOST_OVER_QUICK,
+    SCENARIOS,
+    SLOW_STARTS,
+    number,
+    stated,
+)
 
 from controller.commands.terminal import Page
 from simulations.experiment.experiment import planned_runs, run_and_bound
@@ -37,7 +48,8 @@ from simulations.results.results import Experiment, Run, Tuning, dominated_by, t
 from simulations.scenario.scenario import Scenario
 
 SLUICE = "sluice"
-_SCENARIOS = (*SCENARIOS, COLD_START, ENDLESS, *SLOW_STARTS)
+_USUAL = (*SCENARIOS, COLD_START, ENDLESS, *SLOW_STARTS)
+_SCENARIOS = (*_USUAL, JUMP)
 _QUICK = next(iter(SLOW_STARTS))
 MOST_OVER_BOUND = {"steady": 1.10, "daily": 1.10}
 COLUMNS = (
@@ -57,6 +69,25 @@ COLUMNS = (
     ">wall",
     "dominated by",
 )
+
+
+def mixed(scenario: Scenario, mixing: str | None) -> Scenario:
+    """Return the scenario with `scaling.mixing` of all pipelines, where it is given."""
+    if mixing is None:
+        return scenario
+    return replace(
+        scenario,
+        pipelines=tuple(
+            own.model_copy(
+                update={
+                    "spec": own.spec.model_copy(
+                        update={"scaling": own.spec.scaling.model_copy(update={"mixing": mixing})}
+                    )
+                }
+            )
+            for own in scenario.pipelines
+        ),
+    )
 
 
 def warmed_up(name: str, warm_up_s: int | None) -> Scenario:
@@ -145,6 +176,7 @@ def of_slow_starts(found: Mapping[str, Experiment]) -> Iterator[str]:
 @click.option("--policy", "policies", multiple=True, type=click.Choice(list(POLICIES)))
 @click.option("--seeds", help="comma-separated; default: the scenario's")
 @click.option("--warm-up", type=click.IntRange(min=0), help="seconds that are not scored; default: the scenarios'")
+@click.option("--mixing", type=click.Choice(["Free", "Overflow"]), help="default: the manifests'")
 @click.option("--jobs", type=click.IntRange(min=1), default=2)
 @click.option("--json", "document", type=click.Path(path_type=Path), help="also write the results here")
 def main(
@@ -152,6 +184,7 @@ def main(
     policies: tuple[str, ...],
     seeds: str | None,
     warm_up: int | None,
+    mixing: str | None,
     jobs: int,
     document: Path | None,
 ) -> None:
@@ -159,7 +192,7 @@ def main(
     page = Page()
     documents = []
     all_found = {}
-    for scenario in [warmed_up(name, warm_up) for name in scenarios or _SCENARIOS]:
+    for scenario in [mixed(warmed_up(name, warm_up), mixing) for name in scenarios or _USUAL]:
         found = experiment(scenario, policies or tuple(POLICIES), chosen, jobs)
         runs = found.runs()
         bound = found.bound_cost(None)

@@ -41,6 +41,7 @@ from simulations.scenario.schedule import Schedule
 from simulations.speech.audio.corpus import write_corpus
 from simulations.speech.audio.spoken import SAMPLE_RATE, Conversation
 from simulations.speech.audio.synthesis import Request, conversations
+from simulations.speech.audio.texts import ENTITIES
 from simulations.speech.live.load import SpeechConfig, read_heard
 from simulations.speech.recognition.encoder import VARIANTS, Model
 from simulations.speech.recognition.errors import WordErrors, word_errors
@@ -109,16 +110,19 @@ def _recogniser(variant: str, slots: int) -> Recogniser:
     return Recogniser(model, StateCache(model.shape, slots, idle_s=60.0, clock=time.monotonic))
 
 
-def word_error_rates(seconds: float) -> Iterator[tuple[str, float, WordErrors]]:
-    """Yield variant, SNR in dB and errors, without voice activity detection."""
+def word_error_rates(seconds: float) -> Iterator[tuple[str, float, WordErrors, WordErrors]]:
+    """Yield variant, SNR in dB, errors, and those of names and digits alone, without voice activity detection."""
     for snr_db in SNRS_DB:
         spoken = tuple(conversations(Request(seed=9000 + k, duration_s=seconds, snr_db=snr_db) for k in range(12)))
         for variant in VARIANTS:
-            yield variant, snr_db, errors_of(variant, spoken)
+            yield variant, snr_db, *errors_of(variant, spoken)
 
 
-def errors_of(variant: str, spoken: Sequence[Conversation]) -> WordErrors:
-    """Return the errors of one variant over conversations of one length, heard chunk by chunk."""
+def errors_of(variant: str, spoken: Sequence[Conversation]) -> tuple[WordErrors, WordErrors]:
+    """Return the errors of one variant over conversations of one length, heard chunk by chunk; and those of entities.
+
+    Those of entities are the errors where the other words are left out of what was said and of what was heard.
+    """
     recogniser, chunk = _recogniser(variant, len(spoken)), round(CHUNK_S * SAMPLE_RATE)
     sessions = [str(number) for number in range(len(spoken))]
     heard: list[list[str]] = [[] for _ in spoken]
@@ -128,8 +132,12 @@ def errors_of(variant: str, spoken: Sequence[Conversation]) -> WordErrors:
     for place in range(0, samples.shape[1] - chunk + 1, chunk):
         for words, found in zip(heard, recogniser.recognise(sessions, samples[:, place : place + chunk]), strict=True):
             words += [word.word for word in found.words]
-    pairs = zip(spoken, heard, strict=True)
-    return sum((word_errors([word.text for word in own.words], words) for own, words in pairs), WordErrors())
+    said = [[word.text for word in own.words] for own in spoken]
+    pairs = list(zip(said, heard, strict=True))
+    of_entities = [([w for w in own if w in ENTITIES], [w for w in words if w in ENTITIES]) for own, words in pairs]
+    return sum((word_errors(*pair) for pair in pairs), WordErrors()), sum(
+        (word_errors(*pair) for pair in of_entities), WordErrors()
+    )
 
 
 @contextlib.contextmanager
@@ -303,8 +311,11 @@ def main(streams: int, replicas: int, seconds: float, document: Path | None) -> 
     rates = list(word_error_rates(30.0))
     page.say("Word errors of a closed domain: a regression instrument, not a claim", style="bold")
     page.table(
-        ("variant", ">signal to noise", ">word error rate", ">words"),
-        [(variant, f"{snr:g} dB", f"{own.rate or 0.0:.1%}", f"{own.words}") for variant, snr, own in rates],
+        ("variant", ">signal to noise", ">word error rate", ">words", ">names and digits", ">of them"),
+        [
+            (variant, f"{snr:g} dB", f"{own.rate or 0:.1%}", f"{own.words}", f"{part.rate or 0:.1%}", f"{part.words}")
+            for variant, snr, own, part in rates
+        ],
     )
     with tempfile.TemporaryDirectory(prefix="sluice-speech-") as name:
         echo, large = asyncio.run(of_streams(streams, replicas, seconds, Path(name)))

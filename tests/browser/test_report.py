@@ -12,11 +12,32 @@ from browser import Page, a_browser, a_page
 from experiments import a_check, a_result, a_scenario, a_whole_experiment, an_experiment
 
 from simulations.report.page import render
+from simulations.results.diagnoses import Episode, NamedCause
 from simulations.results.results import DecisionEntry, Experiment, PlacementChange
 
 T = TypeVar("T")
 MIN_CONTRAST = 4.5
 MIN_GRAPHICS_CONTRAST = 3.0
+EPISODES = tuple(
+    Episode(
+        pipeline="speech/live-captions",
+        from_s=from_s,
+        until_s=from_s + 95.0,
+        named=NamedCause(
+            cause="Queueing",
+            because="StuckReplica",
+            stage="encoder",
+            confidence=0.91,
+            evidence=(
+                "11 items wait before encoder, for 24.8 s each",
+                "encoder-inferentia-7c9f8d6b54-x2k9q completes nothing, while 11 items wait there and others work",
+            ),
+            remedy="the end of these pods: kubectl -n speech delete pod encoder-inferentia-7c9f8d6b54-x2k9q",
+            cost_per_hour=0.0,
+        ),
+    )
+    for from_s in (300.0, 1200.0, 3600.0)
+)
 LOOKS = [(width, dark) for width in (1280, 380) for dark in (False, True)]
 
 # Text that shows against what is behind it, as WCAG 2 has it; colours with alpha are blended with what is below them.
@@ -76,7 +97,9 @@ def browser() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(render(a_whole_experiment(seeds=2), a_scenario(), error_bar=None))
+    experiment = a_whole_experiment(seeds=2)
+    results = (replace(each, diagnosis=EPISODES) if each.policy == "sluice" else each for each in experiment.results)
+    path.write_text(render(replace(experiment, results=tuple(results)), a_scenario(), error_bar=None))
     return path
 
 
@@ -115,6 +138,21 @@ def test_nothing_is_wider_than_the_page(browser: str, whole: Path, width: int, d
         assert await page.evaluate(OVERFLOWING) == []
 
     looked_at(browser, whole, look, width=width, dark=dark)
+
+
+@pytest.mark.parametrize("width", [1280, 1000, 400])
+def test_the_columns_of_the_diagnosis_are_wide_enough_to_read(browser: str, whole: Path, width: int) -> None:
+    cells = evaluated(
+        browser,
+        whole,
+        """[...document.querySelector("#why .causes tbody tr").cells].map((c) => {
+          const box = c.getBoundingClientRect();
+          return { width: box.width, height: box.height, inside: box.left >= 0 && box.right <= innerWidth }; })""",
+        width=width,
+    )
+    assert len(cells) == 7
+    assert all(cell["inside"] and cell["height"] < 200 for cell in cells)
+    assert all(cell["width"] >= 240 for cell in cells[5:])
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)

@@ -46,6 +46,7 @@ def test_every_setting_can_be_reached(chart: Chart) -> None:
         "operator": {
             "fleetBudget": "40",
             "scrapeEndpoints": ["http://a"],
+            "rayHosts": ["ray.example.com:8265"],
             "poolStatus": "Always",
             "presetsConfigMapName": "presets",
         },

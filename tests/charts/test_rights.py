@@ -82,6 +82,17 @@ def test_further_rules_are_granted_where_workloads_are(chart: Chart, values: Val
 
 
 @pytest.mark.parametrize("values", [{}, ONE_NAMESPACE])
+def test_config_maps_are_read_and_written_only_where_batch_settings_are(chart: Chart, values: Values) -> None:
+    without = rules(*of_kind(chart.render(values), "Role", "ClusterRole"))
+    assert not any(resource == "configmaps" for _, resource, _ in without)
+    manifests = chart.render({**values, "rbac": {"batching": True}})
+    granted = one(manifests, "Role" if values else "ClusterRole", "sluice-operator")
+    added = {("", "configmaps", "get"), ("", "configmaps", "patch")}
+    assert rules(granted) >= added
+    assert rules(*of_kind(manifests, "Role", "ClusterRole")) - without == added
+
+
+@pytest.mark.parametrize("values", [{}, ONE_NAMESPACE])
 def test_every_grant_is_to_the_releases_account(chart: Chart, values: Values) -> None:
     manifests = chart.render(values, release="a", namespace="one")
     account = {"kind": "ServiceAccount", "name": "a-sluice", "namespace": "one"}

@@ -393,7 +393,8 @@ def test_nothing_but_what_was_asked_for_is_sent(source: DirectSource) -> None:
 def test_an_unknown_preset_is_unsupported_and_named(source: DirectSource, pods: dict[str, Pod]) -> None:
     answer = read(source, replace(a_target(pods), preset="tritton"))
     assert answer.placements[KEY].of(Quantity.ARRIVAL_RATE) == Absence(
-        reason=AbsenceReason.MISSING, detail="metrics.preset: 'tritton': must be one of generic, triton, vllm"
+        reason=AbsenceReason.MISSING,
+        detail="metrics.preset: 'tritton': must be one of generic, ray-serve, triton, vllm",
     )
 
 

@@ -737,7 +737,7 @@ class TestWhatIsNotANumber:
         reading = read(source, replace(TARGET, preset="tritton")).placements[KEY].of(Quantity.ARRIVAL_RATE)
         assert reading == Absence(
             reason=AbsenceReason.MISSING,
-            detail="metrics.preset: 'tritton': must be one of generic, triton, vllm",
+            detail="metrics.preset: 'tritton': must be one of generic, ray-serve, triton, vllm",
         )
 
 

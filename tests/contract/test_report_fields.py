@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from live_runs import CAPTIONS, CPU, a_decision, a_run, items, report_of
+from live_runs import CAPTIONS, CPU, a_cause, a_decision, a_run, items, report_of
 
 from simulations.results.scoring import Outcome
 
@@ -13,6 +13,10 @@ NUMBER, TEXT, SHARE, YES_NO_OR_NULL = object(), object(), object(), object()
 
 class OrNull:
     """A number that may be missing."""
+
+
+class TextOrNull:
+    """A text that may be missing."""
 
 
 REPORT = {
@@ -36,6 +40,20 @@ REPORT = {
             "pipeline": TEXT,
             "changes": [{"stage": TEXT, "pool": TEXT, "replicas": (NUMBER, NUMBER)}],
             "reason": TEXT,
+        }
+    ],
+    "diagnosis": [
+        {
+            "pipeline": TEXT,
+            "from_s": NUMBER,
+            "until_s": NUMBER,
+            "cause": TEXT,
+            "because": TextOrNull,
+            "stage": TextOrNull,
+            "confidence": SHARE,
+            "evidence": [TEXT],
+            "remedy": TEXT,
+            "cost_per_hour": OrNull,
         }
     ],
     "users": [
@@ -93,6 +111,7 @@ def differences(found: Any, promised: Any, path: str = "report") -> list[str]:
     holds = {
         NUMBER: is_number,
         OrNull: is_number or found is None,
+        TextOrNull: isinstance(found, str) or found is None,
         TEXT: isinstance(found, str),
         SHARE: is_number and 0 <= found <= 1,
         YES_NO_OR_NULL: isinstance(found, bool) or found is None,
@@ -102,8 +121,11 @@ def differences(found: Any, promised: Any, path: str = "report") -> list[str]:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
+    causes = (a_cause(), a_cause(because=None, stage=None))
     run = a_run(
-        items_of={CAPTIONS: items(outcome)}, decisions=[a_decision(now_s=1_000_001.0)], peak_instances={CPU: 1.0}
+        items_of={CAPTIONS: items(outcome)},
+        decisions=[a_decision(now_s=1_000_001.0, causes=causes)],
+        peak_instances={CPU: 1.0},
     )
     report = json.loads(json.dumps(report_of(run), allow_nan=False))
     shares = {"sla_windows_met", "sla_windows_met_calm", "sla_windows_met_admitted"}
@@ -117,6 +139,7 @@ def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
     assert differences(report, promised) == []
     assert report["windows"]
     assert report["decisions"]
+    assert len(report["diagnosis"]) == 2
 
 
 def test_a_missing_field_and_one_too_many_are_noticed() -> None:

@@ -9,10 +9,10 @@ from scipy import optimize, sparse
 
 from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Fleet
-from optimizer.model import Pipeline, Problem
+from optimizer.model import Mixing, Pipeline, Problem
 from optimizer.plan import Plan
 from optimizer.reports.certificate import certified_plan
-from optimizer.search.tables import Mixing, supply_of
+from optimizer.search.tables import supply_of
 
 
 def optimum(problem: Problem, mixing: Mixing) -> float | None:

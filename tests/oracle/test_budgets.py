@@ -10,10 +10,10 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Fleet
-from optimizer.model import Composition, GroupBudget, Pipeline, PipelineKey, Problem
+from optimizer.model import Composition, GroupBudget, Mixing, Pipeline, PipelineKey, Problem
 from optimizer.plan import Limit, LimitKind
 from optimizer.reports.certificate import certified_plan
-from optimizer.search.tables import Mixing, supply_of
+from optimizer.search.tables import supply_of
 
 CLOSE = 1e-6
 

@@ -13,13 +13,13 @@ from scipy import optimize, sparse
 
 from optimizer.allocate import allocate
 from optimizer.fleet.fleet import Fleet
-from optimizer.model import Composition, Pipeline, Problem, Sla, Stage
+from optimizer.model import Composition, Mixing, Pipeline, Problem, Sla, Stage
 from optimizer.overload.overload import RESOLUTION, share_out
 from optimizer.plan import LimitKind
 from optimizer.reports.advice import PRECISION, advise
 from optimizer.reports.curve import frontier
 from optimizer.search.subproblem import Subproblem
-from optimizer.search.tables import Mixing, supply_of
+from optimizer.search.tables import supply_of
 
 CLOSE = 1e-6
 
@@ -131,7 +131,10 @@ def test_the_frontier_is_that_of_trying_everything(composition: Composition, joi
         curve = frontier(problem, problem.pipelines[0].key)
         found = [(corner.cost_per_hour, corner.latency_s) for corner in curve.corners]
         assert not curve.thinned
-        assert len(found) == len(best)
+        # Where overflow cannot be any faster, a mix of pools may be.
+        fastest = [corner for corner in found if corner[1] < best[-1][1] * (1 - CLOSE)]
+        best = [corner for corner in best if not fastest or corner[0] < fastest[0][0] - CLOSE]
+        assert len(found) == len(best) + len(fastest)
         corners += len(best)
         hit += sum(
             any(abs(c - cost) <= CLOSE and t == pytest.approx(latency, rel=10 * CLOSE) for c, t in found)

@@ -120,8 +120,21 @@ def test_streams_that_are_all_there_from_the_first_second_on_are_served_once_the
     assert drained.cost <= stuck.cost
 
 
-def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_traces", FOLDER / "daily" / "make_traces.py")
+def test_the_jump_is_tenfold_within_seconds_and_can_be_made_again(tmp_path: Path) -> None:
+    scenario = load_scenario(FOLDER / "jump" / "scenario.yaml")
+    assert scenario.file.policies == list(POLICIES)
+    schedule, _ = load_of("jump")
+    before, at_once, later, after = schedule.active(np.array([590.0, 620.0, 1100.0, 1700.0]))
+    assert 850 < before < 1150
+    assert at_once > 9 * before
+    assert 8_500 < later < 11_500
+    assert after < 1500
+    recipe("jump", "make_trace").main(tmp_path)
+    assert (tmp_path / "jump.csv.gz").read_bytes() == (FOLDER / "jump" / "jump.csv.gz").read_bytes()
+
+
+def recipe(folder: str = "daily", name: str = "make_traces") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -131,7 +144,7 @@ def recipe() -> ModuleType:
 
 def test_the_same_command_makes_the_same_day(tmp_path: Path) -> None:
     recipe().main(tmp_path)
-    for name in ("day.csv.gz", "training-day.csv.gz"):
+    for name in ("day.csv.gz", "past-days.csv.gz", "training-day.csv.gz"):
         made, bundled = (gzip.decompress((folder / name).read_bytes()) for folder in (tmp_path, FOLDER / "daily"))
         assert made == bundled
 

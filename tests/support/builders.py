@@ -34,6 +34,7 @@ from controller.core.state.spec import (
 )
 from optimizer.model import (
     Basis,
+    Mixing,
     PipelineKey,
     Placement,
     PlacementKey,
@@ -177,13 +178,20 @@ def a_stage(
 
 
 def a_scaling(
-    *, tolerance: float = 0.1, up_s: float = 0.0, down_s: float = 300.0, up: int = 100, down: int = 100
+    *,
+    tolerance: float = 0.1,
+    up_s: float = 0.0,
+    down_s: float = 300.0,
+    up: int = 100,
+    down: int = 100,
+    mixing: Mixing = Mixing.OVERFLOW,
 ) -> Scaling:
     return Scaling(
         tolerance=tolerance,
         up=StepPolicy(stabilization_s=up_s, max_share=1.0, max_replicas=up),
         down=StepPolicy(stabilization_s=down_s, max_share=0.5, max_replicas=down),
         drain_s=60.0,
+        mixing=mixing,
     )
 
 
@@ -222,6 +230,27 @@ def default_stages(*, vad_rules: Sequence[Rule] = ()) -> tuple[StageSpec, ...]:
         a_stage("vad", a_placement("cpu", service_s=0.01, per_instance=4), rules=vad_rules),
         a_stage("encoder", a_placement("inferentia"), a_placement("gpu", service_s=0.02), after=["vad"]),
     )
+
+
+def with_sticky_encoder(spec: PipelineSpec, *, capacity: float, kind: str = "") -> PipelineSpec:
+    """Return `spec` with streams that stay with a replica of the encoder, which serves `capacity` of them in time.
+
+    Each stream sends an item per second. `kind` is that of the encoder's workloads, "" for the one that they have.
+    """
+
+    def changed(placement: PlacementSpec) -> PlacementSpec:
+        service = replace(placement.prior.service, fixed_s=0.9 / capacity, per_item_s=0.0)
+        prior = replace(placement.prior, batch_sizes=(1,), service=service)
+        target = replace(placement.target, kind=kind or placement.target.kind)
+        return replace(placement, prior=prior, target=target)
+
+    stages = tuple(
+        replace(stage, routing=Routing.STICKY, placements=tuple(changed(each) for each in stage.placements))
+        if stage.name == ENCODER[0]
+        else stage
+        for stage in spec.stages
+    )
+    return replace(spec, unit=DemandUnit.STREAMS, chunk_s=1.0, stages=stages)
 
 
 def a_target(

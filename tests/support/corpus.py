@@ -67,8 +67,9 @@ def document(data: dict[str, Any], path: str = "corpus.yaml") -> Document:
 
 
 def good() -> list[tuple[str, dict[str, Any]]]:
-    """Return a name and the data of every good resource."""
-    files = [(path.stem, document.data) for path in GOOD_FILES for document in load_documents(path)]
+    """Return a name and the data of every good resource of Sluice."""
+    documents = [(path.stem, document.data) for path in GOOD_FILES for document in load_documents(path)]
+    files = [(stem, data) for stem, data in documents if str(data["apiVersion"]).startswith("sluice.dev/")]
     named = [(f"{stem}-{data['metadata']['name']}", data) for stem, data in files]
     variants = [(name, changed(PIPELINE, changes)) for name, changes in GOOD_CHANGES.items()]
     variants += [(name, changed(POOL, changes)) for name, changes in GOOD_POOL_CHANGES.items()]
@@ -452,7 +453,12 @@ BAD: tuple[Bad, ...] = (
     _bad("model with a backslash", _served("triton", model="a\\b"), f"{_V}.metrics.model", "name of a model"),
     _bad("model with a line break", _served("triton", model="a\nb"), f"{_V}.metrics.model", "name of a model"),
     _bad("model with a long name", _served("triton", model="m" * 254), f"{_V}.metrics.model", "longer than 253"),
-    _bad("model of generic", _served("generic", model="asr"), f"{_V}.metrics.model", "not allowed with preset generic"),
+    _bad(
+        "model of generic",
+        _served("generic", model="asr"),
+        f"{_V}.metrics.model",
+        "not allowed with presets generic and ray-serve",
+    ),
     _bad("answer", _served("vllm", answer="Last"), f"{_V}.metrics.answer", "must be Whole or First"),
     _bad("answer of generic", _served("generic", answer="First"), f"{_V}.metrics.answer", "needs preset vllm"),
     _bad("answer of Triton", _served("triton", answer="Whole"), f"{_V}.metrics.answer", "needs preset vllm"),

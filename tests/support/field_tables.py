@@ -8,8 +8,10 @@ from typing import Any, get_args
 
 from controller.resources.base import Part
 from controller.resources.fields import (
+    ADDRESS_PATTERN,
     API_VERSION_PATTERN,
     CLOCK_PATTERN,
+    CONFIG_KEY_PATTERN,
     DECIMAL_PATTERN,
     DURATION_PATTERN,
     END_PATTERN,
@@ -30,6 +32,7 @@ from controller.resources.fields import (
     REGION_PATTERN,
     SERIES_LABEL_PATTERN,
     SERIES_VALUE_PATTERN,
+    SERVE_NAME_PATTERN,
     SUBDOMAIN_PATTERN,
     ZONE_PATTERN,
 )
@@ -61,6 +64,9 @@ TYPES = {
     LABEL_KEY_PATTERN: "label key",
     LABEL_VALUE_PATTERN: "label value",
     MODEL_PATTERN: "model name",
+    SERVE_NAME_PATTERN: "name of Ray Serve",
+    CONFIG_KEY_PATTERN: "ConfigMap key",
+    ADDRESS_PATTERN: "address",
     SERIES_LABEL_PATTERN: "label name in Prometheus",
     SERIES_VALUE_PATTERN: "string",
     CLOCK_PATTERN: "time of day",

@@ -21,7 +21,7 @@ from optimizer.search.tables import StageOptions, stage_options, supply_of
 FAMILIES = ("queueing", "stress")
 
 # USD per hour, time of a batch and of each item in it, relative to the CPU's.
-_MACHINES = {
+MACHINES = {
     "cpu": (0.357, 1.0, 1.0),
     "arm": (0.29, 1.15, 1.15),
     "t4": (0.526, 0.45, 0.16),
@@ -63,14 +63,14 @@ def tables_of(problem: Problem) -> Subproblem:
 
 
 def _queueing(rng: random.Random) -> Problem:
-    names = sorted(rng.sample(sorted(_MACHINES), rng.randint(2, 5)))
+    names = sorted(rng.sample(sorted(MACHINES), rng.randint(2, 5)))
     stages: list[Stage] = []
     for number in range(rng.randint(4, 8)):
         fixed, per_item = rng.uniform(0.004, 0.03), rng.uniform(0.003, 0.03)
         chosen = rng.sample(names, rng.randint(2, min(3, len(names))))
         placements = []
         for name in chosen:
-            _, one, each = _MACHINES[name]
+            _, one, each = MACHINES[name]
             noise = rng.uniform(0.8, 1.25)
             placements.append(
                 on(
@@ -84,7 +84,7 @@ def _queueing(rng: random.Random) -> Problem:
             )
         stages.append(a_stage(f"s{number}", *placements, after=[stages[-1].name] if stages else []))
     pipeline: Pipeline = a_pipeline(*stages, rate_rps=float(round(10 ** rng.uniform(1.3, 2.7))), sla_s=1.0)
-    return a_problem(pipeline, where=pools(**{name: (_MACHINES[name][0], _PLENTY) for name in names}))
+    return a_problem(pipeline, where=pools(**{name: (MACHINES[name][0], _PLENTY) for name in names}))
 
 
 def _stress(rng: random.Random) -> Subproblem:

@@ -11,6 +11,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PlacementId, PoolName, StageName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.lab.session.report import LiveRun, lab_result
+from simulations.results.diagnoses import NamedCause
 from simulations.results.results import PlacementChange
 from simulations.results.scoring import Clock, Items, Outcome
 from simulations.results.spending import Observation, Replicas
@@ -66,12 +67,25 @@ def observed(seen: Callable[[float], Observation] = an_observation) -> tuple[Obs
     return tuple(seen(t_s) for t_s in np.arange(-1.0, CLOCK.duration_s + 1).tolist())
 
 
-def a_decision(*, now_s: float, reason: str = "more demand") -> LoggedDecision:
+def a_decision(*, now_s: float, reason: str = "more demand", causes: tuple[NamedCause, ...] = ()) -> LoggedDecision:
     return LoggedDecision(
         now_s=now_s,
         pipeline=CAPTIONS,
         changes=(PlacementChange(stage="asr", placement="cpu", before=1, after=2),),
         reason=reason,
+        causes=causes,
+    )
+
+
+def a_cause(*, confidence: float = 0.8, because: str | None = "Limit", stage: str | None = "asr") -> NamedCause:
+    return NamedCause(
+        cause="Queueing",
+        because=because,
+        stage=stage,
+        confidence=confidence,
+        evidence=("20 items wait before asr",),
+        remedy="a higher limit",
+        cost_per_hour=1.5,
     )
 
 

@@ -16,7 +16,7 @@ from profiler.sources.promql import fill
 from profiler.sources.promql_syntax import metric_names
 
 DOCUMENT = ROOT / "docs" / "metrics.md"
-_MARKED = re.compile(r"(<!-- metrics of (?P<kind>\w+) -->\n)(?P<table>(?:.*\n)*?)(<!-- end -->)")
+_MARKED = re.compile(r"(<!-- metrics of (?P<kind>[\w-]+) -->\n)(?P<table>(?:.*\n)*?)(<!-- end -->)")
 _SNIPPET = re.compile(r"^```(?P<language>python|go)\n(?P<code>(?:.*\n)*?)```$", re.MULTILINE)
 _SUFFIXES = ("_bucket", "_sum", "_count")
 

@@ -19,7 +19,7 @@ from controller.core.state.carry_over import DemandSample, PipelineMemory, PoolM
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import Mode, PlacementSpec
-from optimizer.model import Basis, Composition, StageName
+from optimizer.model import Basis, Composition, Mixing, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementSamples, Reading
 
 POOLS = ("cpu", "inferentia", "gpu")
@@ -81,7 +81,10 @@ def states(draw: st.DrawFn, name: str, names: tuple[str, ...] = POOLS, *, health
         priority=draw(st.integers(0, 2)),
         budget=draw(st.sampled_from([1.0, 5.0, 20.0, 100.0])),
         scaling=a_scaling(
-            up=draw(st.integers(1, 5)), down=draw(st.integers(1, 5)), down_s=draw(st.sampled_from([0.0, 300.0]))
+            up=draw(st.integers(1, 5)),
+            down=draw(st.integers(1, 5)),
+            down_s=draw(st.sampled_from([0.0, 300.0])),
+            mixing=draw(st.sampled_from([Mixing.OVERFLOW, Mixing.FREE])),
         ),
         basis=draw(st.sampled_from([None, None, *Basis])),
     )

@@ -99,23 +99,34 @@ def a_scenario(
     policies: str = "[sluice]",
     session: str = "",
     properties: str = "",
+    other: tuple[str, Sequence[tuple[float, float]]] | None = None,
 ) -> Scenario:
     """Write and load a scenario; `load` is what is offered (requests/s, or streams) from each instant on.
 
-    `properties` are further lines of the scenario file.
+    `properties` are further lines of the scenario file. `other` is the name (namespace/name) of a second pipeline in
+    `pipeline`, which takes requests, with its load.
     """
-    levels = [next(level for from_s, level in reversed(load) if from_s <= t_s) for t_s in range(duration_s)]
     column = "streams" if streams else "rate_per_s"
     session = session and f", session: {session}"
     folder.mkdir(exist_ok=True)
-    (folder / "load.csv").write_text(f"t_s,{column}\n" + "".join(f"{t},{level}\n" for t, level in enumerate(levels)))
+    (folder / "load.csv").write_text(_trace(load, duration_s, column))
+    beside = ""
+    if other is not None:
+        (folder / "other.csv").write_text(_trace(other[1], duration_s, "rate_per_s"))
+        beside = f"  - {{pipeline: {other[0]}, trace: other.csv, column: rate_per_s}}\n"
     (folder / "pipeline.yaml").write_text(pipeline.replace(*STREAMS) if streams else pipeline)
     (folder / "pools.yaml").write_text(pools)
     path = folder / "scenario.yaml"
     path.write_text(
         f"name: small\nmanifests: [pools.yaml, pipeline.yaml]\nduration: {duration_s}s\nwarmup: {warmup_s}s\n"
         f"seeds: {seeds}\npolicies: {policies}\nload:\n"
-        f"  - {{pipeline: speech/captions, trace: load.csv, column: {column}{session}}}\n"
+        f"  - {{pipeline: speech/captions, trace: load.csv, column: {column}{session}}}\n{beside}"
         f"faults: {faults}\nwhatIf: {what_if}\n{properties}\n"
     )
     return load_scenario(path)
+
+
+def _trace(load: Sequence[tuple[float, float]], duration_s: int, column: str) -> str:
+    """Return a trace with a level for each second."""
+    levels = [next(level for from_s, level in reversed(load) if from_s <= t_s) for t_s in range(duration_s)]
+    return f"t_s,{column}\n" + "".join(f"{t_s},{level}\n" for t_s, level in enumerate(levels))

@@ -13,6 +13,7 @@ from simulations.scenario.scenario import NodeStartup, Scenario, load_scenario
 SCENARIOS = ("steady", "bursty", "daily")
 COLD_START = "cold-start"
 ENDLESS = "endless"
+JUMP = "jump"
 LEAST_WINDOWS = 0.995
 SLOW_STARTS: Mapping[str, tuple[int, int]] = {
     "start-1m": (40, 20),
@@ -44,6 +45,11 @@ def stated(name: str) -> Scenario:
     if name in SLOW_STARTS:
         return _slow_start(name, *SLOW_STARTS[name])
     return load_scenario(Path(str(resources.files("simulations.scenarios"))) / name / "scenario.yaml")
+
+
+def seeds_of(scenario: Scenario, seeds: str | None) -> tuple[int, ...]:
+    """Return the seeds in `seeds`, separated by commas; None: those of the scenario."""
+    return tuple(scenario.file.seeds) if seeds is None else tuple(int(seed) for seed in seeds.split(","))
 
 
 def number(value: float | None, form: str) -> str:

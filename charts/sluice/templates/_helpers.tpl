@@ -116,6 +116,11 @@ namespaces writes the status of ComputePools and ComputeBudgets only if it is to
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- if and $root.Values.rbac.batching (has $scope (list "All" "Namespaced")) }}
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, patch]
+{{- end -}}
 {{- end }}
 
 {{/* Whether an object belongs to this release; empty is no. */}}
@@ -186,6 +191,7 @@ SLUICE_AWS_ROLE: {{ .Values.aws.role | quote }}
 SLUICE_CLOUDWATCH_NAMESPACE: {{ .Values.aws.cloudwatch.namespace | quote }}
 SLUICE_CLOUDWATCH_DIMENSIONS: {{ join "," .Values.aws.cloudwatch.dimensions | quote }}
 SLUICE_FLEET_BUDGET: {{ .Values.operator.fleetBudget | quote }}
+SLUICE_RAY_HOSTS: {{ join "," .Values.operator.rayHosts | quote }}
 SLUICE_COMPOSITION: {{ .Values.operator.composition | quote }}
 SLUICE_DECISION_TIME: {{ .Values.operator.decisionTime | quote }}
 SLUICE_SCRAPE_ENDPOINTS: {{ join "," .Values.operator.scrapeEndpoints | quote }}

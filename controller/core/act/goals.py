@@ -28,7 +28,7 @@ from controller.core.plan.following import Following
 from controller.core.plan.ledger import Ledger
 from controller.core.state.bound import NO_LIMITS, Bound, Level, Lost, Mechanism
 from controller.core.state.carry_over import FeedbackMemory
-from controller.core.state.decision import ChangeReason, Hold, HoldReason
+from controller.core.state.decision import ChangeReason, Hold, HoldReason, SeasonUse
 from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
 from optimizer.plan import Limit
 
@@ -201,6 +201,9 @@ def _holds(
             held.append(Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=detail))
     if _held_high(assessment) and after == assessment.current:
         held.append(Hold(reason=HoldReason.STABILIZING, until_s=assessment.demand.falls_at_s))
+    season = assessment.demand.horizon.season if assessment.demand.horizon else None
+    if isinstance(season, SeasonUse) and season.kept is not None and after == assessment.current:
+        held.append(Hold(reason=HoldReason.RISE_EXPECTED))
     return held
 
 

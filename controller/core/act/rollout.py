@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from controller.core.act.closing import NO_CLOSINGS, Closings, closings
 from controller.core.act.goals import Goal
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.budgets import group_budgets
@@ -14,7 +15,7 @@ from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.plan.ledger import Ledger, Scope, ledger_of
-from controller.core.state.decision import ChangeReason, Hold, HoldReason
+from controller.core.state.decision import ChangeReason, Closing, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode
@@ -83,6 +84,7 @@ class PipelineRollout:
     have after this cycle if it alone were in mode Auto, for the workloads that it would scale. Of a fleet planned in
     turns, only pipelines that another autoscaler follows have it. `budgets` has the amount of each ComputeBudget of the
     pipeline, by name. `kept_away` is the limit that replicas of the plan do not fit in, where nothing else changes.
+    `closings` are the replicas that are to go and have sessions.
     """
 
     desired: Mapping[PlacementKey, int]
@@ -93,6 +95,7 @@ class PipelineRollout:
     recommended: Mapping[PlacementKey, int]
     budgets: Mapping[str, float]
     kept_away: Limit | None = None
+    closings: Closings = NO_CLOSINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +155,11 @@ def roll_out(
     ]
     moves = [move for move in candidates if move.assessment.acting]
     moves.sort(key=lambda move: (-move.assessment.spec.priority, move.key))
-    holds, forced, kept_away = _schedule(moves, ledger, policy.composition)
+    found = _schedule(moves, ledger, policy.composition, snapshot.now_s)
     recommended = {
-        move.key: _recommended(move, ledger, policy.composition) for move in candidates if not move.assessment.acting
+        move.key: _recommended(move, ledger, policy.composition, snapshot.now_s)
+        for move in candidates
+        if not move.assessment.acting
     }
     pipelines: dict[PipelineKey, PipelineRollout] = {}
     for assessment in assessments:
@@ -167,14 +172,15 @@ def roll_out(
             reasons={
                 **dict.fromkeys(assessment.current, ChangeReason.COST),
                 **goals[key].reasons,
-                **forced.get(key, {}),
+                **found.forced.get(key, {}),
             },
-            holds=holds.get(key, ()),
+            holds=found.holds.get(key, ()),
             spend_per_hour=spend,
             above_cap=above or ledger.above_cap(spend, key) or not exceeded.isdisjoint(budgets),
             recommended=recommended.get(key, {}),
             budgets=budgets,
-            kept_away=kept_away.get(key),
+            kept_away=found.kept_away.get(key),
+            closings=found.closings.get(key, NO_CLOSINGS),
         )
     return Rollout(
         pipelines=pipelines,
@@ -185,21 +191,27 @@ def roll_out(
     )
 
 
-def _schedule(
-    moves: Sequence[Move], ledger: Ledger, composition: Composition
-) -> tuple[
-    Mapping[PipelineKey, tuple[Hold, ...]],
-    Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]],
-    Mapping[PipelineKey, Limit],
-]:
-    """Change `ledger.after` for `moves`, most important first; return the holds, and the changes that a cap forced.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schedule:
+    """Why not more changes, by pipeline; the changes that a cap `forced`, and the replicas that wait for sessions.
 
-    The third value is what refused replicas to pipelines of which nothing has changed.
+    `kept_away` is what refused replicas to pipelines of which nothing has changed.
+    """
+
+    holds: Mapping[PipelineKey, tuple[Hold, ...]]
+    forced: Mapping[PipelineKey, Mapping[PlacementKey, ChangeReason]]
+    kept_away: Mapping[PipelineKey, Limit]
+    closings: Mapping[PipelineKey, Closings]
+
+
+def _schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition, now_s: float) -> _Schedule:
+    """Change `ledger.after` for `moves`, most important first.
 
     Four steps: First, the excess above a cap is removed at once, regardless of any hold. Second, replicas are added, by
-    priority, where they fit. Third, replicas are removed where their replacements are ready. Fourth, for pipelines that
-    were refused replicas: if items are late, replicas of other stages are removed for the short stage, and if nothing
-    has changed at all, just enough replicas beyond the plan are removed to begin the move.
+    priority, where they fit. Third, replicas are removed where their replacements are ready and their sessions are not
+    worth a wait. Fourth, for pipelines that were refused replicas: if items are late, replicas of other stages are
+    removed for the short stage, and if nothing has changed at all, just enough replicas beyond the plan are removed to
+    begin the move.
     """
     before = dict(ledger.after)
     by_key = {move.key: move for move in moves}
@@ -218,7 +230,11 @@ def _schedule(
     for move in moves:
         for lender in move.assessment.lenders:
             borrowers.setdefault(lender, []).append(move)
-    held = {move.key: _lower(move, borrowers.get(move.key, ()), ledger, composition) for move in moves}
+    held, closed = dict[PipelineKey, list[StageName]](), dict[PipelineKey, Closings]()
+    for move in moves:
+        raised = {name: ledger.after[name] for name in ledger.placements(move.key)}
+        held[move.key] = _lower(move, borrowers.get(move.key, ()), ledger, composition)
+        closed[move.key] = _close(move, ledger, raised, now_s)
     kept_away: dict[PipelineKey, Limit] = {}
     for move in moves:
         blocked = [(key, limit) for key, limit in refused[move.key] if limit is not None]
@@ -229,13 +245,40 @@ def _schedule(
             _make_room(move, moves, ledger, *blocked[0])
         if blocked and not any(before[name] != ledger.after[name] for name in ledger.placements(move.key)):
             kept_away[move.key] = blocked[0][1]
-    return {move.key: tuple(_waits(refused[move.key], held[move.key])) for move in moves}, forced, kept_away
+    return _Schedule(
+        holds={move.key: tuple(_waits(refused[move.key], held[move.key], closed[move.key].waiting)) for move in moves},
+        forced=forced,
+        kept_away=kept_away,
+        closings=closed,
+    )
 
 
-def _recommended(move: Move, ledger: Ledger, composition: Composition) -> Mapping[PlacementKey, int]:
+def _close(
+    move: Move, ledger: Ledger, raised: Mapping[tuple[PipelineKey, PlacementKey], int], now_s: float
+) -> Closings:
+    """Keep the replicas that `_lower` has removed of those in `raised`, and whose sessions are worth a wait."""
+    found = NO_CLOSINGS
+    if move.assessment.spec.scaling.session_cut_cost <= 0:
+        return found
+    settled = all(move.ready(key) >= count for key, count in move.goal.replicas.items())
+    for name, before in raised.items():
+        own = closings(
+            move.assessment,
+            name[1],
+            ledger.after[name],
+            price_per_hour=ledger.price_per_hour(*name),
+            now_s=now_s,
+            settled=settled,
+        )
+        ledger.after[name] = min(before, ledger.after[name] + len(own.waiting))
+        found += own
+    return found
+
+
+def _recommended(move: Move, ledger: Ledger, composition: Composition, now_s: float) -> Mapping[PlacementKey, int]:
     """Return the replicas of `move` after the cycle if it could act beside what is decided for the others."""
     before = {name: ledger.after[name] for name in ledger.placements(move.key)}
-    _schedule([move], ledger, composition)  # changes no other pipeline
+    _schedule([move], ledger, composition, now_s)  # changes no other pipeline
     replicas = {name[1]: ledger.after[name] for name in before}
     ledger.after.update(before)
     return replicas
@@ -541,7 +584,9 @@ def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementK
     return [key for key in move.goal.replicas if key[0] == stage and (move.key, key) in ledger.after]
 
 
-def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName]) -> Iterator[Hold]:
+def _waits(
+    refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName], closed: Iterable[Closing]
+) -> Iterator[Hold]:
     for (stage, placement), limit in refused:
         if limit is None:
             yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, placement=placement)
@@ -549,3 +594,9 @@ def _waits(refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.no_capacity(placement, limit))
     for stage in held:
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.REPLACEMENTS_NOT_READY)
+    until_s: dict[PlacementKey, float] = {}
+    for own in closed:
+        key = (own.stage, own.placement)
+        until_s[key] = max(own.until_s, until_s.get(key, own.until_s))
+    for (stage, placement), last_s in until_s.items():
+        yield Hold(reason=HoldReason.CLOSING, stage=stage, placement=placement, until_s=last_s)

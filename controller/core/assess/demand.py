@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from controller.core.assess.schedule import highest_floor
+from controller.core.assess.seasonal import seasonal
 from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.decision import SeasonUse
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
@@ -40,6 +42,8 @@ OLD_BUCKETS = 32
 """Into so many parts the longest stabilization window is divided. Of older samples, the lowest and the highest of each
 part are kept."""
 
+SEASON_AFTER_S = 60.0
+"""The history of past seasons counts once the demand was observed for this long."""
 LEAST_GROWTH_PER_MINUTE = 0.01
 """Assumed growth of a load that was steady when metrics were lost, as a share per minute."""
 MOST_GROWTH_PER_MINUTE = 0.25
@@ -62,10 +66,14 @@ QUIET_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Horizon:
-    """How far ahead to forecast, in seconds; `launch_s` of this is for a new node."""
+    """How far ahead to forecast, in seconds; `launch_s` of this is for a new node.
+
+    `season` is what the history of the demand says of then, None without one.
+    """
 
     ahead_s: float
     launch_s: float
+    season: SeasonUse | Absence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +219,15 @@ def stabilised_demand(
         )
     recent = [*history, (now_s, observed)]
     newest = [sample for sample in recent if sample[0] >= now_s - record_s]
-    expected = min(ABSURD, max(observed, forecast(newest, now_s, ahead_s)))
+    # What begins with no load for other reasons than its history would be planned for an opening.
+    known = isinstance(state.history, Absence) or now_s - recent[0][0] >= SEASON_AFTER_S
+    past = seasonal(state.history if known else None, newest, now_s, ahead_s)
+    load = forecast(newest, now_s, ahead_s) if past.forecast is None else past.forecast.expected
+    expected = min(ABSURD, max(observed, load))
     # Until a new replica is ready, the load may rise as it did before.
-    peak = max(expected, min(ABSURD, observed + growth(recent, ahead_s, _chance(state.spec, observed, ahead_s))))
+    chance = _chance(state.spec, observed, ahead_s)
+    headroom = past.headroom(growth(recent, ahead_s, chance), recent, chance)
+    peak = max(expected, min(ABSURD, observed + headroom))
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected, peak=peak))
     up_s, down_s = scaling.up.stabilization_s, scaling.down.stabilization_s
     forecasts = [(sample.t_s, sample.forecast) for sample in samples]
@@ -223,8 +237,11 @@ def stabilised_demand(
         _clamped(forecasts, now_s, memory.demand, up_s=up_s, down_s=down_s),
         _clamped(peaks, now_s, memory.demand, up_s=up_s, down_s=peaks_for_s),
     )
+    kept = past.kept(demand, memory.demand, down_s + ahead_s)
+    season = past.use(kept if kept > demand else None)
+    demand = kept
     idle_since_s = _idle_since_s(state, observed, now_s)
-    idle = _idle_time_over(state.spec, idle_since_s, now_s)
+    idle = _idle_time_over(state.spec, idle_since_s, now_s) and not past.opens()
     falls_at_s = [t_s + down_s for t_s, load in forecasts if load >= demand > peak]
     falls_at_s += [t_s + peaks_for_s for t_s, load in peaks if load >= demand > peak]
     return DemandState(
@@ -240,7 +257,7 @@ def stabilised_demand(
         quiet_since_s=quiet_since_s,
         contradicted_since_s=contradicted_since_s,
         begun_s=now_s if memory.demand is None and memory.begun_s is None else memory.begun_s,
-        horizon=ahead,
+        horizon=replace(ahead, season=season),
     )
 
 

@@ -11,6 +11,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec, 
 from optimizer.model import (
     MOST_PASSED,
     Demand,
+    Mixing,
     Pipeline,
     Placement,
     PlacementKey,
@@ -59,7 +60,14 @@ def optimizer_pipeline(
     return Pipeline(
         key=spec.key,
         stages=tuple(
-            _stage(stage, profiles.get(stage.name), current, known_only=known_only, usable=_usable(spec))
+            _stage(
+                stage,
+                profiles.get(stage.name),
+                current,
+                known_only=known_only,
+                usable=_usable(spec),
+                mixing=spec.scaling.mixing,
+            )
             for stage in spec.stages
         ),
         demand=optimizer_demand(spec, demand),
@@ -148,6 +156,7 @@ def _stage(
     *,
     known_only: bool,
     usable: Callable[[PlacementSpec], bool],
+    mixing: Mixing,
 ) -> Stage:
     unknown = never_measured(spec, profile, lambda placement: placement.prior.max_replicas) if known_only else ()
     measured = {} if profile is None else {placement.name: placement for placement in profile.placements}
@@ -171,6 +180,7 @@ def _stage(
         latency_factor=1.0 if profile is None else to_grain(profile.latency_factor),
         first_answer=spec.metrics_answer is Answer.FIRST,
         cascade=None if spec.cascade is None else spec.cascade.planned,
+        mixing=mixing,
     )
 
 

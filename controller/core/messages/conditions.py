@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.messages import details
+from controller.core.messages.diagnosis import briefly
 from controller.core.messages.explain import reason_sentence
 from controller.core.messages.missed import missed_briefly
 from controller.core.messages.phrases import brief, count_of, money, number, price, reading_words, timestamp
@@ -66,6 +67,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
         _memory_suffices(decision),
         _shedding(decision),
         _planned_in_full(decision),
+        _diagnosis(decision),
     )
 
 
@@ -323,6 +325,13 @@ def _conflict(decision: PipelineDecision) -> ConditionValue:
     followed = hold_details(decision, [HoldReason.FOLLOWED])
     reason = (ConditionReason.FOLLOWED if followed else ConditionReason.NO_CONFLICT).value
     return _condition(ConditionType.CONFLICT, "False", reason, "; ".join(followed))
+
+
+def _diagnosis(decision: PipelineDecision) -> ConditionValue:
+    if not decision.diagnosis:
+        return _condition(ConditionType.DIAGNOSIS, "False", ConditionReason.NOTHING_FOUND.value)
+    first = decision.diagnosis[0].cause.value
+    return _condition(ConditionType.DIAGNOSIS, "True", first, briefly(decision))
 
 
 def _measurements_plausible(decision: PipelineDecision) -> ConditionValue:

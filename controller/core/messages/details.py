@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from controller.core.messages.phrases import count_of, duration, number, timestamp
 from controller.core.state.carry_over import Conflict
+from controller.core.state.decision import BatchWrite
 from controller.core.state.snapshot import PendingReplica
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION, Pause, Pin, Target
-from optimizer.model import PipelineKey, PlacementName, Size, Sla, StageName
+from optimizer.model import BatchSettings, PipelineKey, PlacementName, Size, Sla, StageName
 from optimizer.plan import Limit
 from profiler.samples import ABSURD, Absence, Quantity
 
@@ -169,6 +170,26 @@ def contradicted(queried: float, arriving: float, since_s: float | None) -> str:
     return (
         f"demand.query reports {number(queried)}, but nothing has arrived since {timestamp(since_s)}; the query counts"
     )
+
+
+def batch_settings(settings: BatchSettings) -> str:
+    """Return batch settings as text."""
+    wait = f", wait {duration(settings.wait_s)}" if settings.wait_s else ""
+    return f"batches of up to {settings.limit}{wait}"
+
+
+def batching_written(write: BatchWrite) -> str:
+    """Return the text about batch settings that were written for servers."""
+    before = "no usable value" if write.before is None else batch_settings(write.before)
+    words = f"{write.stage} on {write.placement}: {batch_settings(write.settings)} written to {write.at}"
+    if write.restores:
+        return f"{words} again: another client had set {before}. Pause the pipeline to keep other settings"
+    return f"{words}; before: {before}"
+
+
+def batching_unwritten(write: BatchWrite, problem: str) -> str:
+    """Return the text about batch settings that could not be written for servers."""
+    return f"{write.stage} on {write.placement}: {batch_settings(write.settings)} not written to {problem}"
 
 
 def pending(replica: PendingReplica) -> str:

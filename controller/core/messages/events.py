@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from controller.core.messages import details
 from controller.core.messages.conditions import ConditionValue, conditions
 from controller.core.messages.explain import reason_sentence
 from controller.core.messages.phrases import brief
 from controller.core.messages.problems import recovered
 from controller.core.messages.reasons import TRANSITIONS, ConditionReason, ConditionType, EventReason
-from controller.core.state.decision import PipelineDecision
+from controller.core.state.decision import BatchWrite, PipelineDecision
 from profiler.samples import MetricsTier
 
 _METRICS = ConditionType.METRICS_AVAILABLE.value
@@ -63,3 +64,13 @@ def _metrics_event(condition: ConditionValue, reason_before: str) -> Iterator[Ev
         yield EventValue(warning=fallback, reason=reason.value, message=message)
     elif condition.reason == ConditionReason.METRICS_LOST.value:
         yield EventValue(warning=True, reason=EventReason.METRICS_LOST.value, message=condition.message)
+
+
+def batching_event(write: BatchWrite, problem: str) -> EventValue:
+    """Return the Event about batch settings that were written for servers, or (with a `problem`) were not."""
+    if problem:
+        reason, message = EventReason.BATCHING_REFUSED, details.batching_unwritten(write, problem)
+    else:
+        reason = EventReason.BATCHING_RESTORED if write.restores else EventReason.BATCHING_WRITTEN
+        message = details.batching_written(write)
+    return EventValue(warning=reason is not EventReason.BATCHING_WRITTEN, reason=reason.value, message=message)

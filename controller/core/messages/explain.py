@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from controller.core.messages.bounds import bounds_in_force
+from controller.core.messages.diagnosis import cause_titles, diagnosis_lines
 from controller.core.messages.measured import measured_words
 from controller.core.messages.missed import missed_briefly, missed_words
 from controller.core.messages.phrases import (
@@ -12,6 +13,7 @@ from controller.core.messages.phrases import (
     duration,
     first_names,
     limit_words,
+    mixing_words,
     money,
     money_needed,
     next_step_words,
@@ -21,8 +23,10 @@ from controller.core.messages.phrases import (
 )
 from controller.core.messages.relief import obstacles, relief_of_plan, slower_stages
 from controller.core.messages.sentences import (
+    batching_words,
     brief_holds,
     change_words,
+    closing_words,
     crowded_words,
     demand_change,
     demand_reason,
@@ -33,6 +37,7 @@ from controller.core.messages.sentences import (
     missed,
     planned_words,
     replicas_words,
+    season_words,
     shared_words,
     silent_rule,
     spend_of_budget,
@@ -57,6 +62,7 @@ def reason_sentence(decision: PipelineDecision) -> str:
     answer = changes or ("no change" + (f": {holds}" if holds else ""))
     if late:
         how_bad, *more = missed_briefly(decision)
+        more = [*cause_titles(decision), *more]
         return "; ".join([how_bad, *([answer, *more] if changes else [*more, answer]), *numbers])
     return f"{answer}{'; ' if holds and not changes else ': '}{'; '.join(numbers)}"
 
@@ -70,6 +76,7 @@ def explain_pipeline(decision: PipelineDecision, now_s: float) -> list[str]:
     """Return the explanation of one pipeline's decision, made at `now_s`: section titles, each with indented lines."""
     return [
         *(_section("SLA missed", missed_words(decision)) if missed(decision) else []),
+        *(_section("Diagnosis", diagnosis_lines(decision)) if missed(decision) or decision.diagnosis else []),
         *_section("What", _what(decision)),
         *_section("Why", _why(decision)),
         *_section("Why not more", _why_not_more(decision)),
@@ -92,6 +99,7 @@ def without_bound(decision: PipelineDecision, other: Decision, mechanism: str) -
 def _what(decision: PipelineDecision) -> Iterator[str]:
     yield from change_words(decision)
     yield from switch_words(decision)
+    yield from batching_words(decision)
     if not decision.changes:
         yield f"no change: {replicas_words(decision)}"
     for (stage, pool), wanted in decision.unconstrained.items():
@@ -105,6 +113,8 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
     forecast = "-" if decision.demand.forecast is None else number(decision.demand.forecast)
     reason = f"; {words}" if (words := demand_reason(decision)) else ""
     yield f"{demand_change(decision)} (observed {observed}, forecast {forecast}{reason})"
+    if words := season_words(decision):
+        yield words
     if words := metrics_words(decision):
         yield words
     yield latency_of_sla(decision)
@@ -116,6 +126,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         )
         yield f"bottleneck now: {decision.profile.bottleneck} (pressure {reading_words(pressure)})"
     yield from crowded_words(decision)
+    yield from closing_words(decision)
     for rule in decision.rules:
         if rule.floor is not None:
             value = reading_words(rule.reading)
@@ -125,6 +136,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         uneven = first_names([str(skew.stage) for skew in decision.skews])
         yield planned_words(decision.plan) + (f", were the sessions of {uneven} spread evenly" if uneven else "")
         yield from (step_words(step) for step in decision.plan.steps)
+        yield from mixing_words(decision.plan)
 
 
 def _why_not_more(decision: PipelineDecision) -> Iterator[str]:

@@ -1,13 +1,13 @@
 """Texts for single values: numbers, durations, money, readings, limits and the steps of a plan."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.model import ServiceLaw
-from optimizer.plan import Limit, LimitKind, PlacementStep, Step
+from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementStep, Step
 from profiler.samples import Absence, Reading
 
 MOST_CHARACTERS = 250
@@ -172,6 +172,15 @@ def step_words(step: Step) -> str:
 def next_step_words(step: Step) -> str:
     """Return the text about `step`, which saves most latency for its cost but is not part of the plan."""
     return f"the next dollar would go to: {step_words(step)}"
+
+
+def mixing_words(plan: PipelinePlan) -> Iterator[str]:
+    """Yield the texts that say why stages run on several placements, where that saves money."""
+    for stage in plan.stages:
+        if stage.mixing_saves_per_hour is not None:
+            used = " and ".join(placement.name for placement in stage.placements if placement.replicas)
+            saved = money(stage.mixing_saves_per_hour)
+            yield f"{stage.name} runs on {used}: cheaper together than on one of them alone, saves {saved}"
 
 
 def _placement_step_words(change: PlacementStep) -> str:

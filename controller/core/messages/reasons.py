@@ -32,6 +32,7 @@ class ConditionType(Enum):
     MEMORY_SUFFICES = "MemorySuffices"
     SHEDDING = "Shedding"
     PLANNED_IN_FULL = "PlannedInFull"
+    DIAGNOSIS = "Diagnosis"
     ONE_OPERATOR = "OneOperator"
     AVAILABLE = "Available"
     CAPACITY_KNOWN = "CapacityKnown"
@@ -117,6 +118,7 @@ class ConditionReason(Enum):
     PROVIDER_THROTTLES = ErrorClass.THROTTLED.value
     PROVIDER_FORBIDS = ErrorClass.PERMISSION.value
     NAMESPACES_UNREADABLE = "NamespacesUnreadable"
+    NOTHING_FOUND = "NothingFound"
 
 
 class EventReason(Enum):
@@ -167,6 +169,11 @@ class EventReason(Enum):
     SHEDDING_ENDED = "SheddingEnded"
     PLANNED_COARSELY = "PlannedCoarsely"
     PLANNED_IN_FULL = "PlannedInFull"
+    BATCHING_WRITTEN = "BatchingWritten"
+    BATCHING_RESTORED = "BatchingRestored"
+    BATCHING_REFUSED = "BatchingRefused"
+    CAUSE_FOUND = "CauseFound"
+    CAUSE_GONE = "CauseGone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,4 +209,5 @@ TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.SESSIONS_SPREAD: Transition(bad=EventReason.SESSIONS_CROWDED, good=EventReason.SESSIONS_SPREAD),
     ConditionType.MEMORY_SUFFICES: Transition(bad=EventReason.OUT_OF_MEMORY, good=EventReason.MEMORY_SUFFICES),
     ConditionType.PLANNED_IN_FULL: Transition(bad=EventReason.PLANNED_COARSELY, good=EventReason.PLANNED_IN_FULL),
+    ConditionType.DIAGNOSIS: Transition(bad=EventReason.CAUSE_FOUND, good=EventReason.CAUSE_GONE, bad_status="True"),
 }

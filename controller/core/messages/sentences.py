@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from controller.core.messages.details import batch_settings
 from controller.core.messages.phrases import (
     count_of,
     demand_words,
@@ -28,6 +29,7 @@ from controller.core.state.decision import (
     PipelineDecision,
     ReplicaChange,
     RuleState,
+    SeasonUse,
     VariantSwitch,
 )
 from controller.core.state.schedule import declared_as
@@ -40,6 +42,7 @@ from profiler.stages import LatencySource
 
 _NAMED = 5
 """The most pipelines that are named in one text."""
+DAY_S = 86_400.0
 _AT_LIMIT = 0.01
 """A correction this share from a bound, or nearer, counts as at the bound: smoothing reaches it only in the limit."""
 HOLDS: Mapping[HoldReason, str] = {
@@ -52,6 +55,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.TOO_NEW: "ready replicas are too new to have samples; no replica is removed until they have",
     HoldReason.TARGET_MISSING: "cannot read or scale a workload; its stage is left unchanged and no replica is removed",
     HoldReason.STABILIZING: "scale-down waits: demand was higher within scaling.scaleDown.stabilization",
+    HoldReason.RISE_EXPECTED: "scale-down waits: by demand.history the demand is back within the scale-down window",
     HoldReason.ALTERNATING: "scale-down waits: what it would remove was removed and added again at the same load",
     HoldReason.WITHIN_TOLERANCE: "current replicas meet the SLA and the saving is below scaling.tolerance",
     HoldReason.STEP_LIMITED: "limited by maxStep",
@@ -74,7 +78,9 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
     HoldReason.OWNER_NOT_ACTING: "the owner of this shared stage does not act; planned with its current replicas",
     HoldReason.UNEXPLAINED: "the SLA is missed, and no stage is known where more replicas would help",
+    HoldReason.BATCHING_NOT_WRITTEN: "batch settings are not written; planned with those that the servers have",
     HoldReason.CROWDED: "sessions stay on crowded replicas, so that more replicas do not help",
+    HoldReason.CLOSING: "scale-down waits for sessions to end, as long as that costs less than their cuts",
 }
 OUTAGES = (
     HoldReason.POOL_UNAVAILABLE,
@@ -133,6 +139,20 @@ def switch_words(decision: PipelineDecision) -> Iterator[str]:
         else:
             saves = "what it saves is not known"
         yield f"{switch.stage} goes from {before} to {after} ({saves}, {quality})"
+
+
+def batching_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield the batch settings of placements for which they are written, as texts: which, and what servers may have."""
+    placements = decision.spec.placements()
+    for (stage, name), memory in decision.memory.batching.items():
+        applied = placements[stage, name].applied
+        if applied is None or memory.decided is None:
+            continue
+        others = [batch_settings(own) for own, _ in memory.seen if own != memory.decided]
+        words = f"{stage} on {name}: {batch_settings(memory.decided)}, in {applied.at}"
+        if others:
+            words += f"; servers may still have {' or '.join(others)}, so the plan meets the SLA with these too"
+        yield words
 
 
 def _quality(switch: VariantSwitch) -> str:
@@ -335,6 +355,16 @@ def crowded_words(decision: PipelineDecision) -> Iterator[str]:
         )
 
 
+def closing_words(decision: PipelineDecision) -> Iterator[str]:
+    """Yield which replicas that are to go wait for their sessions to end, each with what becomes of new ones."""
+    for own in decision.closings:
+        new = "gets no new ones" if own.closes else "gets new ones: its pod has no label sluice.dev/sessions"
+        yield (
+            f"{own.stage}: {own.pod} is to go and has {count_of(round(own.sessions), 'session')}; it {new}, and stays "
+            "while that costs less than their cuts (scaling.sessionCutCost)"
+        )
+
+
 def device_faults(faulty: Sequence[FaultyReplica]) -> Iterator[str]:
     """Yield a text about each node on which the devices of replicas have faults, the one with most errors first."""
     of_nodes: dict[tuple[StageName, str], list[FaultyReplica]] = {}
@@ -403,6 +433,8 @@ def demand_reason(decision: PipelineDecision) -> str:
     if number(planned) < number(forecast) and planned < forecast:
         window = duration(scaling.up.stabilization_s)
         return f"scale-up waits: lowest forecast within scaling.scaleUp.stabilization of {window}"
+    if isinstance(demand.season, SeasonUse) and demand.season.kept is not None:
+        return "held: by demand.history it is back within the scale-down window and a start-up"
     if number(planned) != number(forecast):
         until = "" if demand.falls_at_s is None else f"; it may fall at {timestamp(demand.falls_at_s)}"
         window = duration(scaling.down.stabilization_s)
@@ -410,6 +442,25 @@ def demand_reason(decision: PipelineDecision) -> str:
     launch = f", {duration(demand.launch_s)} of this for a new node" if demand.launch_s else ""
     ahead = "" if demand.ahead_s is None else f", {duration(demand.ahead_s)} ahead{launch}"
     return f"what the load may reach until a new replica is ready{ahead}"
+
+
+def season_words(decision: PipelineDecision) -> str:
+    """Return what the history of the demand says of the end of the horizon; empty for a pipeline without history."""
+    use = decision.demand.season
+    if use is None:
+        return ""
+    if isinstance(use, Absence):
+        return f"no history of the demand is used: {use.detail or use.reason.value}"
+    day = use.season_s == DAY_S
+    span = count_of(use.seasons, "day") if day else f"{count_of(use.seasons, 'season')} of {duration(use.season_s)}"
+    last = "not recorded" if use.last is None else number(use.last)
+    parts = [f"history: {span}; {'same time yesterday' if day else 'same time in the last season'} {last}"]
+    if use.expected is not None and use.error is not None:
+        parts.append(f"it expects {number(use.expected)} ± {number(use.error)}")
+    parts.append(f"trusted {use.trust:.0%}")
+    if use.problem:
+        parts.append(f"not read again: {use.problem}")
+    return "; ".join(parts)
 
 
 def demand_change(decision: PipelineDecision) -> str:

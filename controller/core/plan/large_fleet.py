@@ -37,6 +37,7 @@ from optimizer.billing import costs_per_hour, plan_charges
 from optimizer.model import (
     Basis,
     GroupBudget,
+    Mixing,
     Pipeline,
     PipelineKey,
     Placement,
@@ -53,6 +54,7 @@ AT_ONCE = 250
 """The largest fleet that is planned as a whole in every cycle: the sum of its `plan_size`s."""
 PER_TURN = 250
 _PAIRS = 64  # of placements: several times those of a pipeline with four stages of two or three
+_FREE = 4  # plans with free mixes take so many times as long
 AGAIN_PER_TURN = 12
 TOGETHER = 120
 MOVED = 0.02
@@ -218,7 +220,8 @@ def sharing_groups(assessments: Sequence[Assessment]) -> Mapping[PipelineKey, tu
 
 def plan_size(assessment: Assessment) -> int:
     """Return how many plain pipelines take as long to plan: the tables of a stage grow with pairs of its placements."""
-    return max(1, sum(len(stage.placements) ** 2 for stage in assessment.spec.stages) // _PAIRS)
+    plain = max(1, sum(len(stage.placements) ** 2 for stage in assessment.spec.stages) // _PAIRS)
+    return plain if assessment.spec.scaling.mixing is Mixing.OVERFLOW else _FREE * plain
 
 
 def _with_partners(turn: "Turn", groups: Mapping[PipelineKey, tuple[PipelineKey, ...]]) -> "Turn":

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from controller.core.state.diagnosis import Baseline, DiagnosisMemory
 from controller.core.state.spec import Target
-from optimizer.model import LATENCY_FACTORS, MOST_PASSED, PlacementKey, StageName, require
+from optimizer.model import LATENCY_FACTORS, MOST_PASSED, BatchSettings, PlacementKey, StageName, require
 from profiler.correction import MOST_CV, THROUGHPUT_FACTORS
 from profiler.estimate import FACTOR_BOUNDS
 from profiler.profile import MOST_ENGINES
@@ -20,6 +21,8 @@ FURTHEST_S = 5e10
 negative."""
 LARGEST_BATCH = 1024
 """The largest batch that a resource may declare."""
+MOST_SEEN = 4
+"""The most batch settings of a placement that may be in force at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +272,24 @@ class DrainMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchMemory:
+    """The batch settings that were `decided` for the servers of a placement, None: none yet.
+
+    `seen` are those that the ConfigMap had lately, each with the last time (epoch seconds): servers may have any.
+    """
+
+    decided: BatchSettings | None = None
+    seen: tuple[tuple[BatchSettings, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse values that no cycle writes."""
+        require(len(self.seen) <= MOST_SEEN, "batching seen", len(self.seen), f"must be at most {MOST_SEEN}")
+        for settings, at_s in self.seen:
+            require(settings.limit <= LARGEST_BATCH, "batching seen", settings.limit, f"must be 1 to {LARGEST_BATCH}")
+            _require_time(at_s, "batching seen")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineMemory:
     """The state of a pipeline that a cycle leaves for the next one. Empty before the first decision.
 
@@ -295,7 +316,10 @@ class PipelineMemory:
     `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
     `kept_away_since_s`: since when a limit has kept replicas of the plan away, and nothing has changed.
     `turns`: the last change of each placement, and how often changes undid each other.
+    `batching`: the batch settings of placements for which they are written.
     `drains`: the stages whose crowded replicas are drained, or will be.
+    `closings`: since when each replica that is to go waits for its sessions to end, by pod.
+    `diagnosis`: how the pipeline was while all was well, and what was found since the SLA is missed.
     `contradicted_since_s`: since when more arrives than the demand query says, None while it does not.
     `owned`: the workloads that this pipeline scales, and no other may. Empty unless its mode is Auto.
     """
@@ -324,6 +348,9 @@ class PipelineMemory:
     kept_away_since_s: float | None = None
     turns: Mapping[PlacementKey, Turn] = field(default_factory=dict)
     drains: Mapping[StageName, DrainMemory] = field(default_factory=dict)
+    closings: Mapping[str, float] = field(default_factory=dict)
+    batching: Mapping[PlacementKey, BatchMemory] = field(default_factory=dict)
+    diagnosis: DiagnosisMemory = field(default_factory=DiagnosisMemory)
 
     def __post_init__(self) -> None:
         """Refuse values that no cycle writes: an edited status must not stop the cycle of all pipelines."""
@@ -359,6 +386,8 @@ class PipelineMemory:
             require(0 <= rule.returns <= 100, "rules returns", rule.returns, "must be 0 to 100")
         for key, since_s in self.uncreated_since_s.items():
             _require_time(since_s, f"uncreated_since_s {key}")
+        for pod, since_s in self.closings.items():
+            _require_time(since_s, f"closings {pod}")
         for key, turn in self.turns.items():
             _require_time(turn.at_s, f"turns {key}")
             _require_load(turn.lowest, f"turns {key}")
@@ -366,6 +395,7 @@ class PipelineMemory:
             require(0 <= turn.turns <= 1000, f"turns {key}", turn.turns, "must be 0 to 1000")
         for conflict in self.conflicts.values():
             _require_time(conflict.changed_at_s, "conflicts changed_at_s")
+        _require_diagnosis(self.diagnosis)
 
     @property
     def planned_demand(self) -> float | None:
@@ -403,6 +433,31 @@ def _require_learned(learned: Learned) -> None:
         _require_within(limit.packets_per_s, MOST_PACKETS_PER_S, f"receive_limits {key} packets_per_s")
         _require_within(limit.packets_per_item, MOST_PACKETS_PER_ITEM, f"receive_limits {key} packets_per_item")
         _require_time(limit.lost_at_s, f"receive_limits {key} lost_at_s")
+
+
+def _require_diagnosis(memory: DiagnosisMemory) -> None:
+    _require_time(memory.calm_since_s, "diagnosis calm_since_s")
+    for which, baseline in (("baseline", memory.baseline), ("candidate", memory.candidate)):
+        if baseline is not None:
+            _require_baseline(baseline, f"diagnosis {which}")
+    for switch in memory.switched:
+        _require_time(switch.at_s, f"diagnosis switched {switch.stage}")
+        for before, after in switch.wers.values():
+            require(
+                min(before, after) >= 0, f"diagnosis switched {switch.stage}", (before, after), "must be at least 0"
+            )
+        require(bool(switch.wers), f"diagnosis switched {switch.stage}", switch.wers, "must have a rate")
+    for seen in memory.seen:
+        _require_time(seen.seen_s, f"diagnosis seen {seen.finding.cause.value}")
+
+
+def _require_baseline(baseline: Baseline, where: str) -> None:
+    _require_time(baseline.at_s, f"{where} at_s")
+    _require_load(baseline.overhead_s, f"{where} overhead_s")
+    for stage, ratio in baseline.pass_ratios.items():
+        require(0 < ratio <= MOST_PASSED, f"{where} pass_ratios {stage}", ratio, f"must be in (0, {MOST_PASSED:g}]")
+    for stage, others in baseline.others.items():
+        _require_load(others, f"{where} others {stage}")
 
 
 def _require_within(value: float, most: float, where: str) -> None:

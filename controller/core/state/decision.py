@@ -7,11 +7,12 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
+from controller.core.state.diagnosis import Finding
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import Planned
-from controller.core.state.spec import PipelineSpec, StageKey, Target
-from optimizer.model import PipelineKey, PlacementKey, PlacementName, PoolName, Size, StageName
+from controller.core.state.spec import ConfigKey, PipelineSpec, StageKey, Target
+from optimizer.model import BatchSettings, PipelineKey, PlacementKey, PlacementName, PoolName, Size, StageName
 from optimizer.plan import Limit, PipelinePlan, Plan
 from profiler.samples import Absence, DeviceFault, MetricsTier, Reading, Scrapes
 from profiler.stages import PipelineProfile
@@ -42,6 +43,8 @@ class HoldReason(Enum):
     """Ready replicas that are so new that they cannot have samples yet."""
     TARGET_MISSING = "TargetMissing"
     STABILIZING = "Stabilizing"
+    RISE_EXPECTED = "RiseExpected"
+    """Past seasons had as much demand again within the scale-down window."""
     ALTERNATING = "Alternating"
     WITHIN_TOLERANCE = "WithinTolerance"
     STEP_LIMITED = "StepLimited"
@@ -64,8 +67,12 @@ class HoldReason(Enum):
     UNEXPLAINED = "Unexplained"
     CROWDED = "Crowded"
     """Sessions stay on crowded replicas."""
+    CLOSING = "Closing"
+    """Replicas that are to go wait for their sessions to end."""
     IDLE = "Idle"
     OWNER_NOT_ACTING = "OwnerNotActing"
+    BATCHING_NOT_WRITTEN = "BatchingNotWritten"
+    """The batch settings cannot be written for the servers."""
 
 
 class ChangeReason(Enum):
@@ -149,6 +156,22 @@ class ReplicaChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchWrite:
+    """Batch settings to write for the servers of a placement.
+
+    `before` is what is there, None where the key is missing or has no usable value. `restores` says that they were
+    written before, and that another client has changed them.
+    """
+
+    stage: StageName
+    placement: PlacementName
+    at: ConfigKey
+    settings: BatchSettings
+    before: BatchSettings | None
+    restores: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuleState:
     """A threshold rule in this cycle: its reading, and the floor that it sets, None while it sets no floor."""
 
@@ -174,6 +197,26 @@ class MetricsUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeasonUse:
+    """What the history of the demand says of the end of the horizon, from `seasons` seasons of `season_s` seconds.
+
+    `last` is the demand one season before then, and `expected` the seasonal forecast with its `error`; None where the
+    history does not say it. `trust` (0–1) is its weight in the forecast. `kept` is the demand that is not given up,
+    because it is sure to come back within the scale-down window, None: none. `problem` says why the history was not
+    read again, "" where it was.
+    """
+
+    seasons: int
+    season_s: float
+    last: float | None
+    expected: float | None
+    error: float | None
+    trust: float
+    kept: float | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DemandUse:
     """The demand of one pipeline in its own unit: `planned` is the stabilized demand that the plan is for.
 
@@ -184,6 +227,7 @@ class DemandUse:
 
     `ahead_s` is how far ahead the forecast looks: until a replica that is decided now is ready. Of this, `launch_s` is
     for a new node. `falls_at_s` is when a demand that is held above the forecast may fall, None where it is not held.
+    `season` is what the history of the demand says, None for a pipeline without `spec.demand.history`.
     """
 
     observed: Reading
@@ -195,6 +239,7 @@ class DemandUse:
     ahead_s: float | None = None
     launch_s: float = 0.0
     falls_at_s: float | None = None
+    season: SeasonUse | Absence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +364,22 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Closing:
+    """A replica that is to go since `since_s`, and waits for its `sessions` to end, at most until `until_s`.
+
+    `closes` says that it gets no new ones meanwhile.
+    """
+
+    stage: StageName
+    placement: PlacementName
+    pod: str
+    sessions: float
+    since_s: float
+    until_s: float
+    closes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VariantSwitch:
     """A stage goes from the placements `before` to those `after`, which run other variants of its model.
 
@@ -357,7 +418,9 @@ class PipelineDecision:
     stages whose sessions are on too few replicas, `sessions_unread` those with sticky streams on several replicas that
     report no sessions. `drains` has the crowded replicas whose sessions may be cut. `switches` has the stages that go
     to other variants of their model in this cycle. `out_of_memory` has the replicas with sessions that ran out of
-    memory lately.
+    memory lately. `diagnosis` has the causes that speak for a missed SLA, the most certain first. `closings` has the
+    replicas that wait for their sessions to end, and `takes_sessions` the pods whose label is to change: to whether
+    they get new ones. `batch_writes` has the batch settings to write for servers.
     """
 
     spec: PipelineSpec
@@ -393,6 +456,10 @@ class PipelineDecision:
     drains: tuple[Drain, ...] = ()
     switches: tuple[VariantSwitch, ...] = ()
     out_of_memory: tuple[OutOfMemory, ...] = ()
+    diagnosis: tuple[Finding, ...] = ()
+    closings: tuple[Closing, ...] = ()
+    takes_sessions: Mapping[str, bool] = field(default_factory=dict)
+    batch_writes: tuple[BatchWrite, ...] = ()
 
     @property
     def refused(self) -> float | None:

@@ -11,6 +11,7 @@ from controller.core.state.cloud import QuotaReading
 from controller.core.state.provider_errors import ProviderError
 from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PoolSpec, Target
 from optimizer.model import (
+    BatchSettings,
     Pipeline,
     PipelineKey,
     PlacementKey,
@@ -21,7 +22,8 @@ from optimizer.model import (
     whole_instances,
 )
 from optimizer.plan import PipelinePlan
-from profiler.samples import NO_SAMPLES, Origin, PlacementSamples, Reading
+from profiler.samples import NO_SAMPLES, Absence, Origin, PlacementSamples, Reading
+from profiler.season import DemandHistory
 
 STARTUP_LEAP = 10.0
 """A start-up time is not learned from one replica if it is this many times the last one."""
@@ -63,7 +65,8 @@ class ServingReplica:
     it became ready again. `ready_s` is when (epoch seconds) it was ready first, None where that is not known. `node` is
     the node that it runs on, "" where that is not known. `protected` says that an instance of an Auto Scaling group is
     protected from scale-in. `out_of_memory_s` is when (epoch seconds) a container of it was last ended because it ran
-    out of memory, None where it was not.
+    out of memory, None where it was not. `revision` is that of its workload which made it, "" where it is not known.
+    `takes_sessions` is whether it gets new sessions, None where no label of the pod decides that.
     """
 
     name: str
@@ -75,6 +78,8 @@ class ServingReplica:
     node: str = ""
     protected: bool = False
     out_of_memory_s: float | None = None
+    revision: str = ""
+    takes_sessions: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +218,12 @@ class TargetState:
         return sum(each.ready_s is not None and each.ready_s > time_s for each in self.serving)
 
     @property
+    def revision(self) -> str:
+        """Return the revision of the replica that became ready last, "" where none is known."""
+        known = [each for each in self.serving if each.revision]
+        return max(known, key=lambda each: (each.ready_s or 0.0, each.name)).revision if known else ""
+
+    @property
     def leaving(self) -> int:
         """Return how many ready replicas are on nodes that are being removed."""
         return sum(replica.leaving for replica in self.serving)
@@ -234,6 +245,19 @@ class TargetMissing:
     reason: str
     unreadable: bool = False
     owner: PipelineKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingState:
+    """What the ConfigMap key has that a placement's servers read their batch settings from.
+
+    `settings` are None where the key is missing or has no usable value. `problem` says why the ConfigMap cannot be
+    read, `refused` why the last write failed; each is "" where there is nothing to say.
+    """
+
+    settings: BatchSettings | None = None
+    problem: str = ""
+    refused: str = ""
 
 
 _NOT_READ = TargetMissing(reason="not read")
@@ -264,7 +288,8 @@ class PipelineState:
     server's reason where it refused to write. `autoscalers` names other objects that scale a placement's workload, and
     `followers` those that scale it to the replicas that Sluice recommends; `resizers` names what changes the requests
     of its pods. `metrics` is the source of the measurements. `planned` is the plan of the last cycle in a fleet that is
-    planned in turns (`controller.core.plan.large_fleet`).
+    planned in turns (`controller.core.plan.large_fleet`). `batching` has, for placements whose batch settings are
+    written, what is there now. `history` is the demand of past seasons, None without `spec.demand.history`.
     """
 
     spec: PipelineSpec
@@ -281,6 +306,8 @@ class PipelineState:
     resizers: Mapping[PlacementKey, str] = field(default_factory=dict)
     metrics: Origin = field(default_factory=Origin)
     planned: Planned | None = None
+    batching: Mapping[PlacementKey, BatchingState] = field(default_factory=dict)
+    history: DemandHistory | Absence | None = None
 
     def target(self, stage: StageName, placement: PlacementName) -> TargetState | TargetMissing:
         """Return the workload of a placement, `TargetMissing` where it was not read."""

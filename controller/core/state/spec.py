@@ -13,7 +13,9 @@ from controller.core.state.schedule import CronWindows, DemandFloor
 from optimizer.kv_cache import KvCacheShape
 from optimizer.model import (
     Basis,
+    BatchSettings,
     Cascade,
+    Mixing,
     PipelineKey,
     Placement,
     PlacementKey,
@@ -101,15 +103,36 @@ GROUP_KIND = "AutoScalingGroup"
 """The kind of a target that is an Auto Scaling group of AWS."""
 SET_KIND = "LeaderWorkerSet"
 """The kind of a target whose replicas are groups of pods."""
+SERVE_KIND = "RayServe"
+"""The kind of a target that is a deployment of a Ray Serve application."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeDeployment:
+    """A deployment of an application of Ray Serve.
+
+    `address` is the URL of Ray's dashboard, "": that of the head of the RayService named `service`. Without a `service`
+    ("") it is scaled by Serve's own API. `worker_group` is the group of Ray workers that its replicas run on, "": any.
+    """
+
+    application: str
+    deployment: str
+    address: str = ""
+    service: str = ""
+    worker_group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A workload with a scale subresource, in the pipeline's namespace, or an Auto Scaling group."""
+    """A workload with a scale subresource, in the pipeline's namespace, an Auto Scaling group, or a Serve deployment.
+
+    `serve` says which deployment it is, None for the other kinds; its `name` is then APPLICATION/DEPLOYMENT.
+    """
 
     api_version: str
     kind: str
     name: str
+    serve: ServeDeployment | None = None
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
@@ -125,9 +148,53 @@ class Target:
         return self.kind == GROUP_KIND
 
     @property
+    def identity(self) -> "Target":
+        """Return what tells the workload from all others: a RayService is the same wherever its head answers."""
+        if self.serve is None:
+            return self
+        address = "" if self.serve.service else self.serve.address
+        return replace(self, serve=replace(self.serve, address=address, worker_group=""))
+
+    @property
     def of_groups(self) -> bool:
         """Whether each replica of the target is a group of pods, one of which leads it."""
         return self.kind == SET_KIND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """A key of a ConfigMap in the pipeline's namespace."""
+
+    config_map: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"ConfigMap {self.config_map}, key {self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedBatching:
+    """The batch limits and waits to choose from, and the key `at` which the choice is written for the servers."""
+
+    at: ConfigKey
+    sizes: tuple[int, ...]
+    waits_s: tuple[float, ...]
+
+    @property
+    def unset(self) -> BatchSettings:
+        """Return the settings of a server that finds no value: the largest limit, and the shortest wait."""
+        return BatchSettings(limit=self.sizes[-1], wait_s=self.waits_s[0])
+
+    def allows(self, settings: BatchSettings) -> bool:
+        """Return whether `settings` are among those to choose from."""
+        return settings.limit in self.sizes and settings.wait_s in self.waits_s
+
+    def free(self, placement: Placement) -> Placement:
+        """Return `placement` with the choice between all settings."""
+        waits_s = self.waits_s if len(self.waits_s) > 1 else ()
+        return replace(
+            placement, batch_sizes=self.sizes, batch_wait_s=self.waits_s[0], batch_waits_s=waits_s, in_force=()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +228,8 @@ class PlacementSpec:
     declared number of replicas per instance where the cluster shows another one, which is then in `prior`.
     `wer_by_slice` has the word error rates for slices of the audio, `prior` that of all. `prefix_hit_rate` is the share
     (0–1) of the tokens of prompts that need no prefill; the law in `prior` has what is left of it. `cache` is the KV
-    cache that the session slots follow from, None where they are stated.
+    cache that the session slots follow from, None where they are stated. `applied` is set where the operator writes the
+    batch settings for the servers; in a cycle, `prior` then has those in force.
     """
 
     target: Target
@@ -174,6 +242,7 @@ class PlacementSpec:
     wer_by_slice: Mapping[str, float] = field(default_factory=dict)
     prefix_hit_rate: float = 0.0
     cache: KvCacheShape | None = None
+    applied: AppliedBatching | None = None
 
     def with_prefix_hits(self, rate: float) -> "PlacementSpec":
         """Return the placement with `rate` (0–1) of the tokens of prompts in the prefix cache: it shortens prefills."""
@@ -320,7 +389,9 @@ class Scaling:
 
     A pipeline without demand for `idle_after_s` seconds is scaled to zero, None: never. `cold_start` says what happens
     to its load while a stage has no ready replica, None: the user does not say. A session is cut, to move it off a
-    crowded replica, once it has missed the SLA for `cut_cost_s` seconds, None: never.
+    crowded replica, once it has missed the SLA for `cut_cost_s` seconds, None: never. A session that is cut because its
+    replica is no longer needed costs `session_cut_cost` (USD). `mixing` says which placements of a stage may be used
+    together.
     """
 
     tolerance: float
@@ -330,6 +401,8 @@ class Scaling:
     idle_after_s: float | None = None
     cold_start: ColdStart | None = None
     cut_cost_s: float | None = None
+    session_cut_cost: float = 0.0
+    mixing: Mixing = Mixing.OVERFLOW
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +414,19 @@ class PipelineQueries:
 
     demand: str
     latency: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySpec:
+    """The demand of the last `seasons` seasons of `season_s` seconds, read every `step_s`; mirrors `demand.history`.
+
+    `query` is its PromQL, None: that of the demand.
+    """
+
+    season_s: float
+    seasons: int
+    step_s: float
+    query: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +469,8 @@ class PipelineSpec:
     """A declared SpeechPipeline; mirrors the resource. `chunk_s` is set for unit Streams: a stream offers 1 / `chunk_s`
     items per second. `at_least` is the demand that is known in advance. `sheds` says that the ingress keeps the load
     within `status.admissible`. `declared_basis` is `budget.basis`; without one `with_basis` chooses it, and the
-    replicas' shares count where it has not. `overrides` are those of its annotations.
+    replicas' shares count where it has not. `overrides` are those of its annotations. `history` is None without
+    `demand.history`.
     """
 
     key: PipelineKey
@@ -406,6 +493,7 @@ class PipelineSpec:
     declared_basis: Basis | None = None
     overrides: Overrides = NO_OVERRIDES
     max_wer_by_slice: Mapping[str, float] = field(default_factory=dict)
+    history: HistorySpec | None = None
 
     def excess_wer(self, placement: PlacementSpec) -> ExcessWer | None:
         """Return by what a placement breaks `sla.maxWer` or `sla.maxWerBySlice`; None where it states nothing worse."""

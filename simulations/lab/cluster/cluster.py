@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import urllib3
@@ -21,12 +22,13 @@ from controller.resources.schema import CRDS
 from optimizer.model import PoolName
 from simulations.lab.cluster import nodes
 from simulations.lab.cluster.control_plane import ControlPlane
-from simulations.lab.cluster.deployments import PodOf, deployments, pool_nodes, stage_workers
+from simulations.lab.cluster.deployments import PodOf, config_maps, deployments, pool_nodes, stage_workers
 from simulations.lab.cluster.nodes import CONFLICT, FaultyPool, tolerated
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.faults.metrics_proxy import MetricsProxy
 from simulations.lab.host.binaries import Binaries
 from simulations.lab.host.processes import LOOPBACK, ProcessError, Service, free_ports
+from simulations.scenario.values import STUCK
 
 _OPERATOR_NAMESPACE = "sluice-system"
 _OPERATOR_ACCOUNT = "sluice"
@@ -47,20 +49,34 @@ class LabCluster(Service):
     `ingress_port`. Prometheus scrapes it, the pods and the operator.
     """
 
-    def __init__(self, folder: Path, binaries: Binaries, *, seed: int = 1, scrape_interval_s: float = 1.0) -> None:
-        """Choose the ports; nothing runs before `start()`. `seed` is for the service times of the workers."""
+    def __init__(
+        self,
+        folder: Path,
+        binaries: Binaries,
+        *,
+        seed: int = 1,
+        scrape_interval_s: float = 1.0,
+        owned: Mapping[str, Sequence[str]] = MappingProxyType({}),
+        flags: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
+    ) -> None:
+        """Choose the ports; nothing runs before `start()`. `seed` is for the service times of the workers.
+
+        `owned` has further endpoints that Prometheus scrapes, by the namespace of their series. `flags` are those of
+        `ControlPlane`.
+        """
         super().__init__(folder / "processes")
         self.folder = folder
         self.ingress_port, self.operator_port, self._agent_port, proxy_port = free_ports(4)
         self._seed = seed
         self._scrape_interval_s = scrape_interval_s
-        self._control_plane = ControlPlane(folder / "kubernetes", binaries)
+        self._control_plane = ControlPlane(folder / "kubernetes", binaries, flags=flags)
         self._prometheus = PrometheusServer(
             folder / "prometheus",
             binaries,
             kubeconfig=self._control_plane.kubeconfig,
             scrape_interval_s=scrape_interval_s,
             targets=[f"{LOOPBACK}:{self.ingress_port}", f"{LOOPBACK}:{self.operator_port}"],
+            owned=owned,
         )
         self._proxy_port = proxy_port
         self.pools: dict[PoolName, FaultyPool] = {}
@@ -137,6 +153,12 @@ class LabCluster(Service):
             for namespace in sorted({pipeline.namespace for pipeline in pipelines}):
                 with tolerated(CONFLICT):
                     core.create_namespace({"metadata": {"name": namespace}}, _request_timeout=_TIMEOUT_S)
+            for manifest in config_maps(pipelines):
+                _grant_batching(api, manifest["metadata"]["namespace"])
+                with tolerated(CONFLICT):
+                    core.create_namespaced_config_map(
+                        manifest["metadata"]["namespace"], manifest, _request_timeout=_TIMEOUT_S
+                    )
             for manifest in deployments(pipelines, of_pool, pod or stage_workers(seed=self._seed)):
                 with tolerated(CONFLICT):
                     client.AppsV1Api(api).create_namespaced_deployment(
@@ -169,6 +191,22 @@ class LabCluster(Service):
         """
         self._tell_agent(f"quotas/{path}", json.dumps(on))
 
+    def stick(self, path: str, *, on: bool) -> None:
+        """Let the oldest worker of a stage, NAMESPACE/PIPELINE/STAGE, complete nothing any more, or again.
+
+        Raises:
+            ProcessError: the agent refused it.
+        """
+        self._tell_agent(f"stuck/{path}", repr(STUCK if on else 1.0))
+
+    def tell_ingress(self, path: str, value: float) -> None:
+        """Set what the ingress does on the way of items: see `simulations.lab.traffic.ingress`.
+
+        Raises:
+            ProcessError: the ingress refused it.
+        """
+        self._put(f"http://{LOOPBACK}:{self.ingress_port}/{path}", repr(value), "the ingress")
+
     def interfere(self, interference: Mapping[str, float]) -> None:
         """Let replicas on one node slow each other, as the field `interference` of a scenario file says.
 
@@ -178,18 +216,27 @@ class LabCluster(Service):
         self._tell_agent("interference", json.dumps(interference))
 
     def _tell_agent(self, path: str, body: str) -> None:
-        url = f"http://{LOOPBACK}:{self._agent_port}/{path}"
+        self._put(f"http://{LOOPBACK}:{self._agent_port}/{path}", body, "the agent")
+
+    @staticmethod
+    def _put(url: str, body: str, who: str) -> None:
         answer = urllib3.request("PUT", url, body=body, timeout=_TIMEOUT_S[1], retries=False)
         if answer.status != http.HTTPStatus.NO_CONTENT:
-            raise ProcessError(f"the agent refused {path}: {answer.data.decode(errors='replace').strip()}")
+            raise ProcessError(f"{who} refused {url}: {answer.data.decode(errors='replace').strip()}")
 
     def start_operator(
-        self, *, interval_s: float, metrics: str = "prometheus", program: Sequence[str] = OPERATOR
+        self,
+        *,
+        interval_s: float,
+        metrics: str = "prometheus",
+        program: Sequence[str] = OPERATOR,
+        flags: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """Start the operator under its own ServiceAccount, with the metrics proxy as its Prometheus.
 
         `interval_s` is the time between its cycles. `metrics` names its metrics sources, as the option `--metrics`
-        does; direct scrapes include the ingress. `program` are the arguments of Python before the operator's flags.
+        does; direct scrapes include the ingress. `program` are the arguments of Python before the operator's flags,
+        and `flags` further ones.
         """
         kubeconfig = self.folder / "operator.kubeconfig"
         self._control_plane.service_account_kubeconfig(
@@ -208,6 +255,7 @@ class LabCluster(Service):
                 "port": self.operator_port,
                 "pod-name": _OPERATOR_POD,
                 "log-format": "json",
+                **flags,
             },
         )
 
@@ -223,6 +271,22 @@ def install(api: client.ApiClient, *, policies: bool = True) -> None:
         for manifest in yaml.safe_load_all((files("controller.kube") / name).read_text(encoding="utf-8")):
             utils.create_from_dict(api, manifest)
     wait_until_established(api, (crd.manifest()["metadata"]["name"] for crd in CRDS))
+
+
+def _grant_batching(api: client.ApiClient, namespace: str) -> None:
+    """Grant the operator what the chart's `rbac.batching` does, in one namespace."""
+    rbac, metadata = client.RbacAuthorizationV1Api(api), {"name": "sluice-batching"}
+    rules = [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"]}]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", **metadata}
+    subjects = [{"kind": "ServiceAccount", "name": _OPERATOR_ACCOUNT, "namespace": _OPERATOR_NAMESPACE}]
+    with tolerated(CONFLICT):
+        rbac.create_namespaced_role(namespace, {"metadata": metadata, "rules": rules}, _request_timeout=_TIMEOUT_S)
+    with tolerated(CONFLICT):
+        rbac.create_namespaced_role_binding(
+            namespace,
+            {"metadata": metadata, "roleRef": reference, "subjects": subjects},
+            _request_timeout=_TIMEOUT_S,
+        )
 
 
 def wait_until_established(api: client.ApiClient, names: Iterable[str]) -> None:
@@ -242,7 +306,7 @@ def wait_until_established(api: client.ApiClient, names: Iterable[str]) -> None:
 
 def _is_established(extensions: client.ApiextensionsV1Api, name: str) -> bool:
     answer = extensions.read_custom_resource_definition(name, _preload_content=False, _request_timeout=_TIMEOUT_S)
-    conditions = json.loads(answer.data).get("status", {}).get("conditions", [])
+    conditions = (json.loads(answer.data).get("status") or {}).get("conditions") or ()  # null at first
     return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
 
 

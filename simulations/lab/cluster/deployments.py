@@ -8,10 +8,20 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec, Target
+from controller.kube.matching import SESSIONS_LABEL
+from controller.kube.workloads import OPEN
 from optimizer.model import PipelineKey, PoolName
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.net.wire import METRICS_PORT
-from simulations.lab.pods.agent import DRAIN_SHARE, PIPELINE_LABEL, POOL_LABEL, STAGE_LABEL, WORKER_ANNOTATION
+from simulations.lab.pods.agent import (
+    BATCHING_ANNOTATION,
+    BATCHING_LABEL,
+    DRAIN_SHARE,
+    PIPELINE_LABEL,
+    POOL_LABEL,
+    STAGE_LABEL,
+    WORKER_ANNOTATION,
+)
 from simulations.lab.pods.exposition import ModelServer, Preset
 from simulations.lab.pods.worker import WorkerSpec
 from simulations.scenario.scenario import of_stage
@@ -26,7 +36,7 @@ class UnsupportedManifest(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """What a pod runs: its one container, as in a pod's manifest without resources, and its annotations."""
+    """What a pod runs: its one container, as in a pod's manifest, of resources only limits, and its annotations."""
 
     container: Mapping[str, Any]
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -94,6 +104,10 @@ def worker_spec(
         for words, asked in (
             ("transfer and memory.swap: not possible in the lab, whose items carry nothing", placement.prior.link),
             ("cascade: not possible in the lab, whose ingress does not send items on", stage.cascade),
+            (
+                "batching.apply with continuous batching: not possible in the lab",
+                placement.applied is not None and placement.prior.continuous,
+            ),
             ("LeaderWorkerSet: not possible in the lab, whose replicas are single pods", placement.target.of_groups),
         )
         if asked
@@ -148,9 +162,26 @@ def stage_workers(
             other_models=other_models,
         )
         container = {"name": "worker", "image": "lab/stage-worker"}
-        return Pod(container=container, annotations={WORKER_ANNOTATION: worker.to_json()})
+        annotations = {WORKER_ANNOTATION: worker.to_json()}
+        if placement.applied is not None:
+            annotations[BATCHING_ANNOTATION] = f"{placement.applied.at.config_map}/{placement.applied.at.key}"
+        return Pod(container=container, annotations=annotations)
 
     return pod
+
+
+def config_maps(pipelines: Iterable[PipelineSpec]) -> list[dict[str, Any]]:
+    """Return the ConfigMaps that the placements of `pipelines` name for their batch settings, without data."""
+    names = {
+        (pipeline.namespace, placement.applied.at.config_map)
+        for pipeline in pipelines
+        for placement in pipeline.placements().values()
+        if placement.applied is not None
+    }
+    return [
+        {"metadata": {"name": name, "namespace": namespace, "labels": {BATCHING_LABEL: ""}}}
+        for namespace, name in sorted(names)
+    ]
 
 
 def deployments(
@@ -204,6 +235,7 @@ def _deployment(
         STAGE_LABEL: str(stage.name),
         POOL_LABEL: str(placement.pool),
     }
+    limits = {**resources, **pod.container.get("resources", {}).get("limits", {})}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -213,7 +245,7 @@ def _deployment(
             "selector": {"matchLabels": {"app": placement.target.name}},
             "template": {
                 "metadata": {
-                    "labels": labels,
+                    "labels": {**labels, SESSIONS_LABEL: OPEN},
                     "annotations": {
                         **pod.annotations,
                         "prometheus.io/scrape": "true",
@@ -223,7 +255,7 @@ def _deployment(
                 "spec": {
                     "nodeSelector": dict(nodes.node_selector),
                     "terminationGracePeriodSeconds": max(1, math.ceil(pipeline.scaling.drain_s / DRAIN_SHARE)),
-                    "containers": [{**pod.container, "resources": {"requests": resources, "limits": resources}}],
+                    "containers": [{**pod.container, "resources": {"requests": resources, "limits": limits}}],
                 },
             },
         },

@@ -3,8 +3,9 @@
 import contextlib
 import http.client
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import yaml
 from typing_extensions import override
@@ -35,6 +36,7 @@ class PrometheusServer(Service):
         kubeconfig: Path,
         scrape_interval_s: float = 1.0,
         targets: Sequence[str] = (),
+        owned: Mapping[str, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         """Set the configuration; nothing runs before `start()`.
 
@@ -44,6 +46,7 @@ class PrometheusServer(Service):
             kubeconfig: of an account with the right to list and watch pods in all namespaces.
             scrape_interval_s: time between scrapes in seconds, at least 0.001.
             targets: further endpoints to scrape, as `host:port`.
+            owned: further endpoints whose series belong to a namespace, by the namespace.
         """
         self._folder = folder.resolve()
         super().__init__(self._folder)
@@ -51,6 +54,7 @@ class PrometheusServer(Service):
         self._kubeconfig = kubeconfig.resolve()
         self._interval_ms = round(scrape_interval_s * 1000)
         self._targets = list(targets)
+        self._owned = {namespace: list(own) for namespace, own in owned.items()}
         self.url = ""
 
     @override
@@ -100,6 +104,12 @@ class PrometheusServer(Service):
                     ],
                 },
                 {"job_name": "static", "honor_labels": True, "static_configs": [{"targets": self._targets}]},
+                {
+                    "job_name": "owned",
+                    "static_configs": [
+                        {"targets": own, "labels": {"namespace": namespace}} for namespace, own in self._owned.items()
+                    ],
+                },
             ],
         }
 

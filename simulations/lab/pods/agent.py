@@ -2,7 +2,9 @@
 
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
 specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
-A pod whose container has the image `lab/process` gets its command as a process, which is started again if it ends.
+With the annotation `lab.sluice.dev/batching`, NAME/KEY, it batches as that key of a ConfigMap says, and reads a change
+`CONFIG_SYNC_S` later. A pod whose container has the image `lab/process` gets its command as a process, which is started
+again if it ends.
 The agent never uses an address twice, and leaves nodes named by `--except-node`, with their pods, to another agent. A
 node that was not reported as ready or not, such as one that Karpenter has launched, is reported as ready. Standard
 output has one JSON object per line for each event: `listening` (with the URL of the control endpoint), `started`,
@@ -11,6 +13,7 @@ output has one JSON object per line for each event: `listening` (with the URL of
 The control endpoint listens on loopback only. The body of a request is a number, the factor:
     PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
     PUT /quotas/NAMESPACE/PIPELINE/STAGE says whether (true or false) a quota limits that stage's processes.
+    PUT /stuck/NAMESPACE/PIPELINE/STAGE lets the oldest worker of that stage be so many times as slow (1: as before).
     PUT /start-factors/POOL multiplies the start-up time of future workers on that pool.
     PUT /interference, with the field of a scenario file as JSON, makes workers on one node slow each other.
 """
@@ -30,6 +33,7 @@ from typing import Any
 
 from aiohttp import web
 
+from controller.kube.batching import settings_of
 from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
 from simulations.lab.pods.process import IMAGE, ProcessEnded, ProcessPod
@@ -37,6 +41,10 @@ from simulations.lab.pods.worker import StageWorker, WorkerCounts, WorkerSpec, w
 from simulations.scenario.interference import NamedStage, beside
 
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
+BATCHING_ANNOTATION = BATCHING_LABEL = "lab.sluice.dev/batching"
+"""The ConfigMap and the key that a worker reads its batch settings from, NAME/KEY; and the label of such ConfigMaps."""
+CONFIG_SYNC_S = 10.0
+"""How long a change of a ConfigMap takes to reach the workers: a kubelet takes up to two minutes."""
 PIPELINE_LABEL = "sluice.dev/pipeline"
 POOL_LABEL = "sluice.dev/pool"
 STAGE_LABEL = "sluice.dev/stage"
@@ -69,6 +77,7 @@ class Agent:
         self._start_factors: dict[str, float] = {}
         self._interference: dict[str, float] = {}
         self._quotas: set[StageKey] = set()
+        self._configs: dict[tuple[str, str], Mapping[str, str]] = {}
         self._addresses = _addresses()
         self._ordinal = 0
         self._tasks = asyncio.TaskGroup()
@@ -83,6 +92,7 @@ class Agent:
         application = web.Application()
         application.router.add_put("/slow-factors/{namespace}/{pipeline}/{stage}", self._put_slow_factor)
         application.router.add_put("/start-factors/{pool}", self._put_start_factor)
+        application.router.add_put("/stuck/{namespace}/{pipeline}/{stage}", self._put_stuck)
         application.router.add_put("/quotas/{namespace}/{pipeline}/{stage}", self._put_quota)
         application.router.add_put("/interference", self._put_interference)
         control = web.AppRunner(application)
@@ -94,6 +104,7 @@ class Agent:
             async with self._tasks:
                 self._tasks.create_task(self._follow_nodes())
                 self._tasks.create_task(self._follow_pods())
+                self._tasks.create_task(self._follow_configs())
         finally:
             await control.cleanup()
 
@@ -129,6 +140,32 @@ class Agent:
                 await self._adopt(_Pod(manifest))
             elif "deletionTimestamp" in manifest["metadata"]:
                 pod.leave(manifest["metadata"])
+
+    async def _follow_configs(self) -> None:
+        async for kind, config in self._api.watch("/api/v1/configmaps", {"labelSelector": BATCHING_LABEL}):
+            place = config["metadata"]["namespace"], config["metadata"]["name"]
+            data = {} if kind == "DELETED" else config.get("data", {})
+            delay_s = CONFIG_SYNC_S if place in self._configs else 0.0
+            self._configs.setdefault(place, data)
+            self._tasks.create_task(self._sync(place, data, delay_s))
+
+    async def _sync(self, place: tuple[str, str], data: Mapping[str, str], delay_s: float) -> None:
+        """Let workers read what a ConfigMap has, as late as a kubelet does."""
+        await asyncio.sleep(delay_s)
+        self._configs[place] = data
+        for pod in self._pods.values():
+            self._set_batching(pod)
+
+    def _set_batching(self, pod: "_Pod") -> None:
+        """Let the worker of a pod batch as its ConfigMap says; without a usable value, as its specification does."""
+        if pod.worker is None or pod.batching is None:
+            return
+        name, key = pod.batching
+        settings = settings_of(self._configs.get((pod.namespace, name), {}).get(key, ""))
+        spec = pod.worker_spec()
+        assert spec is not None, "it has a worker"
+        limit, wait_s = (spec.batch_max, spec.batch_wait_s) if settings is None else (settings.limit, settings.wait_s)
+        pod.worker.set_batching(limit, wait_s)
 
     async def _adopt(self, pod: "_Pod") -> None:
         """Run a pod that is new to this agent; delete the pod if its node does not exist."""
@@ -180,6 +217,7 @@ class Agent:
         worker.slowness.factor = self._slow_factors.get((pod.namespace, spec.pipeline, spec.stage), 1.0)
         worker.slowness.crowding = partial(self._crowding, pod)
         pod.worker = worker
+        self._set_batching(pod)
         try:
             if not pod.leaving.is_set():
                 await self._patch_status(pod, pod.running_status(worker.host, ready=False))
@@ -234,6 +272,7 @@ class Agent:
                 await process.wait()
             except ProcessEnded as error:
                 pod.running = None
+                pod.ended("OOMKilled" if error.out_of_memory else "Error")
                 _say("crashed", pod=pod.name, namespace=pod.namespace, reason=str(error))
                 await self._patch_status(pod, pod.waiting_status("CrashLoopBackOff", str(error)))
                 await asyncio.sleep(min(_RESTART_S * 2**restarts, _LONGEST_RESTART_S))
@@ -267,9 +306,7 @@ class Agent:
                 raise
 
     async def _put_slow_factor(self, request: web.Request) -> web.Response:
-        parts = request.match_info
-        key = (parts["namespace"], parts["pipeline"], parts["stage"])
-        factor = await _factor(request)
+        key, factor = _stage_key(request), await _factor(request)
         self._slow_factors[key] = factor
         for pod in self._pods.values():
             if pod.worker is not None and (pod.namespace, pod.worker.spec.pipeline, pod.worker.spec.stage) == key:
@@ -277,12 +314,19 @@ class Agent:
         return web.Response(status=204)
 
     async def _put_quota(self, request: web.Request) -> web.Response:
-        parts = request.match_info
-        key = (parts["namespace"], parts["pipeline"], parts["stage"])
+        key = _stage_key(request)
         (self._quotas.add if await request.json() else self._quotas.discard)(key)
         for pod in self._pods.values():
             if pod.running is not None and pod.stage_key == key:
                 pod.running.limit_by_quota(on=key in self._quotas)
+        return web.Response(status=204)
+
+    async def _put_stuck(self, request: web.Request) -> web.Response:
+        factor = await _factor(request)
+        own = [pod for pod in self._pods.values() if pod.worker is not None and pod.stage_key == _stage_key(request)]
+        for pod in own[:1]:
+            assert pod.worker is not None
+            pod.worker.slowness.factor = factor
         return web.Response(status=204)
 
     async def _put_start_factor(self, request: web.Request) -> web.Response:
@@ -314,18 +358,23 @@ class _Pod:
         self.namespace: str = metadata["namespace"]
         self.node: str = manifest["spec"]["nodeName"]
         self._labels: dict[str, str] = metadata.get("labels", {})
-        self.path = f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
         self.leaving = asyncio.Event()
         self.grace_s: float = _DEFAULT_GRACE_S
         self.vanished = False
         self.worker: StageWorker | None = None
         self.running: ProcessPod | None = None
         self.task: asyncio.Task[None] | None = None
-        self._annotation: str | None = metadata.get("annotations", {}).get(WORKER_ANNOTATION)
+        self._annotations: dict[str, str] = metadata.get("annotations", {})
         self._containers: list[dict[str, Any]] = manifest["spec"]["containers"]
         self._began = _now()
+        self._ends: list[dict[str, Any]] = []
         if "deletionTimestamp" in metadata:
             self.leave(metadata)
+
+    @property
+    def path(self) -> str:
+        """The path of the pod at the API server."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     @property
     def pool(self) -> str:
@@ -348,13 +397,20 @@ class _Pod:
         assert self.worker is not None
         return f"{self.namespace}/{self.worker.spec.pipeline}", self.worker.spec.stage
 
+    @property
+    def batching(self) -> tuple[str, str] | None:
+        """The ConfigMap and the key with its batch settings, None without the annotation `BATCHING_ANNOTATION`."""
+        name, _, key = self._annotations.get(BATCHING_ANNOTATION, "").partition("/")
+        return (name, key) if key else None
+
     def worker_spec(self) -> WorkerSpec | None:
         """Return the worker's specification from the annotation `WORKER_ANNOTATION`; None without the annotation.
 
         Raises:
             ValueError: the annotation is invalid.
         """
-        return None if self._annotation is None else WorkerSpec.from_json(self._annotation)
+        text = self._annotations.get(WORKER_ANNOTATION)
+        return None if text is None else WorkerSpec.from_json(text)
 
     def process(self, addresses: Iterator[str]) -> ProcessPod | None:
         """Return the process of the pod at the next address; None for a pod without the image of one.
@@ -369,6 +425,12 @@ class _Pod:
         """Begin the termination of the pod, with the grace period in `metadata`."""
         self.grace_s = metadata.get("deletionGracePeriodSeconds", _DEFAULT_GRACE_S)
         self.leaving.set()
+
+    def ended(self, reason: str) -> None:
+        """Note that the process has ended, for a `reason` in the kubelet's words: it is the last state from now on."""
+        code = 137 if reason == "OOMKilled" else 1
+        times = {"startedAt": self._began, "finishedAt": _now()}
+        self._ends.append({"terminated": {"reason": reason, "exitCode": code, **times}})
 
     def vanish(self) -> None:
         """End the pod immediately, without a grace period."""
@@ -407,8 +469,9 @@ class _Pod:
                     "imageID": "",
                     "ready": ready,
                     "started": ready,
-                    "restartCount": 0,
+                    "restartCount": len(self._ends),
                     "state": state,
+                    "lastState": self._ends[-1] if self._ends else {},
                 }
                 for container in self._containers
             ],
@@ -427,6 +490,11 @@ def _addresses() -> Iterator[str]:
     for number in itertools.chain(range(start, last), range(first, start)):
         if 0 < number & 0xFF < 255:
             yield ".".join(str(number >> shift & 0xFF) for shift in (24, 16, 8, 0))
+
+
+def _stage_key(request: web.Request) -> StageKey:
+    parts = request.match_info
+    return parts["namespace"], parts["pipeline"], parts["stage"]
 
 
 async def _factor(request: web.Request) -> float:

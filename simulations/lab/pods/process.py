@@ -10,8 +10,10 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from controller.resources.fields import quantity_bytes
 from simulations.lab.host import launch
 from simulations.lab.net.wire import ITEM_PORT
 from simulations.lab.pods.worker import WorkerCounts
@@ -20,11 +22,17 @@ IMAGE = "lab/process"
 """The image of containers whose `command` the agent runs; a first word `python` is the agent's own interpreter."""
 
 _LOOK_S = 0.02
+_MEMORY_LOOK_S = 0.1
 _TAIL_LINES = 5
 
 
 class ProcessEnded(Exception):
-    """A process ended by itself; the message has its exit code and its last words."""
+    """A process ended by itself, or had more memory than its limit; the message has its exit code and last words."""
+
+    def __init__(self, message: str, *, out_of_memory: bool = False) -> None:
+        """Say `message`."""
+        super().__init__(message)
+        self.out_of_memory = out_of_memory
 
 
 class ProcessPod:
@@ -34,7 +42,7 @@ class ProcessPod:
     connections on port 7000. On SIGUSR1 it should let a quota limit its share of a core, on SIGUSR2 do so evenly again;
     only a process that has said that it has a `share` gets these. On SIGTERM it should end by itself, and may say at
     last how many items it `served` and how many sessions it cut (`sessions_cut`). It says things as one JSON object on
-    a line of its standard output.
+    a line of its standard output. A process with more memory than the limit of the container is killed.
     """
 
     def __init__(self, container: Mapping[str, Any], host: str) -> None:
@@ -53,6 +61,9 @@ class ProcessPod:
         self.counts = WorkerCounts()
         self._command = [sys.executable if command[0] == "python" else command[0], *command[1:]]
         self._environment = {entry["name"]: entry["value"] for entry in container.get("env", ())}
+        limit = container.get("resources", {}).get("limits", {}).get("memory")
+        self._memory_bytes = None if limit is None else quantity_bytes(limit)
+        self._out_of_memory = False
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._has_share = False
@@ -88,8 +99,22 @@ class ProcessPod:
             ProcessEnded: always.
         """
         assert self._process is not None
-        await self._process.wait()
+        watching = asyncio.create_task(self._watch_memory(self._process.pid))
+        try:
+            await self._process.wait()
+        finally:
+            watching.cancel()
         raise await self._ended()
+
+    async def _watch_memory(self, pid: int) -> None:
+        """Kill the process once it has more memory than its limit."""
+        self._out_of_memory = False
+        while self._memory_bytes is not None:
+            if _resident_bytes(pid) > self._memory_bytes:
+                self._out_of_memory = True
+                os.killpg(pid, signal.SIGKILL)
+                return
+            await asyncio.sleep(_MEMORY_LOOK_S)
 
     def limit_by_quota(self, *, on: bool) -> None:
         """Let a quota limit the process, or limit it evenly; nothing happens to one that has no share of a core."""
@@ -125,7 +150,8 @@ class ProcessPod:
     async def _ended(self) -> ProcessEnded:
         assert self._process is not None
         await self._read_all()
-        return ProcessEnded(f"exit code {self._process.returncode}: {' | '.join(self._tail) or 'it said nothing'}")
+        said = " | ".join(self._tail) or "it said nothing"
+        return ProcessEnded(f"exit code {self._process.returncode}: {said}", out_of_memory=self._out_of_memory)
 
     async def _read_all(self) -> None:
         if self._reader is not None:
@@ -150,3 +176,11 @@ class ProcessPod:
             self.counts.sessions_cut = int(said.get("sessions_cut", self.counts.sessions_cut))
         except (ValueError, AttributeError, TypeError):
             return  # a line that is not for the agent
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process, 0 if it has ended (proc(5), statm)."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (FileNotFoundError, ProcessLookupError, IndexError):
+        return 0

@@ -297,6 +297,12 @@ class StageWorker:
         self._sockets.abort()
         await self._close()
 
+    def set_batching(self, limit: int, wait_s: float) -> None:
+        """Form batches of up to `limit` items, of which the first waits at most `wait_s`, from now on."""
+        self.spec = replace(self.spec, batch_max=limit, batch_wait_s=wait_s)
+        if self._phase is not Phase.CLOSED:
+            self._dispatch()
+
     @property
     def busy(self) -> bool:
         """Whether an item is in service."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.core.record import SCHEMA, recorded_decision_key
+from simulations.results.diagnoses import NamedCause, named_causes
 from simulations.results.results import PlacementChange
 
 
@@ -18,13 +19,14 @@ class LoggedDecision:
     """A decision that differs from the previous one for the same pipeline.
 
     `now_s` is the time of the decision in seconds since the epoch, `pipeline` the key namespace/name. `changes` has the
-    placements whose replicas change, `reason` the message of the decision.
+    placements whose replicas change, `reason` the message, `causes` the causes of a missed SLA that it names.
     """
 
     now_s: float
     pipeline: str
     changes: tuple[PlacementChange, ...]
     reason: str
+    causes: tuple[NamedCause, ...] = ()
 
 
 class DecisionLog:
@@ -73,4 +75,5 @@ def _decision(now_s: float, key: str, decision: Mapping[str, Any]) -> LoggedDeci
             for c in decision["changes"]
         ),
         reason=decision["message"],
+        causes=named_causes(decision.get("diagnosis", ())),
     )

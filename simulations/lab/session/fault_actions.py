@@ -44,11 +44,18 @@ class FaultAction:
 
 
 def unsupported(scenario: ScenarioFile) -> Iterator[Breach]:
-    """Yield a breach for each fault of a scenario that the lab cannot inject, and for a cold start."""
+    """Yield a breach for each fault of a scenario that the lab cannot inject, for a cold start, and for past load."""
     if scenario.cold_start:
         yield Breach(path=("coldStart",), rule="must be false in the lab, which waits for a replica of every stage")
+    for index, load in enumerate(scenario.load):
+        if load.history is not None:
+            rule = "must be absent in the lab: its Prometheus has recorded nothing before the run"
+            yield Breach(path=("load", index, "history"), rule=rule)
     pipelines = {load.pipeline for load in scenario.load}
     for index, fault in enumerate(scenario.faults):
+        if fault.cold_caches is not None:
+            rule = "must be absent in the lab: the caches of its replicas are always warm"
+            yield Breach(path=("faults", index, "coldCaches"), rule=rule)
         if fault.metrics_stale is not None and fault.metrics_stale != EVERYTHING and len(pipelines) > 1:
             rule = 'must be "*" in the lab: one query returns the metrics of all pipelines, and is stale as a whole'
             yield Breach(path=("faults", index, "metricsStale"), rule=rule)
@@ -90,6 +97,10 @@ def _of_fault(
             yield _roll_out(fault, cluster, pipelines)
         case "cpuQuota":
             yield from _begins_and_ends(fault, *_cpu_quota(fault, cluster, pipelines))
+        case "stuckReplica":
+            yield from _begins_and_ends(fault, *_stuck(fault, cluster, pipelines))
+        case "passRatio" | "slowTransit" | "retries":
+            yield from _begins_and_ends(fault, *_on_the_way(fault, scenario, cluster, pipelines))
         case "slowStart" | "slowStage":
             yield from _begins_and_ends(fault, *_slowness(fault, cluster, pipelines))
         case _:
@@ -158,6 +169,44 @@ def _cpu_quota(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec,
             cluster.limit_by_quota(path, on=begins)
 
     return change, f"replicas of {name} are limited by a quota of 100 ms", f"replicas of {name} are limited evenly"
+
+
+def _stuck(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> tuple[FaultSwitch, str, str]:
+    name = fault.stuck_replica or ""
+
+    def change(begins: bool) -> None:
+        for path in _paths(name, pipelines):
+            cluster.stick(path, on=begins)
+
+    return change, f"a replica of {name} completes nothing", f"the replica of {name} completes items again"
+
+
+def _on_the_way(
+    fault: Fault, scenario: ScenarioFile, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]
+) -> tuple[FaultSwitch, str, str]:
+    if (transit := fault.slow_transit) is not None:
+        overhead_s, added_s = duration_s(scenario.overhead), duration_s(transit.by)
+
+        def delay(begins: bool) -> None:
+            cluster.tell_ingress(f"overheads/{transit.pipeline}", overhead_s + (added_s if begins else 0.0))
+
+        return delay, f"items of {transit.pipeline} take {transit.by} more", f"items of {transit.pipeline} are on time"
+    if (retries := fault.retries) is not None:
+
+        def repeat(begins: bool) -> None:
+            cluster.tell_ingress(f"sends/{retries.pipeline}", retries.factor if begins else 1.0)
+
+        what = f"clients of {retries.pipeline} send each item"
+        return repeat, f"{what} {retries.factor:g} times on average", f"{what} once"
+    passed = fault.pass_ratio
+    assert passed is not None
+
+    def change(begins: bool) -> None:
+        for pipeline, stage in _called(passed.stage, pipelines):
+            path = f"pass-ratios/{pipeline.namespace}/{pipeline.name}/{stage.name}"
+            cluster.tell_ingress(path, float(passed.ratio) if begins else stage.pass_ratio)
+
+    return change, f"{float(passed.ratio):.0%} of the items of {passed.stage} go on", f"{passed.stage} is as before"
 
 
 def _roll_out(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> FaultAction:

@@ -48,8 +48,16 @@ def live_page(
     )
 
 
-def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, provenance: Provenance) -> Experiment:
-    """Return `run` and its `result` as an experiment; `policy` is the name of the policy that scaled the replicas.
+def live_experiment(
+    run: LiveRun,
+    result: LabResult,
+    *,
+    seed: int,
+    policy: str,
+    provenance: Provenance,
+    tuning: Tuning = Tuning.DEFAULT,
+) -> Experiment:
+    """Return `run` and its `result` as an experiment; `policy` is the policy that scaled, with settings of `tuning`.
 
     With several pipelines, each percentile and the share of items within the SLA are the worst of all pipelines. There
     is no bound on cost.
@@ -58,7 +66,7 @@ def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, 
     each = list(scores.values())
     found = RunResult(
         policy=policy,
-        tuning=Tuning.DEFAULT,
+        tuning=tuning,
         what_if=None,
         seed=seed,
         within_sla_share=min((s.within_sla_share for s in each if s.within_sla_share is not None), default=None),
@@ -71,6 +79,7 @@ def live_experiment(run: LiveRun, result: LabResult, *, seed: int, policy: str, 
         users=result.users,
         series=run_series(run.pipelines, scores, run.observations),
         decisions=result.decisions,
+        diagnosis=result.diagnosis,
         **{name: value for name, value in asdict(result.summary).items() if name in MEASURES},
     )
     return Experiment(

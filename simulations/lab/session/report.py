@@ -12,6 +12,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, named_placement, placement_fields
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import spending
+from simulations.results.diagnoses import Episode, episodes
 from simulations.results.results import DecisionEntry, user_document
 from simulations.results.run_times import in_run_times
 from simulations.results.scoring import (
@@ -115,6 +116,7 @@ class LabResult:
     decisions: tuple[DecisionEntry, ...]
     users: tuple[Users, ...]
     summary: LabSummary
+    diagnosis: tuple[Episode, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON document, with the fields that `sluice lab run --report` promises."""
@@ -138,6 +140,7 @@ class LabResult:
                 }
                 for decision in self.decisions
             ],
+            "diagnosis": [episode.to_json() for episode in self.diagnosis],
             "users": [user_document(users) for users in self.users],
             "summary": asdict(self.summary),
         }
@@ -147,21 +150,28 @@ def lab_result(run: LiveRun) -> LabResult:
     """Return the result of a finished `run`."""
     by_key = item_scores(run)
     scores = list(by_key.values())
+    decisions = tuple(
+        DecisionEntry(
+            t_s=round(decision.now_s - run.began_s, 3),
+            pipeline=decision.pipeline,
+            changes=decision.changes,
+            reason=in_run_times(decision.reason, run.began_s),
+            causes=decision.causes,
+        )
+        for decision in run.decisions
+    )
     return LabResult(
         scenario=run.scenario,
         kubernetes=run.kubernetes,
         windows=_windows(run, scores),
-        decisions=tuple(
-            DecisionEntry(
-                t_s=round(decision.now_s - run.began_s, 3),
-                pipeline=decision.pipeline,
-                changes=decision.changes,
-                reason=in_run_times(decision.reason, run.began_s),
-            )
-            for decision in run.decisions
-        ),
+        decisions=decisions,
         users=tuple(users_of(pipeline, by_key[pipeline.key], run.clock) for pipeline in run.pipelines),
         summary=_summary(run, scores),
+        diagnosis=episodes(
+            ((entry.t_s, entry.pipeline, entry.causes) for entry in decisions),
+            interval_s=run.interval_s,
+            end_s=run.clock.duration_s,
+        ),
     )
 
 

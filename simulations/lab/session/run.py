@@ -22,6 +22,7 @@ from simulations.lab.session import fault_actions
 from simulations.lab.session.decisions import DecisionLog, LoggedDecision
 from simulations.lab.session.observer import Observer
 from simulations.lab.session.report import LiveRun, lab_windows
+from simulations.lab.session.scaler import Nothing, Operator, Scaler
 from simulations.lab.session.view import Moment, OperatorMetrics, RunView, window_line
 from simulations.lab.session.workload import StageWorkers, Workload
 from simulations.lab.traffic.generator import GeneratorConfig, PipelineLoad
@@ -96,10 +97,12 @@ def run(
     binaries: Binaries,
     view: RunView,
     workload: Workload | None = None,
+    scaler: Scaler | None = None,
 ) -> Iterator[tuple[LiveRun, LabCluster]]:
     """Run `scenario` on a lab in `folder`, then yield the records and the cluster, which stops at the end of the block.
 
-    `workload` has the pods and their load, by default stage workers.
+    `workload` has the pods and their load, by default stage workers. `scaler` is what scales them, by default what
+    `options` say.
 
     Raises:
         InvalidScenario: the scenario has a fault that the lab cannot inject, or a load that is too large.
@@ -113,13 +116,22 @@ def run(
     loads = pipeline_schedules(scenario, seed=options.seed, scale=options.scale)
     view.say("starting Kubernetes and Prometheus")
     scrape_interval_s = duration_s(scenario.file.scrape_interval)
-    with LabCluster(folder, binaries, seed=options.seed, scrape_interval_s=scrape_interval_s) as cluster:
+    scaler = scaler or _scaler(options)
+    with LabCluster(
+        folder, binaries, seed=options.seed, scrape_interval_s=scrape_interval_s, flags=scaler.flags
+    ) as cluster:
         view.say(f"Kubernetes {cluster.kubernetes_version} is up: kubectl --kubeconfig {cluster.kubeconfig}")
         documents = [declared_document(document, scenario.file) for document in scenario.documents.values()]
         cluster.apply(documents, pipelines, pools, workload.pod)
         if scenario.file.interference is not None:
             cluster.interfere(scenario.file.interference)
-        yield _Run(scenario, options, cluster, pipelines, pools, loads, view, workload).execute(), cluster
+        yield _Run(scenario, options, cluster, pipelines, pools, loads, view, workload, scaler).execute(), cluster
+
+
+def _scaler(options: Options) -> Scaler:
+    if not options.operator:
+        return Nothing()
+    return Operator(interval_s=options.interval_s, program=options.operator_program)
 
 
 def _specs(scenario: Scenario) -> tuple[tuple[PipelineSpec, ...], tuple[PoolSpec, ...]]:
@@ -143,6 +155,7 @@ class _Run:
         schedule_of: Mapping[str, Schedule],
         view: RunView,
         workload: Workload,
+        scaler: Scaler,
     ) -> None:
         self._scenario = scenario
         self._options = options
@@ -150,6 +163,7 @@ class _Run:
         self._pipelines = pipelines
         self._view = view
         self._workload = workload
+        self._scaler = scaler
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
         self._peak_instances = None
         if scenario.file.speech is None:  # else no service time is declared from which the peak could be planned
@@ -160,17 +174,15 @@ class _Run:
         self._decisions: list[LoggedDecision] = []
 
     def execute(self) -> LiveRun:
-        """Start the operator and the load, follow the run to its end, and return its records."""
+        """Start what scales and the load, follow the run to its end, and return its records."""
         with (
             closing(
                 _Load(self._cluster, self._scenario, self._pipelines, self._loads, self._options.seed, self._workload)
             ) as load,
             Observer(self._cluster.kubeconfig, self._pipelines) as observer,
+            self._scaler.scaling(self._cluster, self._pipelines),
         ):
-            if self._options.operator:
-                self._cluster.start_operator(
-                    interval_s=self._options.interval_s, program=self._options.operator_program
-                )
+            if not isinstance(self._scaler, Nothing):
                 self._wait_for_every_stage(observer)
             self._view.say(f"replaying {self._scenario.file.name}: {self._scenario.file.duration}")
             start_s = time.monotonic() + _LEAD_S

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from controller.kube.matching import SESSIONS_LABEL
+from controller.kube.workloads import OPEN
 from simulations.lab.net.wire import ITEM_PORT, Client
 from simulations.lab.traffic.routing import Replica
 from simulations.lab.traffic.topology import PlacementTopology
@@ -13,7 +15,8 @@ from simulations.lab.traffic.topology import PlacementTopology
 class PodState:
     """A pod as the API server reports it.
 
-    `ip` is None before the pod has an address; `ready` is False as soon as the pod is being deleted.
+    `ip` is None before the pod has an address; `ready` is False as soon as the pod is being deleted. `takes_sessions`
+    is False while a Service that selects `sluice.dev/sessions: open` leaves the pod out.
     """
 
     uid: str
@@ -22,6 +25,11 @@ class PodState:
     ip: str | None
     ready: bool
     name: str = ""
+
+    @property
+    def takes_sessions(self) -> bool:
+        """Return whether the pod gets new streams."""
+        return self.labels.get(SESSIONS_LABEL, OPEN) == OPEN
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -88,6 +96,7 @@ class Backend(Replica):
         super().__init__(weight=placement.weight, limit=placement.limit)
         self.name = pod.name
         self.ready = pod.ready
+        self.takes_sessions = pod.takes_sessions
         self.suspended_until_s = 0.0
         self.pinned: set[PinnedSession] = set()
         self._host = pod.ip

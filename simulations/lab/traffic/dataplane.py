@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from simulations.engine.draws import LONGEST_DELAY_S
@@ -49,7 +49,8 @@ class _Journey(Item):
     """An item on its way through the stages.
 
     `waits_for` has for each stage the number of branches that it still waits for. `ends_left` is the number of last
-    stages that the item may still reach, and `reached_an_end` says whether it has reached one.
+    stages that the item may still reach, and `reached_an_end` says whether it has reached one. A `copy` of an item that
+    clients sent again has no outcome.
     """
 
     number: int
@@ -60,6 +61,7 @@ class _Journey(Item):
     waits_for: list[int]
     ends_left: int
     reached_an_end: bool = False
+    copy: bool = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -237,27 +239,15 @@ class PipelineTraffic:
             payload: what the entry stages get; a stage gets what the one before it answered, if that is not empty.
         """
         self.tally.offered += 1
-        journey = _Journey(
-            id=self._new_id(),
-            session=stream,
-            stream=stream,
-            deadline_s=arrived_s + self._patience_s,
-            number=number,
-            arrival_s=arrival_s,
-            arrived_s=arrived_s,
-            answer=answer,
-            payload=payload,
-            waits_for=list(self._graph.waits_for),
-            ends_left=self._graph.ends,
-        )
+        journey = self._journey(stream, number, arrival_s, arrived_s, answer, payload)
         if stream is None and not self._admit_request():
             self._leave_out(journey, Outcome.SHED)
         elif stream is not None and stream.refused_as is not None:
             self._leave_out(journey, stream.refused_as)
         else:
-            self._under_way.append(journey)
-            for entry in self._graph.entries:
-                self._walk(journey, entry)
+            self._send(journey)
+            for _ in range(self._copies(number)):
+                self._send(replace(journey, id=self._new_id(), copy=True, waits_for=list(self._graph.waits_for)))
 
     def finish(self) -> None:
         """End the run: items without an answer count as in flight, or as lost if they are older than 10 × SLA."""
@@ -310,6 +300,33 @@ class PipelineTraffic:
             stage.release(session)
 
     # -- items
+
+    def _journey(
+        self, stream: Stream | None, number: int, arrival_s: float, arrived_s: float, answer: Answer, payload: bytes
+    ) -> _Journey:
+        return _Journey(
+            id=self._new_id(),
+            session=stream,
+            stream=stream,
+            deadline_s=arrived_s + self._patience_s,
+            number=number,
+            arrival_s=arrival_s,
+            arrived_s=arrived_s,
+            answer=answer,
+            payload=payload,
+            waits_for=list(self._graph.waits_for),
+            ends_left=self._graph.ends,
+        )
+
+    def _copies(self, number: int) -> int:
+        """Return how many times more than once the item `number` is sent: a function of the seed and the number."""
+        more, stages = self.topology.sends - 1, len(self.topology.stages)
+        return int(more + _uniform(self.topology.seed, 2 * stages, number)) if more > 0 else 0
+
+    def _send(self, journey: _Journey) -> None:
+        self._under_way.append(journey)
+        for entry in self._graph.entries:
+            self._walk(journey, entry)
 
     def _walk(self, journey: _Journey, index: int) -> None:
         if journey.stream is not None:
@@ -385,6 +402,8 @@ class PipelineTraffic:
         if journey.settled:
             return
         journey.settled = True
+        if journey.copy:
+            return
         latency_s = time.monotonic() - journey.arrived_s
         if latency_s > self._patience_s and outcome in {Outcome.SERVED, Outcome.IN_FLIGHT}:
             outcome = Outcome.LOST

@@ -18,7 +18,7 @@ import signal
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -217,6 +217,9 @@ class Ingress:
         self._registry = registry
         application = web.Application()
         application.router.add_get("/metrics", self._scrape)
+        application.router.add_put("/pass-ratios/{namespace}/{pipeline}/{stage}", self._put_pass_ratio)
+        application.router.add_put("/overheads/{namespace}/{pipeline}", self._put_overhead)
+        application.router.add_put("/sends/{namespace}/{pipeline}", self._put_sends)
         self._metrics = web.AppRunner(application, access_log=None)
         self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
@@ -263,6 +266,36 @@ class Ingress:
         while True:
             await asyncio.sleep(_FLUSH_S)
             self._records.flush()
+
+    async def _put_pass_ratio(self, request: web.Request) -> web.Response:
+        """Let another share (0–1) of the items of a stage go on from now on."""
+        parts, ratio = request.match_info, float(await request.text())
+        for traffic in self._named(request):
+            stages = tuple(
+                replace(stage, pass_ratio=ratio) if stage.name == parts["stage"] else stage
+                for stage in traffic.topology.stages
+            )
+            traffic.topology = replace(traffic.topology, stages=stages)
+        return web.Response(status=204)
+
+    async def _put_overhead(self, request: web.Request) -> web.Response:
+        """Let every answer of a pipeline be so many seconds later from now on."""
+        overhead_s = float(await request.text())
+        for traffic in self._named(request):
+            traffic.topology = replace(traffic.topology, overhead_s=overhead_s)
+        return web.Response(status=204)
+
+    async def _put_sends(self, request: web.Request) -> web.Response:
+        """Send every item of a pipeline so many times on average from now on."""
+        sends = float(await request.text())
+        for traffic in self._named(request):
+            traffic.topology = replace(traffic.topology, sends=sends)
+        return web.Response(status=204)
+
+    def _named(self, request: web.Request) -> list[PipelineTraffic]:
+        parts = request.match_info
+        name = parts["namespace"], parts["pipeline"]
+        return [own for own in self.pipelines if (own.topology.namespace, own.topology.name) == name]
 
     async def _scrape(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})

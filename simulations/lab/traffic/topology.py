@@ -48,8 +48,8 @@ class PipelineTopology:
     """A pipeline, whose load arrives on `port` of the loopback address.
 
     `sla_s` is the latency of its SLA. `seed` decides which items stages filter. The ingress delays every answer by
-    `overhead_s`. If it `hands_over`, it moves streams between pods without a cut. If it `carries_state`, they
-    take along what a stage with memory has of them.
+    `overhead_s`, and sends each item `sends` times on average. If it `hands_over`, it moves streams between pods
+    without a cut. If it `carries_state`, they take along what a stage with memory has of them.
     """
 
     namespace: str
@@ -60,6 +60,7 @@ class PipelineTopology:
     seed: int
     stages: tuple[StageTopology, ...]
     overhead_s: float = 0.0
+    sends: float = 1.0
     hands_over: bool = False
     carries_state: bool = False
 

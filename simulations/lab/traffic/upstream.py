@@ -63,7 +63,7 @@ class Upstream:
                 return
             self._backends[pod.uid] = Backend(pod, placement)
         else:
-            backend.ready = pod.ready
+            backend.ready, backend.takes_sessions = pod.ready, pod.takes_sessions
         self._wake()
 
     def pod_gone(self, uid: str) -> None:
@@ -201,7 +201,7 @@ class Upstream:
                 return session.pins[self.index]
             full: set[Backend] = set()
             while time.monotonic() < deadline_s:
-                backend = self._router.for_session(self._usable(full))
+                backend = self._router.for_session(self._open_to_sessions(full))
                 if backend is None:
                     if full:
                         return None
@@ -259,7 +259,7 @@ class Upstream:
     async def _move(self, session: PinnedSession, backend: Backend) -> None:
         try:
             async with session.lock:
-                other = self._router.for_session(self._usable({backend}))
+                other = self._router.for_session(self._open_to_sessions({backend}))
                 if session.ended or session.pins.get(self.index) is not backend or other is None:
                     return
                 if backend.ready and (other.sessions + 1) / other.weight > backend.sessions / backend.weight:
@@ -335,6 +335,10 @@ class Upstream:
             for backend in self._backends.values()
             if backend.ready and backend.suspended_until_s <= now_s and backend not in full
         ]
+
+    def _open_to_sessions(self, full: "set[Backend]") -> list[Backend]:
+        """Return the usable pods that a Service would select for a new stream."""
+        return [backend for backend in self._usable(full) if backend.takes_sessions]
 
     def _suspend(self, backend: Backend) -> None:
         """Do not use a pod for `_SUSPENDED_S`: it is leaving or unreachable, and the API server reports that later."""

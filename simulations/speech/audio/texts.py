@@ -22,6 +22,9 @@ _CLASSES: Mapping[str, Sequence[str]] = MappingProxyType(
     }
 )
 
+ENTITIES = frozenset((*_CLASSES["digit"], *_CLASSES["name"]))
+"""The words whose errors users notice most: names and digits."""
+
 _SENTENCES: Sequence[str] = (
     "please call {name} at {digit} {digit} {digit} {digit}",
     "book a flight from {city} to {city} on {day}",

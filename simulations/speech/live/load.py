@@ -141,7 +141,7 @@ def heard(results: Sequence[StreamResult], said_s: float) -> Heard:
         answered += result.answered
         passed += result.passed
         outcomes += result.outcomes
-    latencies_s = np.array([latency_s for result in results for latency_s in result.latencies_s])
+    latencies_s = np.array([latency_s for result in results for _, latency_s in result.latencies])
     percentiles = np.percentile(latencies_s, (50, 95, 99)).tolist() if len(latencies_s) else (None, None, None)
     return Heard(
         streams=len(results),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from controller.core.state.spec import PipelineSpec, PlacementSpec, StageSpec
 from controller.resources.fields import duration_s
@@ -92,7 +93,10 @@ class SpeechWorkload:
             command += ["--keep-past"] if program.keeps_past else []
             command += ["--variant", self._variant(at, program, prior.variant)]
         environment = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
-        return Pod(container={"name": "replica", "image": IMAGE, "command": command, "env": environment})
+        container: dict[str, Any] = {"name": "replica", "image": IMAGE, "command": command, "env": environment}
+        if program.memory is not None:
+            container["resources"] = {"limits": {"memory": program.memory}}
+        return Pod(container=container)
 
     @staticmethod
     def _variant(at: str, program: StageProgram, variant: str | None) -> str:

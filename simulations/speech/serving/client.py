@@ -48,17 +48,17 @@ class StreamResult:
 
     `outcomes` counts its chunks: those of the ingress, `refused` while it had no connection, `unanswered` at its end.
     `answered` and `passed` count those with an answer, and those of them that voice activity let pass, by the second of
-    the run in which they were due. `latencies_s` are those of chunks with a transcript, from when each was due, and
-    `lags_s` says how late each was sent. `said` are the words of its audio that was accepted, with the noise in them as
-    in "8 dB", `heard` those that came back, with the variant that heard them. `lost` is how often the service ended its
-    connection, and `attempts` how often it connected.
+    the run in which they were due. `latencies` are those of chunks with a transcript: when in the run each was due,
+    and how long it took from then, in seconds; `lags_s` says how late each was sent. `said` are the words of its audio
+    that was accepted, with the noise in them as in "8 dB", `heard` those that came back, with the variant that heard
+    them. `lost` is how often the service ended its connection, and `attempts` how often it connected.
     """
 
     number: int
     outcomes: Counter[str] = field(default_factory=Counter)
     answered: Counter[int] = field(default_factory=Counter)
     passed: Counter[int] = field(default_factory=Counter)
-    latencies_s: list[float] = field(default_factory=list)
+    latencies: list[tuple[float, float]] = field(default_factory=list)
     lags_s: list[float] = field(default_factory=list)
     said: list[tuple[str, str]] = field(default_factory=list)
     heard: list[tuple[str, str]] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Speaker:
             self.result.outcomes[answer["outcome"]] += 1
             self.result.answered[second] += answer["outcome"] in {"served", "filtered"}
             if "transcript" in answer:
-                self.result.latencies_s.append(time.monotonic() - due_s)
+                self.result.latencies.append((due_s - self._begin_s, time.monotonic() - due_s))
                 self.result.passed[second] += 1
                 self._take(Transcript(**answer["transcript"]))
             if not self._waiting:

@@ -43,12 +43,19 @@ class Stretched:
 
 @dataclass(slots=True)
 class Throttled:
-    """Work uses at most `share` × `period_s` of CPU time per period; periods begin at multiples of `period_s`."""
+    """Work uses at most `share` × `period_s` of CPU time per period; periods begin at multiples of `period_s`.
+
+    `periods` counts those in which there was work, `throttled` those of them in which the quota was too small for it:
+    `nr_periods` and `nr_throttled` in `cpu.stat` of a cgroup.
+    """
 
     share: float
     period_s: float = PERIOD_S
+    periods: int = 0
+    throttled: int = 0
     _period: int = -1
     _used_s: float = 0.0
+    _stopped: bool = False
 
     def __post_init__(self) -> None:
         """Raise ValueError if the share is outside its range."""
@@ -60,7 +67,8 @@ class Throttled:
         while True:
             period = math.floor(now_s / self.period_s + 1e-9)
             if period != self._period:
-                self._period, self._used_s = period, 0.0
+                self._period, self._used_s, self._stopped = period, 0.0, False
+                self.periods += 1
             next_s = (period + 1) * self.period_s
             able_s = min(self.share * self.period_s - self._used_s, next_s - now_s)
             if left_s <= able_s:
@@ -68,4 +76,7 @@ class Throttled:
                 return now_s + left_s
             left_s -= max(0.0, able_s)
             self._used_s += max(0.0, able_s)
+            if not self._stopped and able_s < next_s - now_s - 1e-9:
+                self._stopped = True
+                self.throttled += 1
             now_s = next_s

@@ -17,10 +17,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from prometheus_client import Gauge
+from prometheus_client import REGISTRY, Gauge
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 from profiler.instrument import Arrival, StageMetrics
 from simulations.lab.net.wire import (
@@ -68,6 +70,20 @@ class _Item:
     identifier: int
     payload: bytes
     arrival: Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaPeriods(Collector):
+    """Exports the periods of a CPU quota as cAdvisor in the kubelet does; without a quota there are no series."""
+
+    quota: Callable[[], Throttled | None]
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the counters."""
+        if (quota := self.quota()) is not None:
+            name, words = "container_cpu_cfs", "periods of the CPU quota"
+            yield CounterMetricFamily(f"{name}_periods", f"{words} with work", value=quota.periods)
+            yield CounterMetricFamily(f"{name}_throttled_periods", f"{words} that it ended", value=quota.throttled)
 
 
 class Replica:
@@ -297,13 +313,14 @@ async def run(options: argparse.Namespace, program: Program, started_s: float) -
         batch_wait_s=options.batch_wait,
         queue_limit=options.queue_limit,
     )
-    even = Stretched(options.share)
-    replica = Replica(program, limits, Throttled(options.share) if options.throttle else even, metrics)
+    even, quota = Stretched(options.share), Throttled(options.share)
+    replica = Replica(program, limits, quota if options.throttle else even, metrics)
+    REGISTRY.register(QuotaPeriods(lambda: quota if replica.share is quota else None))
 
     def limit(share: Share) -> None:
         replica.share = share
 
-    loop.add_signal_handler(signal.SIGUSR1, lambda: limit(Throttled(options.share)))
+    loop.add_signal_handler(signal.SIGUSR1, limit, quota)
     loop.add_signal_handler(signal.SIGUSR2, limit, even)
     stop_metrics = metrics.serve(METRICS_PORT, options.host)
     server = await loop.create_server(lambda: ServerConnection(replica), options.host, ITEM_PORT)

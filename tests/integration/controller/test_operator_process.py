@@ -253,8 +253,11 @@ def test_of_two_operators_for_one_namespace_one_leaves_it_to_the_other_until_tha
         assert "sluice_foreign_pipelines 0.0" in first.get("/metrics")[1]
         objects.create_namespaced_custom_object(*captions[:-1], a_pipeline("other"))
         other = *captions[:-1], "other"
-        until(lambda: "status" in objects.get_namespaced_custom_object(*other))
-        assert objects.get_namespaced_custom_object(*other)["status"]["operator"] == "sluice-system/sluice"
+        until(
+            lambda: (
+                objects.get_namespaced_custom_object(*other).get("status", {}).get("operator") == "sluice-system/sluice"
+            )
+        )
 
         assert first.end() == 0
         leases.delete_namespaced_lease("sluice", "sluice-system")

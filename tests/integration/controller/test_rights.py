@@ -17,6 +17,7 @@ from fault_proxy import SCALES, Passed, Refuse, Where
 from helm_chart import Chart, of_kind
 from kubernetes import client, utils
 from rows import KEDA, VERTICAL_AUTOSCALER, installed, karpenter_kinds
+from serve_answers import ServeAnswers, answering
 from story import settle
 from world import GROUP, NAMESPACE, QUICK, VERSION, Operator, World, pipeline, until
 
@@ -29,6 +30,7 @@ pytestmark = [
 ]
 
 RBAC = Path(__file__).parents[3] / "controller" / "kube" / "rbac.yaml"
+RAY_SERVICE = Path(__file__).parents[2] / "support" / "ray_service_crd.yaml"
 STATUSES = Where(path=".*/speechpipelines/.*/status", methods=("PATCH",))
 SYSTEM = "sluice-system"
 A_BUDGET = {
@@ -85,21 +87,25 @@ class Scope(NamedTuple):
 
 @pytest.fixture(scope="module", params=["all namespaces", "one namespace"])
 def scope(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scope]:
-    with World(tmp_path_factory.mktemp("rights"), ensure(print)) as world:
-        installed(world, KEDA, VERTICAL_AUTOSCALER, *karpenter_kinds())
-        stateful = _stateful_set(world)
+    with (
+        World(tmp_path_factory.mktemp("rights"), ensure(print)) as world,
+        answering(ServeAnswers("captions", {"ASR": 1})) as dashboard,
+    ):
+        ray_service = yaml.safe_load(RAY_SERVICE.read_text())
+        installed(world, KEDA, VERTICAL_AUTOSCALER, ray_service, *karpenter_kinds())
+        others = (_stateful_set(world), _ray_service(world, dashboard))
         world.objects.create_cluster_custom_object("sluice.dev", "v1alpha1", "computebudgets", A_BUDGET)
         world.begin()
         elastic = {"spec": {"capacity": {"nodePool": "scarce"}}}  # its pods are pending later, so Events are read
         world.objects.patch_cluster_custom_object(GROUP, VERSION, "computepools", "scarce", elastic)
         if request.param == "all namespaces":
             rights = granted(yaml.safe_load_all(RBAC.read_text()))
-            operator = world.operator()
+            operator = world.another_operator(ray_hosts=dashboard.removeprefix("http://"))
         else:
             rights = _narrowed(world)
-            operator = world.another_operator(namespaces=NAMESPACE)
+            operator = world.another_operator(namespaces=NAMESPACE, ray_hosts=dashboard.removeprefix("http://"))
         settle(world, operator)
-        _work(world, operator, stateful)
+        _work(world, operator, others)
         yield Scope(operator, rights)
     gc.collect()
 
@@ -116,17 +122,19 @@ def _narrowed(world: World) -> set[Right]:
     return granted(manifests)
 
 
-def _work(world: World, operator: Operator, stateful: dict[str, object]) -> None:
+def _work(world: World, operator: Operator, others: Iterable[dict[str, Any]]) -> None:
     """Make the operator do everything it does."""
     read_anew = {("apps", f"{kind}/scale", "get") for kind in ("deployments", "statefulsets")}
     with operator.api.fault(Refuse(status=409), SCALES):  # somebody else was first: it reads, and tries once more
-        world.create(stateful)
+        for each in others:
+            world.create(each)
         world.offered["main"] = world.MUCH
         until(lambda: read_anew <= {right[:3] for right in _used(operator)}, what="both kinds of scales to be read")
     until(
         lambda: world.apps.read_namespaced_stateful_set("set-plenty", NAMESPACE).spec.replicas == 1,
         what="the StatefulSet to be scaled",
     )
+    until(lambda: "num_replicas: 2" in _serve_config(world), what="the deployment of Ray Serve to be scaled")
     listed = ("", "namespaces", "list")
     until(
         lambda: listed in {right[:3] for right in _used(operator)}, what="namespaces to be listed for a ComputeBudget"
@@ -180,6 +188,31 @@ def _stateful_set(world: World) -> dict[str, object]:
     placement["target"]["kind"] = "StatefulSet"
     placement["replicas"] = {"min": 1, "max": 2}
     return wanted
+
+
+def _ray_service(world: World, dashboard: str) -> dict[str, Any]:
+    """Make a RayService with one replica; return a pipeline that wants two of it."""
+    config = "applications: [{name: captions, deployments: [{name: ASR, num_replicas: 1}]}]"
+    body = {"apiVersion": "ray.io/v1", "kind": "RayService", "metadata": {"name": "captions"}}
+    body |= {"spec": {"serveConfigV2": config}}
+    world.objects.create_namespaced_custom_object("ray.io", "v1", NAMESPACE, "rayservices", body)
+    wanted = pipeline("ray", "plenty", budget="1", pace=QUICK)
+    (placement,) = wanted["spec"]["stages"][0]["placements"]
+    placement["target"] = {
+        "apiVersion": "sluice.dev/v1alpha1",
+        "kind": "RayServe",
+        "name": "captions",
+        "application": "captions",
+        "deployment": "ASR",
+        "address": dashboard,
+    }
+    placement["replicas"] = {"min": 2, "max": 3}
+    return wanted
+
+
+def _serve_config(world: World) -> str:
+    service = world.objects.get_namespaced_custom_object("ray.io", "v1", NAMESPACE, "rayservices", "captions")
+    return str(service["spec"]["serveConfigV2"])
 
 
 def test_no_request_was_without_its_right(scope: Scope) -> None:

@@ -7,12 +7,12 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
-from certificates import Signed, authority, signed_by
 
 from profiler.samples import Absence
 from profiler.sources.access import Access
 from profiler.sources.prometheus_api import PrometheusApi
 from simulations.lab.host.binaries import Binaries
+from simulations.lab.host.certificates import Signed, authority, signed_by
 from simulations.lab.host.processes import LOOPBACK, Processes, free_ports
 
 pytestmark = pytest.mark.lab

@@ -79,7 +79,7 @@ class TwoJobs(PrometheusServer):
         settings = super()._settings()
         jobs = settings["scrape_configs"]
         assert isinstance(jobs, list)
-        (static,) = (job for job in jobs if "static_configs" in job)
+        (static,) = (job for job in jobs if job["job_name"] == "static")
         kept = {"source_labels": ["namespace"], "regex": "twice", "action": "keep"}
         again = {**static, "job_name": "again", "metric_relabel_configs": [kept]}
         return {**settings, "scrape_configs": [static, again]}

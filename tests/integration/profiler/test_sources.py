@@ -19,9 +19,12 @@ from kubernetes import client
 
 from optimizer.model import PipelineKey, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason, PlacementTarget, PodEndpoint, Quantity, Reading
+from profiler.sources.access import Access
 from profiler.sources.base import MetricSource, ReadRequest
+from profiler.sources.demand_history import PrometheusHistory
 from profiler.sources.direct import DirectSource
 from profiler.sources.prometheus import PrometheusSource
+from profiler.sources.prometheus_api import Period
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.host.binaries import Binaries
@@ -104,6 +107,7 @@ class Stand:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._loads: list[asyncio.Task[None]] = []
         self.timers: Timers | None = None
+        self.history: PrometheusHistory | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -177,6 +181,7 @@ def stand(
     with PrometheusServer(folder, binaries, kubeconfig=control_plane.kubeconfig, scrape_interval_s=SCRAPE_S) as server:
         prometheus, direct = PrometheusSource(server.url), DirectSource(cadence_s=SCRAPE_S)
         stand = Stand(namespace, {"prometheus": prometheus, "direct": direct})
+        stand.history = PrometheusHistory(server.url, Access())
         stand.start()
         for replica in stand.replicas.values():
             create_pod(core, namespace, replica)
@@ -343,6 +348,24 @@ def test_a_users_own_query_is_one_number_or_says_why_not(
 ) -> None:
     found = stand.scalar(query)
     assert (found.reason if isinstance(found, Absence) else found) == expected
+
+
+def test_the_recorded_demand_is_read_with_its_gaps(stand: Stand, everything: dict[str, Settled]) -> None:
+    """Before the first scrape there is a gap; then each step has the number of replicas that were up."""
+    assert everything
+    assert stand.history is not None
+    period = Period(start_s=round(time.time()) - 600, step_s=5, count=120)
+    found = stand.history.levels("sum(up{pod=~'generic-.*'})", stand.namespace, period)
+    assert not isinstance(found, Absence)
+    assert len(found) == 120
+    assert found[-1] == 2.0
+    assert found[0] is None
+    apart = stand.history.levels("up{pod=~'generic-.*'}", stand.namespace, period)
+    assert isinstance(apart, Absence)
+    assert "aggregate them to one" in apart.detail
+    nothing = stand.history.levels("nothing_of_that_name", stand.namespace, period)
+    assert isinstance(nothing, Absence)
+    assert nothing.reason is AbsenceReason.MISSING
 
 
 @pytest.mark.quiet

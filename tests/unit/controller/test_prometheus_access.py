@@ -2,10 +2,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from certificates import Signed, authority
 
 from controller.settings import InvalidSettings, load_settings
 from profiler.sources.access import Access
+from simulations.lab.host.certificates import Signed, authority
 
 URL = "https://prometheus:9090"
 

@@ -5,7 +5,7 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.allocate import allocate
-from optimizer.model import Composition, Pipeline, PoolName, Routing, StageName
+from optimizer.model import Composition, Mixing, Pipeline, PoolName, Problem, Routing, StageName
 from optimizer.plan import PipelinePlan
 
 
@@ -224,3 +224,24 @@ def test_where_the_model_was_never_measured_the_plan_says_so_and_is_replayed() -
     (answer,) = allocate(replace(a_problem(pipeline), composition=Composition.RSS)).pipelines
     assert answer.stages[0].latency_error == 1.0
     assert answer.replay.latency_s is not None
+
+
+def a_mixing_problem(mixing: Mixing) -> Problem:
+    stage = a_stage("encoder", on("gpu", service=(0.02, 0.0)), on("inferentia", service=(0.05, 0.0)))
+    pipeline = a_pipeline(replace(stage, mixing=mixing), rate_rps=101.0, sla_s=0.3)
+    return a_problem(pipeline, where=pools(gpu=(3.0, 20), inferentia=(1.4, 20)))
+
+
+def test_a_free_mix_says_what_it_saves_over_one_placement() -> None:
+    free, overflow = (allocate(a_mixing_problem(mixing)) for mixing in (Mixing.FREE, Mixing.OVERFLOW))
+    (stage,) = free.pipelines[0].stages
+    assert all(placement.replicas for placement in stage.placements)
+    assert stage.mixing_saves_per_hour == pytest.approx(overflow.cost_per_hour - free.cost_per_hour)
+    assert free.cost_per_hour < overflow.cost_per_hour
+    assert overflow.pipelines[0].stages[0].mixing_saves_per_hour is None
+
+
+def test_where_free_mixes_save_nothing_the_plan_is_that_of_overflow() -> None:
+    problems = [a_mixing_problem(mixing) for mixing in (Mixing.FREE, Mixing.OVERFLOW)]
+    plans = [allocate(replace(problem, pools=pools(gpu=(0.1, 20), inferentia=(1.4, 20)))) for problem in problems]
+    assert plans[0] == plans[1]

@@ -8,7 +8,7 @@ from problems import a_pipeline, a_problem, a_stage, on, pools
 from optimizer import verification
 from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
-from optimizer.model import Basis, Composition, Pipeline, Placement, PlacementKey, PoolName, Problem, StageName
+from optimizer.model import Basis, Composition, Mixing, Pipeline, Placement, PlacementKey, PoolName, Problem, StageName
 from optimizer.plan import LimitKind
 from optimizer.replay.replay import Replayed
 
@@ -243,3 +243,28 @@ def test_replicas_keep_the_sla_by_their_composed_latency_or_else_by_a_replay(
     assert not keeps(replays=False)
     assert not keeps(composition=Composition.SUM)
     assert not keeps(few)
+
+
+def test_a_replay_decides_wherever_a_stage_mixes_placements(replaying: Callable[[Latency], list[Pipeline]]) -> None:
+    """The model errs more for mixes than for single placements, also on the unsafe side."""
+    stage = replace(
+        a_stage("encoder", on("gpu", service=(0.02, 0.0)), on("inferentia", service=(0.05, 0.0))), mixing=Mixing.FREE
+    )
+    pipeline = a_pipeline(stage, rate_rps=100.0, sla_s=2.0)
+    problem = replace(
+        a_problem(pipeline, where=pools(gpu=(3.0, 20), inferentia=(0.6, 20))), composition=Composition.RSS
+    )
+    asked = replaying(lambda pipeline, composed_s: (0.9 * pipeline.sla.latency_s, 0.0))
+    (plan,) = allocate(replace(problem, pipelines=(with_bounds(pipeline),))).pipelines
+    assert all(placement.replicas for placement in plan.stages[0].placements)
+    assert plan.replay.latency_s == pytest.approx(1.8)
+    asked.clear()
+    verification._replayed.cache_clear()
+    replaying(lambda pipeline, composed_s: (1.1 * pipeline.sla.latency_s, 0.0))
+    keeps = verification.keeps_sla(pipeline, plan.replicas(), {}, Composition.RSS, limit_s=2.0, replays=True)
+    assert not keeps
+
+
+def with_bounds(pipeline: Pipeline) -> Pipeline:
+    """Return the pipeline with too few replicas of each placement for the load."""
+    return pipeline.bounded(lambda stage, placement: (0, 2 if placement.name == "gpu" else 4))

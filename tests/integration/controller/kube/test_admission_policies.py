@@ -181,9 +181,47 @@ def test_rights_given_by_mistake_do_not_let_the_operator_change_a_workload(
             client.AppsV1Api(operator).patch_namespaced_deployment("captions", "default", patch)
 
 
-def test_of_a_pod_only_the_deletion_cost_may_change(cluster: Cluster, holder: Gateway) -> None:
+def test_of_a_config_map_only_keys_that_then_have_batch_settings_may_change(cluster: Cluster, holder: Gateway) -> None:
+    cluster.core.create_namespaced_config_map(
+        "default", {"metadata": {"name": "batching"}, "data": {"asr": "", "other": "kept"}}
+    )
+    grant(cluster, [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch", "create", "delete"]}])
+    settings = '{"max": 8, "waitMicroseconds": 5000}'
+    with client_of(cluster) as operator:
+        core = client.CoreV1Api(operator)
+
+        def may(patch: dict[str, Any]) -> bool:
+            try:
+                core.patch_namespaced_config_map("batching", "default", patch)
+            except client.ApiException as error:
+                if error.status != 403:
+                    raise
+                return False
+            return True
+
+        until(lambda: may({"data": {"asr": settings}}))
+        assert may({"data": {"vad": settings}})
+        for forbidden in (
+            {"data": {"asr": "anything else"}},
+            {"data": {"other": None}},
+            {"data": {"other": "changed"}},
+            {"binaryData": {"asr.bin": "eA=="}},
+            {"immutable": True},
+            {"metadata": {"labels": {"app": "captions"}}},
+            {"metadata": {"annotations": {"a": "b"}}},
+        ):
+            assert not may(forbidden), forbidden
+        with pytest.raises(client.ApiException, match="403"):
+            core.delete_namespaced_config_map("batching", "default")
+
+
+def test_of_a_pod_only_the_deletion_cost_and_the_sessions_label_may_change(cluster: Cluster, holder: Gateway) -> None:
     pod = {
-        "metadata": {"name": "asr", "annotations": {"team": "speech"}},
+        "metadata": {
+            "name": "asr",
+            "annotations": {"team": "speech"},
+            "labels": {"app": "asr", "sluice.dev/sessions": "open"},
+        },
         "spec": {"containers": [{"name": "asr", "image": "none"}]},
     }
     cluster.core.create_namespaced_pod("default", pod)
@@ -203,7 +241,13 @@ def test_of_a_pod_only_the_deletion_cost_may_change(cluster: Cluster, holder: Ga
 
         until(lambda: may(cost))
         assert may({"metadata": {"annotations": {"controller.kubernetes.io/pod-deletion-cost": None}}})
+        assert may({"metadata": {"labels": {"sluice.dev/sessions": "closed"}}})
+        assert may({"metadata": {"labels": {"sluice.dev/sessions": "open"}}})
         for forbidden in (
+            {"metadata": {"labels": {"sluice.dev/sessions": "other"}}},
+            {"metadata": {"labels": {"sluice.dev/sessions": None}}},
+            {"metadata": {"labels": {"app": None}}},
+            {"metadata": {"labels": {"team": "mine"}}},
             {"spec": {"containers": [{"name": "asr", "image": "evil"}]}},
             {"metadata": {"labels": {"app": "captions"}}},
             {"metadata": {"annotations": {"team": "mine"}}},

@@ -103,6 +103,34 @@ def test_metrics_in_order_have_nothing_to_fix() -> None:
     assert found["metrics"].message == "preset generic answers for 1 pod: 250 items/s, p95 20 ms"
 
 
+@pytest.mark.parametrize(
+    ("levels", "ok", "words"),
+    [
+        (2304, True, "8 of 8 seasons of demand are recorded"),
+        (
+            864,
+            True,
+            "3 of 8 seasons of demand are recorded, the last one included; those are used; check the retention",
+        ),
+        (288, False, "1 of 8 seasons of demand are recorded, the last one included; at least 2 are needed"),
+    ],
+)
+def test_too_little_history_is_noted(levels: int, ok: bool, words: str) -> None:
+    spec = the_pipeline(PIPELINE.replace("chunk: 160ms", "chunk: 160ms, history: {}"))
+    found = checked(
+        spec, answers={"count_over_time((sum(gateway_active_streams))[691200s:300s])": vector(({}, levels))}
+    )
+    assert found["demand.history"].ok is ok
+    assert found["demand.history"].message.startswith(words)
+
+
+def test_a_history_that_is_not_answered_is_not_known() -> None:
+    spec = the_pipeline(PIPELINE.replace("chunk: 160ms", "chunk: 160ms, history: {}"))
+    late = Absence(reason=AbsenceReason.UNAVAILABLE, detail="no answer in time")
+    found = checked(spec, answers={"count_over_time((": late})["demand.history"]
+    assert (found.ok, found.message) == (None, "not read: Unavailable: no answer in time")
+
+
 def test_without_prometheus_nothing_is_claimed() -> None:
     (check,) = check_metrics(the_pipeline(), {}, [], Metrics(problem="set --prometheus-url"), PRESETS)
     assert (check.ok, check.message) == (None, "set --prometheus-url")

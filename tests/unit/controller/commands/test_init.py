@@ -57,7 +57,7 @@ def test_a_namespace_without_stages_says_what_a_stage_is(tmp_path: Path) -> None
 def test_a_selector_that_selects_nothing_is_named(tmp_path: Path) -> None:
     result = run(tmp_path, {**ANSWERS, f"{APPS}/deployments": []}, "-n", "speech", "-l", "app=x")
     assert result.exit_code == 1
-    assert "--selector 'app=x': selects no Deployment or StatefulSet" in result.stderr
+    assert "--selector 'app=x': selects no Deployment, StatefulSet or RayService" in result.stderr
 
 
 def test_missing_rights_are_the_reason_for_nothing(tmp_path: Path) -> None:

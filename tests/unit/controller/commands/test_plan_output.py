@@ -15,7 +15,7 @@ from controller.core.messages.phrases import share_words
 from controller.core.state.cloud import AwsPrice, PriceOrigin, PriceQuote
 from controller.core.state.schedule import EventFloor
 from controller.core.state.spec import DemandUnit, PipelineSpec
-from optimizer.model import Composition, GroupBudget, PipelineKey, PoolName, Problem, StageName
+from optimizer.model import Composition, GroupBudget, Mixing, PipelineKey, PoolName, Problem, StageName
 from optimizer.plan import (
     Advice,
     Limit,
@@ -311,3 +311,13 @@ def test_the_source_of_a_price_that_is_looked_up_is_told(capsys: pytest.CaptureF
     told = {pool["name"]: pool for pool in document(a_plan(), request, solve_s=0.0)["pools"]}
     assert (told["gpu"]["price_source"], told["gpu"]["price_as_of"]) == ("Declared", None)
     assert (told["inferentia"]["price_source"], told["inferentia"]["price_as_of"]) == ("Bundled", "2026-07-20")
+
+
+def test_a_plan_says_why_a_stage_runs_on_two_pools(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = replace(a_stage_plan("decoder", (GPU, 2), (INFERENTIA, 1), error=0.04), mixing_saves_per_hour=1.5)
+    request = a_request()
+    spec = request.specs[KEY]
+    free = replace(request, specs={KEY: replace(spec, scaling=replace(spec.scaling, mixing=Mixing.FREE))})
+    lines = printed(capsys, a_plan(replace(GOOD, stages=(stage,))), free)
+    assert "decoder runs on gpu and inferentia: cheaper together than on one of them alone, saves $1.50/h" in lines
+    assert lines[-1].endswith("plans considered: a stage uses any two of its pools together, more only as overflow)")

@@ -139,3 +139,20 @@ def test_the_cluster_is_read_when_asked(manifests: Path, tmp_path: Path) -> None
     assert "**blocks**: On the cluster: health TargetMissing" in result.output
     assert "What: nothing" in result.output
     assert "checks of sluice doctor passed" in result.output
+
+
+def test_a_profile_is_read_and_a_wrong_one_is_refused(manifests: Path, tmp_path: Path) -> None:
+    profile = tmp_path / "asr.json"
+    profile.write_text(json.dumps({"fixed_s": 0.5, "per_item_s": 0.0, "cv": 0.3, "startup_s": 9.0}))
+    result = run(manifests, "--demand", "speech/captions=40", "--profile", f"speech/captions/asr/gpu={profile}")
+    assert result.exit_code == 0, result.output
+    assert "asr on gpu: its pod took 9 s to start (sluice profile)" in result.output
+    wrong = run(manifests, "--profile", f"speech/captions/asr/gpx={profile}")
+    assert wrong.exit_code == 2
+    assert "did you mean 'speech/captions/asr/gpu'?" in wrong.output
+    missing = run(manifests, "--profile", f"speech/captions/asr/gpu={tmp_path / 'none.json'}")
+    assert "cannot be read: No such file" in missing.output
+    profile.write_text("{")
+    assert "must be JSON" in run(manifests, "--profile", f"speech/captions/asr/gpu={profile}").output
+    profile.write_text("{}")
+    assert "must be what `sluice profile" in run(manifests, "--profile", f"speech/captions/asr/gpu={profile}").output

@@ -54,7 +54,7 @@ def test_a_preset_that_there_is_not_is_named_with_the_nearest(tmp_path: Path) ->
     result = run(CONTRACT[0], path)
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].endswith(
-        'metrics.preset: "vlm": must be one of generic, triton, vllm, or the name of a file NAME.toml in '
+        'metrics.preset: "vlm": must be one of generic, ray-serve, triton, vllm, or the name of a file NAME.toml in '
         "--presets-directory; did you mean vllm?"
     )
 

@@ -35,6 +35,7 @@ class Whole:
     parts: tuple[int, ...]
     point: tuple[float, str]
     tags: frozenset[str]
+    packed: bytes
     derived: int = field(init=False, default=3)
 
 
@@ -49,6 +50,7 @@ WHOLE = Whole(
     parts=(1, 2),
     point=(0.5, "x"),
     tags=frozenset({"b", "a"}),
+    packed=b"\x00\xff\x80",
 )
 
 

@@ -39,6 +39,7 @@ from controller.core.state.spec import Mode, PipelineSpec, StageSpec
 from optimizer.model import PlacementKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind
 from profiler.samples import Absence, AbsenceReason, MetricsTier, PlacementSamples
+from profiler.season import DemandHistory, packed, period_before
 
 MISSING = Absence(reason=AbsenceReason.MISSING)
 BLIND = PlacementSamples(readings={})
@@ -584,6 +585,20 @@ class TestRestart:
         decision = decided(a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=memory))
         assert decision.demand.planned == 50
         assert [(hold.reason, hold.until_s) for hold in decision.holds] == [(HoldReason.STABILIZING, NOW_S + 200)]
+
+    def test_a_demand_that_is_about_to_come_back_holds_the_replicas(self, planner: Planner) -> None:
+        """Past hours had 50 streams again within the scale-down window; the load of now is 10."""
+        planner.wants({VAD: 4, ENCODER: 4})
+        begin_s, count = period_before(NOW_S, 3600.0, 7, 15.0)
+        times_s = [begin_s + 15.0 * index for index in range(count)]
+        levels = packed(10.0 if (at_s - NOW_S + 300.0) % 3600.0 < 500.0 else 50.0 for at_s in times_s)
+        past = DemandHistory(begin_s=begin_s, step_s=15.0, season_s=3600.0, most=7, levels=levels)
+        samples = tuple(DemandSample(t_s=NOW_S - ago_s, observed=10, forecast=10) for ago_s in range(300, 0, -15))
+        state = a_state(demand=10.0, replicas={VAD: 4, ENCODER: 4}, memory=PipelineMemory(demand=50, samples=samples))
+        assert decided(state).demand.planned == 10
+        decision = decided(replace(state, history=past))
+        assert decision.demand.planned == pytest.approx(50)
+        assert HoldReason.RISE_EXPECTED in [hold.reason for hold in decision.holds]
 
     def test_the_same_snapshot_is_decided_the_same_way(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER: 4})

@@ -6,11 +6,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from certificates import authority, signed_by
 
 from controller.keda.external_scaler import METRIC_NAME, SERVICE, ExternalScaler
 from controller.keda.messages import metric_spec, metric_value
 from controller.kube.store import ResourceStore
+from simulations.lab.host.certificates import authority, signed_by
 
 NOW_S = 1_767_225_600.0
 NOW = "2026-01-01T00:00:00Z"

@@ -1,3 +1,4 @@
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 from unittest.mock import Mock
@@ -36,7 +37,8 @@ class ScriptedGateway:
 
     def patch(self, resource: Resource, namespace: str, name: str, patch: dict[str, dict[str, dict[str, str]]]) -> None:
         assert (resource, namespace) == (PODS, "speech")
-        self.marked.append((name, patch["metadata"]["annotations"], len(self.written)))
+        ((_, values),) = patch["metadata"].items()
+        self.marked.append((name, values, len(self.written)))
         if self.refuses_marks is not None:
             raise self.refuses_marks
 
@@ -63,13 +65,18 @@ def a_change(name: str, before: int, after: int) -> ReplicaChange:
 
 
 def a_decision(namespace: str, *changes: ReplicaChange) -> PipelineDecision:
-    decision = Mock(changes=changes)
+    decision = Mock(changes=changes, takes_sessions={})
     decision.spec = Mock(key=PipelineKey(f"{namespace}/captions"), namespace=namespace)
     return cast(PipelineDecision, decision)
 
 
-def apply(gateway: ScriptedGateway, *changes: ReplicaChange, actuator: Actuator | None = None) -> list[WriteOutcome]:
-    decision = Mock(changes=changes)
+def apply(
+    gateway: ScriptedGateway,
+    *changes: ReplicaChange,
+    actuator: Actuator | None = None,
+    takes_sessions: Mapping[str, bool] | None = None,
+) -> list[WriteOutcome]:
+    decision = Mock(changes=changes, takes_sessions=takes_sessions or {})
     decision.spec = Mock(key=PipelineKey("speech/captions"), namespace="speech")
     writes = (actuator or Actuator(cast(Gateway, gateway))).apply([decision])
     return [write.outcome for write in writes]
@@ -83,6 +90,18 @@ def test_pods_are_told_who_goes_first_before_there_are_fewer() -> None:
     change = replace(a_change("a", 3, 1), deletion_costs={"a-1": -5, "a-2": 0})
     assert apply(gateway, change) == [WriteOutcome.APPLIED]
     assert gateway.marked == [("a-1", {COST: "-5"}, 0), ("a-2", {COST: "0"}, 0)]
+
+
+def test_which_pods_get_new_sessions_is_written_before_the_scales() -> None:
+    gateway = ScriptedGateway()
+    assert apply(gateway, a_change("a", 1, 2), takes_sessions={"a-1": True, "a-2": False}) == [WriteOutcome.APPLIED]
+    label = "sluice.dev/sessions"
+    assert gateway.marked == [("a-1", {label: "open"}, 0), ("a-2", {label: "closed"}, 0)]
+
+
+def test_a_label_that_cannot_be_written_keeps_nothing_from_going() -> None:
+    gateway = ScriptedGateway(refuses_marks=Forbidden("no right to patch pods"))
+    assert apply(gateway, a_change("a", 1, 2), takes_sessions={"a-1": False}) == [WriteOutcome.APPLIED]
 
 
 def test_a_pod_that_cannot_be_told_keeps_nothing_from_going() -> None:

@@ -338,6 +338,15 @@ def test_pods_that_serve_say_whether_they_are_to_go_and_what_their_deletion_cost
     assert state.leaving == 1
 
 
+def test_a_label_says_which_pods_get_new_sessions() -> None:
+    labels = {"a": "open", "b": "closed", "c": "maybe", "d": None}
+    pods = [on("up", a_pod(name, Ready="True")) for name in labels]
+    for pod, value in zip(pods, labels.values(), strict=True):
+        pod["metadata"]["labels"] = {} if value is None else {"sluice.dev/sessions": value}
+    state = target_state(SCALE, pods, NODES)
+    assert [replica.takes_sessions for replica in state.serving] == [True, False, None, None]
+
+
 def started(name: str, *, ready: str, scheduled: str | None = "12:00:00", restarts: int = 0) -> dict[str, Any]:
     """A pod that got its node and became ready at these times of a day."""
     pod = a_pod(name, Ready="True") if scheduled is None else a_pod(name, Ready="True", PodScheduled="True")

@@ -7,9 +7,11 @@ import pytest
 from small_scenarios import PIPELINE
 
 from controller.adoption.check import Check
+from controller.core.codec import InvalidRecord
 from controller.core.state.learned import LearnedPlacement
 from controller.core.state.spec import Mode, PipelineSpec
 from controller.readiness.points import Readiness, State
+from controller.readiness.profiled import read_profile
 from controller.readiness.sections import Live, Peak, Subject, readiness
 from controller.resources.manifests import parse_documents
 from controller.resources.translate import pipeline_spec
@@ -119,7 +121,7 @@ def test_learned_numbers_are_named_as_measured_with_their_error() -> None:
     )
     page = readiness(replace(SUBJECT, declared=bare, learned={(StageName("vad"), PoolName("cpu")): learned}))
     (measured,) = [section for section in page.sections if section.title == "What was measured"]
-    assert measured.rows[0] == ("vad", "cpu", "measured", "11 ms", "± 5.0%")
+    assert measured.rows[0][:5] == ("vad", "cpu", "measured", "11 ms", "± 5.0%")
     assert "vad" not in texts(page, State.UNKNOWN, "What was measured")
     assert "vad on cpu: 7 s (measured)" in texts(page, State.NOTE, "Cold start")
     unlearned = readiness(replace(SUBJECT, declared=bare))
@@ -128,7 +130,7 @@ def test_learned_numbers_are_named_as_measured_with_their_error() -> None:
 
 def test_what_the_metrics_cannot_say_is_named() -> None:
     page = readiness(SUBJECT)
-    assert "first answer: no stage has metrics.answer First" in texts(page, State.UNKNOWN, "Latency")
+    assert "first answer of real load: no stage has metrics.answer First" in texts(page, State.UNKNOWN, "Latency")
     assert "no placement states one" in texts(page, State.UNKNOWN, "Quality")
     assert "--live reads them" in texts(page, State.UNKNOWN, "cluster")
 
@@ -163,3 +165,86 @@ def test_the_live_health_counts(health: str | None, blocked: bool) -> None:
     assert page.blocked is blocked
     assert "now: p95 210 ms, measured end to end" in texts(page, State.NOTE, "Latency")
     assert "What: 3 replicas" in texts(page, State.NOTE, "cluster")
+
+
+PROFILE = read_profile(
+    {
+        "fixed_s": 0.02,
+        "per_item_s": 0.0,
+        "cv": 0.3,
+        "relative_error": 0.04,
+        "startup_s": 30.0,
+        "first_answer_s": 2.5,
+        "warm_up_s": 4.0,
+        "memory_per_session_bytes": 3 * 2**20,
+        "points": [
+            {"loop": "closed", "concurrency": 8, "rate_rps": 48.0, "p50_s": 0.15, "p95_s": 0.3, "failed": 0.0},
+            {"loop": "closed", "concurrency": 1, "rate_rps": 45.0, "p50_s": 0.021, "p95_s": 0.03, "failed": 0.0},
+            {"loop": "closed", "concurrency": 64, "rate_rps": 50.0, "p50_s": 1.1, "p95_s": 2.0, "failed": 0.2},
+            {"loop": "open", "concurrency": None, "rate_rps": 40.0, "p50_s": None, "p95_s": None, "failed": 0.0},
+        ],
+    }
+)
+VAD = StageName("vad"), PoolName("cpu")
+
+
+def test_what_a_profile_measured_is_told_apart_from_what_is_declared() -> None:
+    page = readiness(replace(SUBJECT, profiles={VAD: PROFILE}))
+    assert (
+        "vad on cpu: warm: p50 21 ms, p95 30 ms with 1 inside (45 answers/s); p50 150 ms, p95 300 ms with 8"
+        in texts(page, State.NOTE, "Latency")
+    )
+    assert "vad on cpu: first answer after 2.5 s, steady after 4 s of load" in texts(page, State.NOTE, "Cold start")
+    assert "vad on cpu: a session takes 3 MiB" in texts(page, State.NOTE, "Memory")
+    assert "vad on cpu: sluice profile measured 20 ms: the plan is made with less" in texts(page, State.RISK)
+    (measured,) = (section for section in page.sections if section.title == "What was measured")
+    rows = {row[0]: dict(zip(measured.columns, row, strict=True)) for row in measured.rows}
+    assert rows["vad"]["start-up"] == rows["vad"]["first answer"] == rows["vad"]["memory of a session"] == "measured"
+    assert rows["asr"]["first answer"] == "not measured"
+    assert "vad on cpu" not in texts(page, State.UNKNOWN, "What was measured")
+
+
+def test_a_start_that_took_longer_than_declared_is_a_risk() -> None:
+    page = readiness(replace(SUBJECT, profiles={VAD: PROFILE}))
+    assert "its pod took 30 s to start (sluice profile), 5 s is declared" in texts(page, State.RISK, "Cold start")
+    undeclared = a_spec(PIPELINE.replace("          startup: 5s\n", ""))
+    learned = readiness(replace(SUBJECT, declared=undeclared, profiles={VAD: PROFILE}))
+    assert texts(learned, State.RISK, "Cold start") == ""
+
+
+def test_a_cause_of_a_missed_sla_blocks_with_its_evidence_and_its_remedy() -> None:
+    cause = {
+        "cause": "MemoryGrowth",
+        "stage": "asr",
+        "confidence": "0.9",
+        "evidence": ["2 replicas ended because of memory"],
+        "remedy": "fewer slots",
+    }
+    status = {"summary": {"health": "SLAMissed"}, "conditions": [], "diagnosis": [cause]}
+    page = readiness(replace(SUBJECT, live=Live(status=status)))
+    assert texts(page, State.BLOCKS, "Why the SLA is missed") == (
+        "asr: sessions outgrow the memory of a replica, 90% certain: 2 replicas ended because of memory; would help: "
+        "fewer slots"
+    )
+    missed = {**status, "diagnosis": [], "conditions": [{"type": "SLAMet", "status": "False"}]}
+    silent = readiness(replace(SUBJECT, live=Live(status=missed)))
+    assert "the diagnosis found no cause" in texts(silent, State.UNKNOWN, "Why the SLA is missed")
+
+
+def test_rolling_back_a_model_is_a_command() -> None:
+    assert "kubectl rollout undo -n speech deployment/" in texts(readiness(SUBJECT), State.NOTE, "Rollback")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "must be what `sluice profile -o json` prints"),
+        ({"fixed_s": "x"}, "must be float"),
+        ({"fixed_s": -1.0, "per_item_s": 0.0, "cv": 0.3}, "fixed_s"),
+        ({"fixed_s": 0.1, "per_item_s": 0.0, "cv": 0.3, "points": [{"loop": "closed"}]}, "rate_rps"),
+        ({"fixed_s": 0.1, "per_item_s": 0.0, "cv": 0.3, "law_points": [7]}, "law_points"),
+    ],
+)
+def test_what_is_no_profile_is_refused(document: object, said: str) -> None:
+    with pytest.raises(InvalidRecord, match=said):
+        read_profile(document)

@@ -20,7 +20,7 @@ from controller.resources.pipeline import SpeechPipeline
 from controller.resources.pool import ComputePool
 from controller.resources.time_zones import time_zone
 from controller.resources.translate import pipeline_spec, pool_spec
-from optimizer.model import Batching, Routing, ServiceLaw
+from optimizer.model import Batching, Mixing, Routing, ServiceLaw
 from profiler.samples import Answer, Quantity
 
 
@@ -56,6 +56,8 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (scaling.down.stabilization_s, scaling.down.max_share, scaling.down.max_replicas) == (300.0, 0.5, 2)
     assert (scaling.tolerance, scaling.drain_s, scaling.idle_after_s) == (0.1, 60.0, None)
     assert spec({"spec.scaling": {"idleAfter": "10m"}}).scaling.idle_after_s == 600.0
+    assert scaling.mixing is Mixing.OVERFLOW
+    assert spec({"spec.scaling": {"mixing": "Free"}}).scaling.mixing is Mixing.FREE
 
 
 def test_routing_follows_memory_unless_it_is_given() -> None:

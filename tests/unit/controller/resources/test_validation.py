@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import yaml
-from corpus import BUDGET, CONTRACT, PIPELINE, POOL, changed, document
+from corpus import BUDGET, CONTRACT, PIPELINE, POOL, REMOVED, changed, document
 
 from controller.resources.validation import Validation, validate_documents, validate_files
 
@@ -58,6 +58,51 @@ def test_a_target_has_one_pipeline() -> None:
     assert finding.rule == (
         "must be the target of one pipeline in mode Auto only; SpeechPipeline everything (0.yaml:1) has the same target"
     )
+
+
+APPLIED = {"max": 8, "apply": {"configMap": "batching", "key": "vad"}}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "field"),
+    [
+        (0, 0, None),
+        (0, 3, "spec.stages[3].placements[0].batching.apply"),
+    ],
+)
+def test_a_key_for_batch_settings_is_of_one_placement(first: int, second: int, field: str | None) -> None:
+    named = {f"spec.stages[{stage}].placements[0].batching": APPLIED for stage in (first, second)}
+    findings = check(changed(ACTING, named)).findings
+    assert [(finding.field, finding.value) for finding in findings] == (
+        [(field, '{"configMap": "batching", "key": "vad"}')] if field else []
+    )
+    if field:
+        assert findings[0].rule == (
+            "must be a key of its own for each placement; spec.stages[0].placements[0] of SpeechPipeline everything "
+            "(0.yaml:1) has the same"
+        )
+
+
+def test_a_key_for_batch_settings_is_of_one_pipeline() -> None:
+    named = {"spec.stages[0].placements[0].batching": APPLIED}
+    (finding,) = check(changed(ACTING, named), changed(ACTING, {**OTHER, **named})).findings
+    assert (str(finding.file), finding.field) == ("1.yaml", "spec.stages[0].placements[0].batching.apply")
+    elsewhere = changed(ACTING, {**OTHER, **named, "metadata.namespace": "archive"})
+    assert check(changed(ACTING, named), elsewhere).findings == ()
+    recommends = changed(ACTING, {**OTHER, **named, "spec.mode": "Recommend"})
+    assert check(changed(ACTING, named), recommends).findings == ()
+
+
+def test_variants_that_inherit_a_key_for_batch_settings_are_one_finding() -> None:
+    named = "spec.stages[1].placements[2]"
+    inherited = {f"{named}.batching": APPLIED, f"{named}.variants[0].batching": REMOVED}
+    (finding,) = check(changed(ACTING, inherited)).findings
+    assert finding.field == f"{named}.batching.apply"
+    own = {
+        f"{named}.variants[{k}].batching": {**APPLIED, "apply": {"configMap": "batching", "key": f"v{k}"}}
+        for k in (0, 1)
+    }
+    assert check(changed(ACTING, own)).findings == ()
 
 
 def test_a_variant_has_one_pipeline_too() -> None:

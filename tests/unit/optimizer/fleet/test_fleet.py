@@ -5,8 +5,8 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.fleet.fleet import Answers, Fleet, by_priority, serve
-from optimizer.model import Pipeline, Problem
-from optimizer.search.tables import Mixing, supply_of
+from optimizer.model import Mixing, Pipeline, Problem
+from optimizer.search.tables import supply_of
 
 
 def a_fleet(problem: Problem) -> Fleet:

@@ -107,3 +107,28 @@ def test_a_mix_is_as_busy_everywhere_and_between_its_parts_in_latency() -> None:
     assert answer.utilization == pytest.approx([0.5, 0.5, 0.5])
     assert answer.percentile_s[0] < answer.percentile_s[2] < answer.percentile_s[1]
     assert answer.mean_s[2] == pytest.approx((answer.mean_s[0] + answer.mean_s[1]) / 2)
+
+
+@pytest.mark.parametrize("routing", [Routing.PULL, Routing.LEAST_LOADED, Routing.ROUND_ROBIN, Routing.RANDOM])
+@pytest.mark.parametrize("batches", [(1,), (8,)])
+def test_replicas_of_two_equal_placements_share_one_queue(routing: Routing, batches: tuple[int, ...]) -> None:
+    one, two = (on(pool, service=(0.02, 0.002), batches=batches) for pool in ("x", "y"))
+    load = StageLoad(rate_rps=0.7 * 5 * capacity_rps(one, batches[0]))
+    found = predict_all(
+        load, (one, two), np.array([[5, 0], [3, 2]]), (batches[0],) * 2, routing=routing, percentile=95.0
+    )
+    assert found.mean_s[1] == pytest.approx(found.mean_s[0])
+    assert found.percentile_s[1] == pytest.approx(found.percentile_s[0], rel=1e-4)
+
+
+def test_the_latency_of_a_mix_has_a_wider_error_bar() -> None:
+    fast, slow = on("x", service=(0.02, 0.0)), on("y", service=(0.08, 0.0))
+    found = predict_all(
+        StageLoad(rate_rps=70.0),
+        (fast, slow),
+        np.array([[2, 0], [2, 1]]),
+        (1, 1),
+        routing=Routing.LEAST_LOADED,
+        percentile=95.0,
+    )
+    assert found.error[1] > 4 * found.error[0]

@@ -6,10 +6,10 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.fleet.fleet import Fleet
-from optimizer.model import Pipeline, Pool, PoolName
+from optimizer.model import Mixing, Pipeline, Pool, PoolName
 from optimizer.search.greedy import cheapest, search, steepest
 from optimizer.search.subproblem import Subproblem, Walk
-from optimizer.search.tables import Mixing, supply_of
+from optimizer.search.tables import supply_of
 
 
 def a_subproblem(pipeline: Pipeline, where: Mapping[PoolName, Pool] | None = None) -> Subproblem:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -6,8 +7,9 @@ import pytest
 from problems import a_pipeline, a_problem, a_stage, on, pools
 
 from optimizer.latency.stage import StageLoad, predict_all
-from optimizer.model import Pool, PoolName, Stage
-from optimizer.search.tables import Mixing, StageOptions, stage_options, supply_of
+from optimizer.model import Mixing, Pool, PoolName, Stage
+from optimizer.search import tables
+from optimizer.search.tables import StageOptions, stage_options, supply_of, with_unlisted
 
 
 def options(
@@ -232,3 +234,23 @@ def test_the_least_mix_that_some_batches_let_carry_the_load_is_offered(rate_rps:
         )
     ]
     assert min(row[1] for row in rows(options(stage, rate_rps))) == min(carrying)
+
+
+def test_free_mixes_are_listed_where_they_cost_less_than_single_placements() -> None:
+    stage = a_stage("a", on("gpu", service=(0.02, 0.0)), on("inferentia", service=(0.05, 0.0)))
+    free = replace(stage, mixing=Mixing.FREE)
+    assert (2, 1) not in rows(options(stage, 100.0))
+    assert (2, 1) in rows(options(free, 100.0))
+    assert set(rows(options(stage, 100.0))) <= set(rows(options(free, 100.0)))
+    assert not len(options(free, 100.0).unlisted)
+
+
+def test_rows_for_unlisted_mixes_take_no_pool_and_cost_what_the_cheapest_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_FREE_LIMIT", 2)
+    stage = a_stage("a", on("gpu", service=(0.02, 0.0)), on("inferentia", service=(0.05, 0.0)))
+    table = options(replace(stage, mixing=Mixing.FREE), 101.0)
+    more = with_unlisted(table)
+    assert len(more) == len(table) + len(table.unlisted) > len(table)
+    assert not more.use[len(table) :].any()
+    assert np.all(np.diff(more.cost_per_hour[len(table) :]) >= 0)
+    assert with_unlisted(options(stage, 101.0)) is options(stage, 101.0)

@@ -11,12 +11,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from certificates import Signed, authority, signed_by
 from http_upstream import serving
 
 from profiler.samples import Absence
 from profiler.sources.access import Access
 from profiler.sources.prometheus_api import PrometheusApi
+from simulations.lab.host.certificates import Signed, authority, signed_by
 
 QUERY = 'sum(rate(x_total{a="b/c", d=~"e+"}[1m])) > 0'
 

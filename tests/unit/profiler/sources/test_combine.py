@@ -220,6 +220,7 @@ class TestQuantiles:
         assert found == pytest.approx(1 / 3)
         assert not isinstance(found, AtLeast)
         assert isinstance(of_histogram(variation, {1.0: 5.0, INF: 10.0}), AtLeast)
+        assert of_histogram(variation, {20.0: 0.0, 50.0: 0.105, INF: 0.105}) == pytest.approx(0.0)
         assert reason(of_histogram(variation, {1.0: 0.0, INF: 0.0})) is AbsenceReason.NO_TRAFFIC
         assert reason(of_histogram(variation, {INF: 1.0})) is AbsenceReason.NOT_A_NUMBER
 

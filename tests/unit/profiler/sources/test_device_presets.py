@@ -25,10 +25,15 @@ def test_every_device_has_the_quantities_that_its_exporter_has() -> None:
         DeviceQuantity.LATENCY_P99_S,
         DeviceQuantity.ERRORS,
         DeviceQuantity.RX_PACKETS_RPS,
+        DeviceQuantity.CPU_THROTTLED,
         DeviceQuantity.NODE_RX_LOSSES_RPS,
     }
     assert gpu.keys() == set(DeviceQuantity) - {DeviceQuantity.LATENCY_P99_S}
-    assert cpu.keys() == {DeviceQuantity.RX_PACKETS_RPS, DeviceQuantity.NODE_RX_LOSSES_RPS}
+    assert cpu.keys() == {
+        DeviceQuantity.RX_PACKETS_RPS,
+        DeviceQuantity.CPU_THROTTLED,
+        DeviceQuantity.NODE_RX_LOSSES_RPS,
+    }
     assert formulas_of("Abacus") == {}
 
 

@@ -175,4 +175,6 @@ class TestPresetsOfUsers:
         assert files.load().problems == {}
 
     def test_a_name_without_a_file_is_told_those_that_there_are(self) -> None:
-        assert PresetFiles().load().problem("x") == "metrics.preset: 'x': must be one of generic, triton, vllm"
+        assert (
+            PresetFiles().load().problem("x") == "metrics.preset: 'x': must be one of generic, ray-serve, triton, vllm"
+        )

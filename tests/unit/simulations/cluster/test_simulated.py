@@ -11,13 +11,15 @@ import yaml
 from small_scenarios import ASR_CPU, ASR_GPU, PIPELINE, POOLS, VAD_CPU, a_scenario
 
 from controller.core.cycle import decide
+from controller.core.state.decision import BatchWrite
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, TargetMissing, TargetState
-from optimizer.model import PipelineKey, PlacementId, PoolName, StageName
+from controller.core.state.spec import ConfigKey
+from optimizer.model import BatchSettings, PipelineKey, PlacementId, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
 from simulations.cluster.node_pool import REFUSAL_S
 from simulations.cluster.refusals import UnsupportedScenario
-from simulations.cluster.simulated import SETTLING_S, SimulatedCluster
+from simulations.cluster.simulated import BATCHING_SYNC_S, SETTLING_S, SimulatedCluster
 from simulations.policies.autoscaler import decision_of
 from simulations.scenario.scenario import load_scenario
 
@@ -250,6 +252,46 @@ def test_more_is_admitted_than_the_decision_allows_only_until_the_ingress_has_re
     world.cluster.advance(90.0)
     # VAD would have filtered half of them, which count as filtered.
     assert world.cluster.tally(CAPTIONS).score().shed == pytest.approx(15 * 59 / 2, rel=0.15)
+
+
+BATCHED = PIPELINE.replace(
+    'serviceTime: {fixed: 40ms, cv: "0.3"}\n',
+    'serviceTime: {fixed: 40ms, cv: "0.3"}\n'
+    "          batching: {sizes: [1, 8], waits: [0ms, 500ms], apply: {configMap: batching, key: asr-gpu}}\n",
+    1,
+)
+
+
+def test_servers_read_batch_settings_a_minute_after_they_were_written(tmp_path: Path) -> None:
+    world = World(tmp_path, load=((0.0, 20.0),), duration_s=240, pipeline=BATCHED)
+    world.ask(vad_cpu=2, asr_gpu=2, asr_cpu=0)
+    found = world.at(60.0).batching
+    assert list(found) == [ASR_GPU]
+    assert found[StageName("asr"), PoolName("gpu")].settings is None
+    before = world.number(60.0, ASR_GPU, Quantity.BATCH_SIZE)
+    decision = decision_of(world.cluster.snapshot(), {}, "batching", Policy())
+    (pipeline,) = decision.pipelines
+    settings = BatchSettings(limit=8, wait_s=0.5)
+    write = BatchWrite(
+        stage=StageName("asr"),
+        placement=PoolName("gpu"),
+        at=ConfigKey(config_map="batching", key="asr-gpu"),
+        settings=settings,
+        before=None,
+        restores=False,
+    )
+    world.cluster.apply(replace(decision, pipelines=(replace(pipeline, batch_writes=(write,)),)))
+    assert world.at(61.0).batching[StageName("asr"), PoolName("gpu")].settings == settings
+    assert world.number(60.0 + BATCHING_SYNC_S - 1, ASR_GPU, Quantity.BATCH_SIZE) < 1.2 * before
+    assert world.number(60.0 + BATCHING_SYNC_S + 30, ASR_GPU, Quantity.BATCH_SIZE) > 1.5 * before
+
+
+def test_the_operator_writes_what_it_decides_to_a_key_that_is_missing(tmp_path: Path) -> None:
+    world = World(tmp_path, load=((0.0, 20.0),), pipeline=BATCHED)
+    world.cluster.advance(40.0)
+    world.cluster.apply(decide(world.cluster.snapshot(), Policy()))
+    settings = world.at(41.0).batching[StageName("asr"), PoolName("gpu")].settings
+    assert settings == BatchSettings(limit=8)
 
 
 # -- properties of a run

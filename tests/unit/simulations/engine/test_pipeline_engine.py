@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PlacementKey, PoolName, Routing, StageName
+from optimizer.model import BatchSettings, PlacementKey, PoolName, Routing, StageName
 from simulations.engine.draws import reconnect_delay_s
 from simulations.engine.pipeline_engine import HANDOVER_S, Conditions, PipelineEngine
 from simulations.engine.state import LATENCY_BOUNDS_S
@@ -234,6 +234,45 @@ def test_streams_are_pinned_and_stay_on_a_draining_replica_until_they_end_or_are
     assert engine.ingress().lost == 0
 
 
+def test_a_closed_replica_keeps_its_streams_and_gets_no_new_ones_until_it_is_opened() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=20)), chunk_s=0.1)
+    schedule = Schedule(
+        start_s=np.array([0.0, 0.0, 2.0, 2.1, 2.2, 2.3, 5.0, 5.1]),
+        end_s=np.array([9.0, 9.0, 9.0, 4.0, 4.0, 4.0, 9.0, 9.0]),
+    )
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 2}, duration_s=10.0)
+    engine.advance(1.0)
+    engine.open_replica(0, takes_streams=False)
+    engine.open_replica(0, takes_streams=False)
+    engine.advance(3.0)
+    assert engine.counters().sessions.tolist() == [1, 5]
+    before = engine.counters().completed[0]
+    engine.advance(4.5)
+    assert engine.counters().completed[0] > before, "it serves the stream that it has"
+    engine.open_replica(0, takes_streams=True)
+    engine.advance(6.0)
+    assert engine.counters().sessions[0] >= 2, "it gets the next one: it has the fewest"
+    assert not engine.ended()
+    assert engine.ingress().sessions_cut == 0
+
+
+def test_a_closed_replica_may_drain_and_be_killed() -> None:
+    pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=20)), chunk_s=0.1)
+    schedule = Schedule(start_s=np.zeros(6), end_s=np.full(6, 3.0))
+    engine = an_engine(pipeline, schedule, {("asr", "cpu"): 3}, duration_s=5.0)
+    engine.advance(1.0)
+    engine.open_replica(0, takes_streams=False)
+    engine.open_replica(1, takes_streams=False)
+    engine.kill_replica(0)
+    engine.drain_replica(1, 60.0)
+    engine.advance(5.0)
+    assert engine.ingress().sessions_cut == 2
+    assert [number for number, _ in engine.ended()] == [1]
+    with pytest.raises(ValueError, match="number: 0"):
+        engine.open_replica(0, takes_streams=True)
+    conserved(engine)
+
+
 def test_streams_are_handed_over_to_the_replicas_with_the_fewest_and_none_is_cut() -> None:
     pipeline = a_pipeline(a_stage("asr", a_placement(session_slots=10)), chunk_s=0.1)
     schedule = Schedule(start_s=np.zeros(9), end_s=np.full(9, 9.0))
@@ -422,6 +461,84 @@ def test_a_slow_stage_takes_its_factor_longer_for_batches_that_start_from_then_o
     engine.advance(5.0)
 
     assert engine.ingress().latency_sum_s == pytest.approx(0.1 + 0.3 + 0.1)
+
+
+def test_batches_that_start_after_a_change_of_settings_are_formed_by_them() -> None:
+    arrivals = [0.0, *(0.01 * k for k in range(1, 5)), 2.0, *(2.0 + 0.01 * k for k in range(1, 5)), 4.0]
+    engine = an_engine(
+        a_pipeline(a_stage("asr", a_placement(fixed_s=0.1, batch_sizes=(1, 4)))),
+        requests(arrivals),
+        {("asr", "cpu"): 1},
+        duration_s=6.0,
+    )
+    engine.advance(1.5)
+    assert engine.counters().batches.sum() == 2, "one alone, then four"
+    engine.set_batching(CPU, BatchSettings(limit=1))
+    engine.advance(3.5)
+    assert engine.counters().batches.sum() == 2 + 5
+    engine.set_batching(CPU, BatchSettings(limit=4, wait_s=0.5))
+    engine.advance(4.2)
+    assert engine.counters().in_service.sum() == 0, "it waits for others"
+    engine.advance(6.0)
+    assert engine.counters().completed.sum() == len(arrivals)
+
+
+@pytest.mark.parametrize("limit", [5, 100])
+def test_a_batch_limit_that_is_not_declared_is_refused(limit: int) -> None:
+    engine = an_engine(captions(), streams(600, 20.0, mean_s=4.0), REPLICAS, duration_s=20.0)
+    key = (StageName("encoder"), PoolName("cpu"))
+    with pytest.raises(ValueError, match="with a limit that is declared"):
+        engine.set_batching(key, BatchSettings(limit=limit))
+
+
+@pytest.mark.parametrize(("factor", "sent"), [(1.0, 1.0), (1.5, 1.5), (3.0, 3.0)])
+def test_what_clients_send_again_loads_the_stages_and_is_offered_once(factor: float, sent: float) -> None:
+    pipeline = a_pipeline(a_stage("vad", pass_ratio=0.5), a_stage("asr", after=["vad"]))
+    engine = an_engine(pipeline, poisson(20.0, 200.0), {("vad", "cpu"): 2, ("asr", "cpu"): 2}, duration_s=200.0)
+    engine.repeat(factor)
+    engine.advance(200.0)
+    ingress, counters = engine.ingress(), engine.counters()
+    conserved(engine)
+    vad, asr = (counters.arrived[counters.placement == place].sum() for place in (0, 1))
+    assert ingress.offered == pytest.approx(20 * 200, rel=0.05)
+    assert vad / ingress.offered == pytest.approx(sent, rel=0.03)
+    assert asr / vad == pytest.approx(0.5, rel=0.05)
+    assert ingress.latency_counts.sum() == ingress.served
+
+
+def test_where_the_run_is_interrupted_changes_nothing_of_what_is_sent_again() -> None:
+    def run(stops_s: tuple[float, ...]) -> tuple[object, ...]:
+        stages = a_stage("vad"), a_stage("left", after=["vad"]), a_stage("right", after=["vad"])
+        join = a_stage("join", after=["left", "right"])
+        replicas = {(str(stage.name), "cpu"): 1 for stage in (*stages, join)}
+        engine = an_engine(a_pipeline(*stages, join), poisson(30.0, 40.0), replicas, duration_s=40.0)
+        engine.repeat(2.5)
+        for stop_s in stops_s:
+            engine.advance(stop_s)
+            if stop_s == 20.0:
+                engine.repeat(1.0)
+        conserved(engine)
+        return fingerprint(engine)
+
+    assert run((20.0, 40.0)) == run((3.0, 9.5, 20.0, 27.0, 40.0))
+
+
+@pytest.mark.parametrize("factor", [0.5, 10.5, math.nan])
+def test_a_factor_of_retries_outside_its_range_is_refused(factor: float) -> None:
+    engine = an_engine(a_pipeline(a_stage("vad")), requests([]), {}, duration_s=1.0)
+    with pytest.raises(ValueError, match="must be from 1 to 10"):
+        engine.repeat(factor)
+
+
+def test_a_replica_that_is_sped_up_keeps_its_speed_beside_neighbours() -> None:
+    engine = an_engine(a_pipeline(a_stage("vad")), requests([0.0, 1.0, 2.0]), {("vad", "cpu"): 1}, duration_s=3.0)
+    engine.speed_up(0, 0.5)
+    engine.advance(0.9)
+    engine.crowd(0, 3.0)
+    engine.advance(1.9)
+    engine.speed_up(0, 2.0)
+    engine.advance(3.0)
+    assert engine.counters().busy_s[0] == pytest.approx(0.01 * (2 + 6 + 3))
 
 
 def test_what_is_filtered_depends_on_the_seed_and_the_number_of_the_item_alone() -> None:

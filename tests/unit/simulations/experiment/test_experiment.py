@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from diagnoses import AT_S, CASES, LASTS_S
 from lab_runs import eventually
 from small_scenarios import a_scenario
 
@@ -49,7 +50,7 @@ def test_the_runs_are_every_policy_with_every_seed_and_what_ifs_are_for_sluice(t
         ("sluice", "half", 2),
     ]
     trained = {run.policy for run in runs if run.tuning is Tuning.TRAINED}
-    assert trained == {"sluice", "hpa"}
+    assert trained == {name for name in ("sluice", "hpa") if POLICIES[name].trained != POLICIES[name].default}
     named = planned_runs(scenario, policies=["hpa"], what_ifs=["half"], seeds=[7])
     assert {(run.policy, run.what_if, run.seed) for run in named} == {("hpa", None, 7), ("hpa", "half", 7)}
 
@@ -117,6 +118,17 @@ def test_a_run_has_the_receive_pressure_that_its_cycles_read(run: RunResult) -> 
         known = [pressure for pressure in pressures if pressure is not None]
         assert known
         assert all(0 <= pressure <= 1 for pressure in known)
+
+
+def test_a_run_tells_which_causes_its_decisions_named_at_their_highest_confidence(tmp_path: Path) -> None:
+    found = run_one(CASES["data plane"].make(tmp_path), policy="sluice", seed=1)
+    (episode,) = found.diagnosis
+    assert (episode.named.cause, episode.named.because) == ("DataPlane", "Overhead")
+    assert AT_S < episode.from_s < episode.until_s <= AT_S + LASTS_S
+    assert episode.named.confidence > 0.9
+    assert "outside the stages" in episode.named.evidence[0]
+    assert episode.named in [cause for entry in found.decisions for cause in entry.causes]
+    assert run_one(CASES["data plane"].make(tmp_path), policy="hpa", seed=1).diagnosis == ()
 
 
 def test_a_run_has_a_window_for_each_and_tells_money(run: RunResult) -> None:

@@ -67,7 +67,7 @@ def test_each_run_and_bound_is_in_one_part(scenario: Scenario, parts: int) -> No
 def test_what_takes_long_is_spread_over_the_parts(scenario: Scenario) -> None:
     split = split_in(scenario, 2)
     ours = [sum(run.policy == "sluice" for run in split.part(number)[0]) for number in range(2)]
-    assert ours == [2, 2]  # as documented and as trained
+    assert ours == [sum(run.policy == "sluice" for run in split.runs) / 2] * 2
 
 
 def test_missing_parts_are_named(scenario: Scenario, folder: Path, tmp_path: Path) -> None:

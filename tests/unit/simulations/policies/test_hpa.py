@@ -97,3 +97,11 @@ def test_pending_pods_do_not_stop_it_from_asking_on() -> None:
         a_state(replicas={VAD: 1, ENCODER: target}), replicas={ENCODER: [a_reading(utilization=1.0)] * 2}
     )
     assert desired(Hpa(HpaSettings()), world)[ENCODER] == 8  # 2 busy of 8 is less than half: it keeps what it asked for
+
+
+def test_a_queue_target_counts_where_it_asks_for_more() -> None:
+    world = a_detailed(
+        a_state(replicas={VAD: 1, ENCODER: 2}), replicas={ENCODER: [a_reading(utilization=0.5, queued=6.0)] * 2}
+    )
+    assert desired(Hpa(HpaSettings()), world)[ENCODER] == 2
+    assert desired(Hpa(HpaSettings(target_queued=2.0)), world)[ENCODER] == 6

@@ -7,6 +7,7 @@ from experiments import a_result, an_experiment, some_users
 
 from controller.core.state.spec import DemandUnit
 from simulations.report.money import by_placement, by_time, money, per_unit
+from simulations.results.cost_breakdown import MEANINGS, CostBreakdown, CostPart
 from simulations.results.results import Run, RunResult
 
 
@@ -47,6 +48,18 @@ def test_a_stream_hour_and_a_thousand_requests_have_a_price() -> None:
 def test_no_user_served_has_no_price() -> None:
     nobody = replace(a_result(windows=360), users=(some_users(share=0.0),))
     assert "no cost can be stated" in next(per_unit(run_of(nobody)))
+
+
+def test_what_the_cost_was_spent_on_is_shown_where_it_was_asked_for() -> None:
+    result = a_result(windows=360)
+    page = str(money(run_of(result)))
+    assert "By cause" not in page
+    parts = {part: 1.0 if part is CostPart.WORK else 0.0 for part in CostPart} | {CostPart.HELD: -0.25}
+    asked = replace(result, breakdown=CostBreakdown(parts=parts))
+    page = str(money(run_of(asked, replace(asked, seed=2))))
+    assert MEANINGS[CostPart.WORK] in page
+    assert MEANINGS[CostPart.HELD] in page
+    assert MEANINGS[CostPart.WINDOW] not in page
 
 
 def test_a_run_without_scored_time_has_no_section() -> None:

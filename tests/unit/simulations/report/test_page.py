@@ -196,7 +196,7 @@ def test_a_live_run_has_the_same_report(scenario: Scenario) -> None:
     assert "A static allocation for the peak costs $750.00/h" in section(markup, "found")
     assert "By stage and pool" in section(markup, "money")
     assert "late by 1 ms (p99). At most 5 ms is allowed." in section(markup, "trust")
-    assert "Nothing here was simulated, so there are no self-checks" in section(markup, "trust")
+    assert "These numbers are not simulated, so there are no self-checks" in section(markup, "trust")
     assert "No self-check was run" not in markup
     assert 'role="alert"' not in markup
     late = page(experiment, scenario, live=replace(LIVE, generator_lag_p99_s=0.02))
@@ -232,3 +232,15 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert markup.count("<script>") == 1  # our own
     assert "&lt;script&gt;alert(1)" in markup
     assert "alert(1)</script>" not in markup
+
+
+def test_a_race_shows_every_entrant_unfolded_and_how_far_the_simulator_is_off() -> None:
+    row = ("hpa", "−0.2%", "−0.5 points", "+0.0 points", "2.1%", "+0 s")
+    live = Live(
+        kubernetes="v1.36.3", static_peak_cost=None, generator_lag_p99_s=0.001, max_lag_s=0.005, simulated=(row,)
+    )
+    experiment = an_experiment(a_result("sluice"), a_result("hpa", cost=12.0), bounds=(), checks=())
+    page = render(experiment, a_scenario(), error_bar=None, live=live)
+    assert "the same load live on Kubernetes v1.36.3 under each of 2 entrants" in page
+    assert page.count("<details id=") == page.count(" open>") > 0
+    assert all(cell in section(page, "trust") for cell in row)

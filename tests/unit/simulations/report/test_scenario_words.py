@@ -52,6 +52,14 @@ def test_the_contract_scenario_in_words() -> None:
         ({"slowStart": {"pool": "gpu", "factor": 2}}, "new replicas on gpu take 2 times as long to start"),
         ({"rollOut": "lm"}, "the pods of lm are replaced, one at a time"),
         ({"slowStage": {"stage": "lm", "factor": "1.5"}}, "batches of lm take 1.5 times as long"),
+        ({"stuckReplica": "lm"}, "a replica of lm completes nothing"),
+        ({"passRatio": {"stage": "vad", "ratio": "0.9"}}, "90.0 % of the items of vad go on"),
+        ({"slowTransit": {"pipeline": "a/b", "by": "200ms"}}, "items of a/b take 200ms more outside the stages"),
+        ({"retries": {"pipeline": "a/b", "factor": "1.5"}}, "clients of a/b send each item 1.5 times on average"),
+        (
+            {"coldCaches": {"stage": "lm", "factor": 3, "lasts": "30s"}},
+            "new replicas of lm take 3 times as long for their first 30s",
+        ),
         ({"spotReclaim": {"pool": "gpu", "share": "0.5"}}, "50.0 % of the nodes of gpu are reclaimed"),
         (
             {"set": {"ComputePool/gpu": {"spec": {"price": {"perHour": "1.6"}, "capacity": {"instances": 3}}}}},

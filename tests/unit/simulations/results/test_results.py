@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from experiments import a_check, a_result, a_series, a_whole_experiment, an_experiment
 
+from simulations.results.diagnoses import Episode, NamedCause
 from simulations.results.results import BoundResult, Tuning, dominated_by, dominates, to_json
 
 RUN = ["policy", "tuning", "what_if", "cost", "cost_over_bound", "windows", "sla_windows_met", "sla_windows_met_calm"]
@@ -31,6 +32,24 @@ def test_the_document_has_the_promised_fields() -> None:
     assert [name for name in found["runs"][0] if name in RUN] == RUN
     assert list(found["self_checks"][0]) == ["name", "expected", "simulated", "half_width", "ok"]
     assert found["runs"][0] | {"policy": "sluice", "tuning": "default", "what_if": None} == found["runs"][0]
+
+
+def test_the_document_has_the_diagnosis_of_every_seed() -> None:
+    named = NamedCause(
+        cause="ColdStart",
+        because="FromZero",
+        stage="asr",
+        confidence=0.7,
+        evidence=("none is ready",),
+        remedy="replicas.min of 1",
+        cost_per_hour=None,
+    )
+    episode = Episode(pipeline="speech/live-captions", from_s=30.0, until_s=60.0, named=named)
+    told, quiet = document(
+        replace(a_result(), diagnosis=(episode,)), replace(a_result(seed=2), diagnosis=(episode,)), a_result("hpa")
+    )["runs"]
+    assert told["diagnosis"] == [{"seed": seed, **episode.to_json()} for seed in (1, 2)]
+    assert quiet["diagnosis"] == []
 
 
 def test_a_run_is_the_mean_over_its_seeds_with_the_spread_beside_it() -> None:

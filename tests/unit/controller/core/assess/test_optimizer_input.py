@@ -17,7 +17,7 @@ from controller.core.bounds.outages import OUTAGE
 from controller.core.bounds.resolution import resolve
 from controller.core.state.bound import Bound
 from controller.core.state.spec import DemandUnit
-from optimizer.model import Pipeline, Placement, PoolName, ServiceLaw, StageName
+from optimizer.model import Mixing, Pipeline, Placement, PoolName, ServiceLaw, StageName
 from profiler.samples import Absence, AbsenceReason
 from profiler.stages import LatencySource, PipelineProfile, PlacementProfile, StageProfile
 
@@ -140,3 +140,9 @@ def test_what_runs_is_known_for_the_cost_of_switching() -> None:
     problem = optimizer_pipeline(SPEC, 10.0, current={VAD: 3})
     assert [stage.placements[0].current for stage in problem.stages] == [3, 0]
     assert problem.stages[1].placements[0].pool == ENCODER[1]
+
+
+@pytest.mark.parametrize("mixing", [Mixing.FREE, Mixing.OVERFLOW])
+def test_every_stage_mixes_placements_as_the_pipeline_says(mixing: Mixing) -> None:
+    spec = replace(SPEC, scaling=replace(SPEC.scaling, mixing=mixing))
+    assert {stage.mixing for stage in optimizer_pipeline(spec, 10.0).stages} == {mixing}

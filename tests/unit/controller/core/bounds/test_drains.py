@@ -7,7 +7,7 @@ a stream that was cut to the replica with the fewest.
 from dataclasses import dataclass, field, replace
 
 import pytest
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target, seen
+from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target, seen, with_sticky_encoder
 
 from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
@@ -16,8 +16,7 @@ from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.decision import ChangeReason, DrainStep, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ServingReplica
-from controller.core.state.spec import DemandUnit, PipelineSpec, PlacementSpec
-from optimizer.model import Routing
+from controller.core.state.spec import PipelineSpec
 from profiler.samples import Absence, AbsenceReason, Reading
 
 CAPACITY = 10.0
@@ -29,22 +28,8 @@ START_CYCLES = 3
 
 
 def a_sticky_spec(*, cut_cost_s: float | None = CUT_COST_S, budget: float = 100.0, kind: str = "") -> PipelineSpec:
-    spec = a_spec(budget=budget)
-
-    def changed(placement: PlacementSpec) -> PlacementSpec:
-        service = replace(placement.prior.service, fixed_s=0.9 / CAPACITY, per_item_s=0.0)
-        prior = replace(placement.prior, batch_sizes=(1,), service=service)
-        target = replace(placement.target, kind=kind or placement.target.kind)
-        return replace(placement, prior=prior, target=target)
-
-    stages = tuple(
-        replace(stage, routing=Routing.STICKY, placements=tuple(changed(each) for each in stage.placements))
-        if stage.name == ENCODER[0]
-        else stage
-        for stage in spec.stages
-    )
-    scaling = replace(spec.scaling, cut_cost_s=cut_cost_s)
-    return replace(spec, unit=DemandUnit.STREAMS, chunk_s=1.0, stages=stages, scaling=scaling)
+    spec = with_sticky_encoder(a_spec(budget=budget), capacity=CAPACITY, kind=kind)
+    return replace(spec, scaling=replace(spec.scaling, cut_cost_s=cut_cost_s))
 
 
 @dataclass

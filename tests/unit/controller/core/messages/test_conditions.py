@@ -56,6 +56,7 @@ def test_all_is_well(planner: Planner) -> None:
         "SessionsSpread": "True",
         "Shedding": "False",
         "PlannedInFull": "True",
+        "Diagnosis": "False",
     }
 
 

@@ -26,8 +26,8 @@ from controller.core.state.decision import (
     Skew,
 )
 from controller.core.state.spec import Mode
-from optimizer.model import StageName
-from optimizer.plan import Advice, Limit, LimitKind, PlacementStep, ReplayCheck, Step
+from optimizer.model import PoolName, StageName
+from optimizer.plan import Advice, Limit, LimitKind, PlacementPlan, PlacementStep, ReplayCheck, StagePlan, Step
 from profiler.stages import Learned
 
 
@@ -233,3 +233,22 @@ def test_while_the_measured_latency_exceeds_the_sla_nothing_says_that_it_is_met(
     assert "less time outside the stages" in told_with(Hold(reason=HoldReason.UNEXPLAINED, detail="p95 800 ms"))[1]
     no_room = Hold(reason=HoldReason.SLA_MISSED, stage=ENCODER[0], detail="no room")
     assert "a higher replicas.max of stage encoder" in told_with(no_room)[1]
+
+
+def test_a_mix_of_pools_says_what_it_saves(planner: Planner) -> None:
+    decision = decision_of(growing(planner))
+    encoder = StagePlan(
+        name=StageName("encoder"),
+        rate_rps=5.0,
+        utilization=0.5,
+        latency_s=0.1,
+        mean_s=0.05,
+        placements=tuple(
+            PlacementPlan(name=PoolName(pool), replicas=count, batch=8)
+            for pool, count in (("inferentia", 1), ("cpu", 0), ("gpu", 2))
+        ),
+        mixing_saves_per_hour=1.5,
+    )
+    words = "encoder runs on inferentia and gpu: cheaper together than on one of them alone, saves $1.50/h"
+    assert words in section(told(decision, stages=(encoder,)), "Why")
+    assert not any("together" in line for line in section(told(decision, stages=()), "Why"))

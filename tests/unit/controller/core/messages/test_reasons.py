@@ -1,6 +1,7 @@
 """The list of reasons, the reasons that the code emits, and the document are the same."""
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from controller.core.messages.conditions import (
     pool_conditions,
     unusable_condition,
 )
-from controller.core.messages.events import events
+from controller.core.messages.events import batching_event, events
 from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.messages.sentences import CHANGES, HOLDS
@@ -34,6 +35,7 @@ from controller.core.state.cloud import (
     QuotaSource,
 )
 from controller.core.state.decision import (
+    BatchWrite,
     BudgetDecision,
     ChangeReason,
     CrowdedReplica,
@@ -47,13 +49,14 @@ from controller.core.state.decision import (
     RuleState,
     Skew,
 )
+from controller.core.state.diagnosis import Cause, Finding
 from controller.core.state.policy import Policy
 from controller.core.state.provider_errors import ErrorClass, ProviderError
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState, Orphan
-from controller.core.state.spec import Target
+from controller.core.state.spec import ConfigKey, Target
 from controller.kube.actuator import WriteOutcome
 from controller.resources.schema import CRDS, Crd, structural_schema
-from optimizer.model import LATENCY_FACTORS, PipelineKey, PoolName, StageName
+from optimizer.model import LATENCY_FACTORS, BatchSettings, PipelineKey, PoolName, StageName
 from optimizer.plan import ReplayCheck
 from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, MetricsTier, Scrapes
 from profiler.stages import LatencySource
@@ -70,6 +73,8 @@ OF_POOLS = {
 }
 QUOTA = QuotaSource(code="L-1945791B", region="us-east-1", vcpus=4, purchase=Purchase.ON_DEMAND, name="Inf OnDemand")
 ABSENT = Absence(reason=AbsenceReason.STALE)
+
+NAMES = ("asr-0", "asr-1", "asr-2")
 
 
 @pytest.fixture
@@ -122,6 +127,10 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         yield replace(decision, faulty=(replica,))
     killed = OutOfMemory(stage=VAD[0], placement=VAD[1], pod="vad-0", at_s=NOW_S, slots=10)
     yield replace(decision, out_of_memory=(killed,))
+    for cause in Cause:
+        numbers = defaultdict[str, float](lambda: 1.0)
+        found_cause = Finding(cause=cause, confidence=0.9, stage=VAD[0], placement=VAD[1], numbers=numbers, names=NAMES)
+        yield replace(decision, diagnosis=(found_cause,))
     vad, *others = decision.profile.stages
     unread = replace(vad, devices={DeviceQuantity.ERRORS: ABSENT})
     yield replace(decision, profile=replace(decision.profile, stages=(unread, *others)))
@@ -215,6 +224,11 @@ def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineD
     }
 
 
+def a_batch_write(*, restores: bool) -> BatchWrite:
+    at, settings = ConfigKey(config_map="c", key="k"), BatchSettings(limit=8)
+    return BatchWrite(stage=VAD[0], placement=VAD[1], at=at, settings=settings, before=None, restores=restores)
+
+
 def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision, planner: Planner) -> None:
     planner.wants({VAD: 4, ENCODER: 8})
     growing = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4})), Policy()).pipelines[0]
@@ -228,6 +242,9 @@ def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision
     emitted |= {(outcome.value, "Warning") for outcome in WriteOutcome if outcome is not WriteOutcome.APPLIED}
     assert (WriteOutcome.APPLIED.value, "Normal") in emitted
     emitted.add((EventReason.STATUS_REFUSED.value, "Warning"))  # of the reporter
+    for restores, problem in ((False, ""), (True, ""), (False, "ConfigMap c, key k: cannot be written: why")):
+        event = batching_event(a_batch_write(restores=restores), problem)
+        emitted.add((event.reason, "Warning" if event.warning else "Normal"))
     for condition in (*of_pools(), *of_budgets(), *unusable_pipelines()):
         emitted.add((condition.reason, "Normal" if condition.status == "True" else "Warning"))
     assert emitted == {(each.reason, each.state) for each in listed()[None]}

@@ -75,6 +75,7 @@ def test_pods_say_what_they_are_and_where_they_are_scraped() -> None:
         "sluice.dev/pipeline": "captions",
         "sluice.dev/stage": "asr",
         "sluice.dev/pool": "cpu",
+        "sluice.dev/sessions": "open",
     }
     assert metadata["annotations"]["prometheus.io/scrape"] == "true"
     assert metadata["annotations"]["prometheus.io/port"] == str(METRICS_PORT)

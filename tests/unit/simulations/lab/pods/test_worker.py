@@ -88,6 +88,21 @@ def test_a_batch_that_stays_incomplete_is_served_when_its_wait_is_over() -> None
     play(spec(batch_max=4, batch_wait_s=0.05), use)
 
 
+def test_settings_that_change_count_for_the_items_that_wait() -> None:
+    async def use(worker: StageWorker, client: Client) -> None:
+        answers = [client.send(item, NO_SESSION) for item in range(3)]
+        await until(lambda: worker.gauges().queued == 3)
+        worker.set_batching(2, 3600.0)
+        assert (await answers[0]).status is Status.OK
+        assert worker.gauges().queued == 1, "the last one waits for another"
+        worker.set_batching(2, 0.0)
+        assert set(await asyncio.gather(*answers)) == {SERVED}
+        metrics = await scrape(worker)
+        assert 'speech_stage_batches_total{pipeline="captions",stage="encoder"} 2.0\n' in metrics
+
+    play(spec(batch_max=4, batch_wait_s=3600), use)
+
+
 def test_as_many_batches_are_in_service_as_the_worker_has_concurrency() -> None:
     async def use(worker: StageWorker, client: Client) -> None:
         answers = [client.send(item, NO_SESSION) for item in range(5)]

@@ -8,7 +8,9 @@ from typing import Any
 from builders import a_pool, a_snapshot, a_spec, a_state, applied, pools
 
 from controller.core.cycle import decide
+from controller.core.messages.diagnosis import cause_words
 from controller.core.record import decision_record
+from controller.core.state.diagnosis import Because, Cause, Finding
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
 from simulations.lab.session.decisions import DecisionLog
@@ -66,6 +68,27 @@ def test_a_pipeline_whose_decision_is_no_other_is_not_told_again_with_those_of_o
     told = [(decision.now_s, decision.pipeline) for decision in DecisionLog(log).latest()]
 
     assert told == [(10_000.0, "speech/quiet"), (10_000.0, "speech/busy"), (10_015.0, "speech/busy")]
+
+
+def test_the_causes_of_a_missed_sla_are_read_with_their_evidence(tmp_path: Path) -> None:
+    snapshot = a_snapshot(a_state(demand=10.0), fleet=FLEET)
+    decision = decide(snapshot, Policy())
+    (own,) = decision.pipelines
+    finding = Finding(
+        cause=Cause.DATA_PLANE, because=Because.RETRIES, confidence=0.8, numbers={"arrives": 90.0, "offered": 40.0}
+    )
+    diagnosed = replace(decision, pipelines=(replace(own, diagnosis=(finding,)),))
+    log = tmp_path / "operator.log"
+    log.write_bytes(line(decision_record(snapshot, diagnosed)) + line(decision_record(snapshot, decision)))
+
+    named, well = DecisionLog(log).latest()
+
+    (cause,) = named.causes
+    words = cause_words(finding, own)
+    assert (cause.cause, cause.because, cause.stage, cause.confidence) == ("DataPlane", "Retries", None, 0.8)
+    assert (cause.evidence, cause.remedy, cause.cost_per_hour) == (words.evidence, words.remedy, None)
+    assert cause.evidence == ("90 items/s arrive, and the demand is 40 items/s",)
+    assert well.causes == ()
 
 
 def test_other_lines_and_other_schemas_are_passed_over(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from simulations.lab.cluster.nodes import FaultyPool, PoolNodes
 from simulations.lab.faults.metric_faults import NoisyMetrics, PartialMetrics, StaleMetrics
 from simulations.lab.faults.metrics_proxy import Loss, TotalLoss
 from simulations.lab.session import fault_actions
-from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
+from simulations.scenario.scenario import InvalidScenario, PastLoad, Scenario, load_scenario
 
 CONTRACT = Path(__file__).parents[4] / "contract"
 SCENARIO = """\
@@ -79,6 +79,7 @@ class Lab:
         self.settled: list[str] = []
         self.slowed: list[tuple[str, float]] = []
         self.limited: list[tuple[str, bool]] = []
+        self.told: list[tuple[str, float]] = []
         gpu = PoolNodes(name="gpu", device="GPU", node_selector={}, instances=4)
         self.pools = {PoolName("gpu"): FaultyPool(gpu)}
 
@@ -87,6 +88,9 @@ class Lab:
 
     def limit_by_quota(self, path: str, *, on: bool) -> None:
         self.limited.append((path, on))
+
+    def tell_ingress(self, path: str, value: float) -> None:
+        self.told.append((path, value))
 
     def slow_down(self, path: str, factor: float) -> None:
         self.slowed.append((path, factor))
@@ -163,6 +167,39 @@ def test_what_is_slow_is_told_to_the_agent_and_taken_back(
     for action in actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab):
         action.do()
     assert lab.slowed == [(path, factor) for factor in factors]
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("slowTransit: {pipeline: speech/live-captions, by: 200ms}", [("overheads/speech/live-captions", 0.2), 0.0]),
+        ('retries: {pipeline: speech/live-captions, factor: "1.5"}', [("sends/speech/live-captions", 1.5), 1.0]),
+    ],
+)
+def test_the_ingress_is_told_what_happens_to_items_and_it_is_taken_back(
+    tmp_path: Path, fault: str, told: list[Any]
+) -> None:
+    lab = Lab()
+    for action in actions(scenario(tmp_path, f"{{at: 1m, for: 10s, {fault}}}"), lab):
+        action.do()
+    (path, _), after = told
+    assert lab.told == [told[0], (path, after)]
+
+
+def test_cold_caches_are_only_simulated(tmp_path: Path) -> None:
+    file = scenario(tmp_path, "{at: 1m, coldCaches: {stage: vad, factor: 2, lasts: 30s}}").file
+    (breach,) = fault_actions.unsupported(file)
+    assert breach.path == ("faults", 0, "coldCaches")
+
+
+def test_a_load_before_the_run_is_refused(tmp_path: Path) -> None:
+    file = scenario(tmp_path).file
+    past = PastLoad(trace="azure_llm_2023_code_1s.csv.gz", column="arrivals")
+    (breach,) = fault_actions.unsupported(
+        file.model_copy(update={"load": [file.load[0].model_copy(update={"history": past})]})
+    )
+    assert breach.path == ("load", 0, "history")
+    assert "must be absent in the lab" in breach.rule
 
 
 class TestReclaim:

@@ -9,6 +9,7 @@ from live_runs import (
     CAPTIONS,
     CPU,
     GPU,
+    a_cause,
     a_decision,
     a_run,
     an_observation,
@@ -87,6 +88,20 @@ def test_it_has_a_page_of_its_own() -> None:
     assert "A static allocation for the peak costs $3,600.00/h" in page
     assert "late by 1 ms (p99). At most 0.5 ms is allowed: the run is invalid" in page
     assert "sluice lab run scenario.yaml" in page
+
+
+def test_a_live_run_tells_when_each_cause_of_a_missed_sla_was_named() -> None:
+    named = [a_decision(now_s=1_000_003.0, causes=(a_cause(),)), a_decision(now_s=1_000_020.0, causes=())]
+    run = a_run(decisions=named, peak_instances={CPU: 1.0})
+    assert [(each["from_s"], each["until_s"], each["cause"]) for each in lab_result(run).to_json()["diagnosis"]] == [
+        (3.0, 20.0, "Queueing")
+    ]
+    page = live_page(
+        run, lab_result(run), a_scenario(), seed=7, policy="sluice", command=("sluice", "lab", "run"), max_lag_s=0.005
+    )
+    assert "20 items wait before asr" in page
+    assert "a higher limit; costs $1.50/h more" in page
+    assert 'id="why"' in page
 
 
 def test_lost_items_make_percentiles_infinite() -> None:

@@ -72,8 +72,10 @@ class Cluster:
 
     kubernetes_version = kubeconfig = ""
 
-    def __init__(self, folder: Path, binaries: object, *, seed: int, scrape_interval_s: float) -> None:
-        del folder, binaries, seed
+    def __init__(
+        self, folder: Path, binaries: object, *, seed: int, scrape_interval_s: float, flags: Mapping[str, object]
+    ) -> None:
+        del folder, binaries, seed, flags
         self.scrape_interval_s = scrape_interval_s
 
     def __enter__(self) -> "Cluster":

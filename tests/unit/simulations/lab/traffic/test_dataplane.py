@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -366,6 +367,22 @@ def test_every_answer_is_delayed_by_the_overhead_which_counts_as_latency() -> No
         assert lab.pipeline.tally.latency.sum_s == pytest.approx(lab.latencies_s[1.0])
 
     play(use, overhead_s=0.05)
+
+
+def test_what_clients_send_again_reaches_the_stages_and_is_counted_once() -> None:
+    async def use(lab: Lab) -> None:
+        vad, asr = await lab.add("vad"), await lab.add("asr")
+        lab.pipeline.topology = replace(lab.pipeline.topology, sends=1.5)
+        for _ in range(200):
+            lab.offer()
+        assert await lab.outcomes(200) == {Outcome.SERVED: 200}
+        await until(lambda: asr.counts.served == vad.counts.served)
+
+        assert 270 < vad.counts.served < 330
+        assert lab.pipeline.tally.offered == lab.pipeline.tally.outcomes[Outcome.SERVED] == 200
+        assert sum(lab.pipeline.tally.latency.counts) == 200
+
+    play(use, stage("vad"), stage("asr", "vad"))
 
 
 def test_an_item_that_the_overhead_makes_too_late_is_lost() -> None:

@@ -41,7 +41,7 @@ def test_the_report_sums_over_streams(tmp_path: Path) -> None:
         outcomes=Counter(served=2, filtered=8),
         answered=Counter({0: 4, 1: 6}),
         passed=Counter({0: 2, 1: 6}),
-        latencies_s=[0.1, 0.3],
+        latencies=[(1.0, 0.1), (2.0, 0.3)],
         lags_s=[0.0, 0.001],
         said=[("call", "30 dB"), ("anna", "30 dB"), ("now", "8 dB")],
         heard=[("call", "large"), ("hanna", "large"), ("now", "tiny")],

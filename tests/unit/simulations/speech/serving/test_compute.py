@@ -60,3 +60,21 @@ def test_no_period_has_more_than_its_quota_and_the_long_run_is_the_same(
 def test_a_share_is_a_part_of_a_core(kind: type[Stretched] | type[Throttled], share: float) -> None:
     with pytest.raises(ValueError, match=r"share: .*must be above 0 and at most 1"):
         kind(share)
+
+
+def test_a_quota_counts_its_periods_as_the_kernel_does() -> None:
+    quota = Throttled(0.2)
+    quota.end_s(0.0, 0.01)  # half of the quota of one period
+    assert (quota.periods, quota.throttled) == (1, 0)
+    quota.end_s(0.05, 0.05)  # the other half, two whole ones that are stopped too
+    assert (quota.periods, quota.throttled) == (3, 2)
+    quota.end_s(0.29, 0.01)  # nothing is left of the third period: it is stopped
+    assert (quota.periods, quota.throttled) == (4, 3)
+    quota.end_s(0.5, 0.001)
+    assert (quota.periods, quota.throttled) == (5, 3), "a period without work does not count"
+
+
+def test_a_whole_core_is_never_throttled() -> None:
+    quota = Throttled(1.0)
+    quota.end_s(0.03, 0.5)
+    assert (quota.periods, quota.throttled) == (6, 0)

@@ -15,10 +15,10 @@ from profiler.instrument import StageMetrics
 from simulations.lab.net.wire import ITEM_PORT, METRICS_PORT, Client, Response, ServerConnection, Status
 from simulations.lab.pods.process import IMAGE, ProcessEnded, ProcessPod
 from simulations.speech.audio.synthesis import Request, conversations
-from simulations.speech.serving.compute import Stretched
+from simulations.speech.serving.compute import Stretched, Throttled
 from simulations.speech.serving.messages import Audio, Transcript, Utterance
 from simulations.speech.serving.programs import Item
-from simulations.speech.serving.replica import ENVIRONMENT, Limits, Replica
+from simulations.speech.serving.replica import ENVIRONMENT, Limits, QuotaPeriods, Replica
 
 CHUNK = 2560  # 160 ms
 
@@ -281,3 +281,14 @@ def test_a_wrong_option_ends_a_replica_with_the_reason(arguments: list[str], mes
         assert message in str(ended.value)
 
     play_process(replica(*arguments), use)
+
+
+def test_a_replica_under_a_quota_exports_its_periods_and_another_one_nothing() -> None:
+    registry, quota = CollectorRegistry(), Throttled(0.2)
+    limited: list[Throttled] = []
+    registry.register(QuotaPeriods(lambda: limited[0] if limited else None))
+    names = ("container_cpu_cfs_periods_total", "container_cpu_cfs_throttled_periods_total")
+    assert [registry.get_sample_value(name) for name in names] == [None, None], "no limit, no reading"
+    limited.append(quota)
+    quota.end_s(0.0, 0.05)
+    assert [registry.get_sample_value(name) for name in names] == [3.0, 2.0]

@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS, made by OpenSSL."""
+"""Certificates for servers and clients of the lab, made by OpenSSL."""
 
 import subprocess
 from dataclasses import dataclass

@@ -1,0 +1,1 @@
+"""Ray Serve: what its REST API says of applications, and how their deployments are scaled."""

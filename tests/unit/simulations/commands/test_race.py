@@ -1,0 +1,60 @@
+"""`sluice race` refuses what the rivals cannot run, before anything starts."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from simulations.commands import race as command
+from simulations.commands.race import race
+from simulations.lab.race.entrants import Lap
+from simulations.scenario.scenario import Scenario
+
+RACE = Path(__file__).parents[4] / "simulations" / "scenarios" / "race" / "day.yaml"
+DEMO = RACE.parents[1] / "demo" / "scenario.yaml"
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a lab was started")
+
+    monkeypatch.setattr(command, "ensure", refuse)
+
+
+def test_metrics_that_the_rivals_cannot_read_are_an_error_that_names_the_stage() -> None:
+    answer = CliRunner().invoke(race, [str(DEMO), "--entrant", "hpa", "--not-simulated"])
+    assert answer.exit_code == 1
+    assert "stage encoder: metrics.preset: 'triton': must be generic in a race" in answer.stderr
+
+
+def test_an_entrant_that_there_is_not_is_wrong_usage() -> None:
+    answer = CliRunner().invoke(race, [str(RACE), "--entrant", "knative"])
+    assert answer.exit_code == 2
+    assert "'knative' is not one of 'sluice', 'static-peak', 'hpa', 'hpa:trained'" in answer.stderr
+
+
+def test_an_invalid_scenario_is_named_by_field(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.yaml"
+    file.write_text("name: x\nmanifests: [none.yaml]\nduration: 1m\npace: 0.5\nload: []\n")
+    answer = CliRunner().invoke(race, [str(file)])
+    assert answer.exit_code == 1
+    assert "pace" in answer.output + answer.stderr
+
+
+def test_each_entrant_runs_once_for_each_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, Scenario]] = []
+
+    class Stop(Exception):
+        pass
+
+    def laps(found: list[Lap]) -> None:
+        asked.extend((own.entrant.name, own.seed, own.scenario) for own in found)
+        raise Stop
+
+    monkeypatch.setattr(command, "_live", laps)
+    with pytest.raises(Stop):
+        race.main(
+            [str(RACE), "--entrant", "sluice", "--entrant", "hpa", "--seed", "4", "--seed", "5"], standalone_mode=False
+        )
+    assert [(name, seed) for name, seed, _ in asked] == [("sluice", 4), ("hpa", 4), ("sluice", 5), ("hpa", 5)]
