@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from simulations.lab.host.binaries import BuildError, ensure
 from simulations.lab.host.processes import ProcessError
 from simulations.lab.race.comparison import Deviation, deviations
 from simulations.lab.race.entrants import ENTRANTS, Entrant, Lap, lap, scaler
+from simulations.lab.race.kept import FinishedLap, KeptLaps
 from simulations.lab.session.fault_actions import FaultRefused
 from simulations.lab.session.live_result import live_experiment
 from simulations.lab.session.report import lab_result
@@ -35,9 +36,10 @@ from simulations.report import formats
 from simulations.report.conclusions import label
 from simulations.report.page import render
 from simulations.report.trust import SIMULATED, Live
-from simulations.results.results import Experiment, Run, RunResult, Tuning, dominated_by, to_json
+from simulations.results.results import Experiment, Provenance, Run, RunResult, Tuning, dominated_by, to_json
 from simulations.scenario.scenario import InvalidScenario, Scenario
 
+_LAPS = "laps"
 _COLUMNS = (
     "entrant",
     ">cost",
@@ -79,13 +81,16 @@ _COLUMNS = (
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help=f"Folder for {REPORT}, a single file, and {RESULTS}.",
+    help=f"Folder for {REPORT}, a single file, {RESULTS}, and the finished runs.",
 )
 def race(scenario: Path, *, names: tuple[str, ...], seeds: tuple[int, ...], simulated: bool, out: Path | None) -> None:
     """Play SCENARIO on the lab once for each entrant and seed, and print who cost and served what.
 
     HPA reads its metrics through prometheus-adapter, KEDA brings its own; both are built at the first time. KEDA
     listens on all addresses: `make race` runs it in a network of its own.
+
+    A run takes the time of the load. Those that FOLDER has of the same files, settings and version are not run again,
+    so a race that was interrupted goes on where it ended.
 
     Exit status: 0 done; 1 the scenario is invalid, the lab cannot run it, or the load of a run was late.
     """
@@ -99,12 +104,12 @@ def race(scenario: Path, *, names: tuple[str, ...], seeds: tuple[int, ...], simu
         laps = [lap(each, loaded, seed=seed, interval_s=interval_s) for seed in chosen for each in entrants]
         for own in laps:
             check(own.scenario, seed=own.seed)
-        live = list(_live(laps))
+        live = list(_live(laps, loaded, None if out is None else KeptLaps(folder=out / _LAPS)))
     except InvalidScenario as error:
         raise refused(error.findings) from None
     except (BuildError, ProcessError, UnsupportedManifest, FaultRefused) as error:
         raise click.ClickException(str(error)) from None
-    results = sorted((found for found, _ in live), key=lambda found: _order(laps, found))
+    results = sorted((own.result for own in live), key=lambda found: _order(laps, found))
     experiment = Experiment(
         scenario=loaded.file.name,
         seeds=chosen,
@@ -114,7 +119,7 @@ def race(scenario: Path, *, names: tuple[str, ...], seeds: tuple[int, ...], simu
         provenance=provenance(loaded, ["sluice", *sys.argv[1:]], results),
     )
     beside = list(deviations(results, _simulated(loaded, results))) if simulated else []
-    about = replace(_worst([facts for _, facts in live]), simulated=tuple(map(_deviation, beside)))
+    about = _about(live, beside)
     settings = {entrant.name: _settings(entrant, loaded) for entrant in entrants}
     _print(experiment, about, settings)
     if out is not None:
@@ -125,10 +130,11 @@ def race(scenario: Path, *, names: tuple[str, ...], seeds: tuple[int, ...], simu
         page = (out / REPORT).resolve()
         page.write_text(render(experiment, loaded, error_bar=None, live=about), encoding="utf-8")
         click.echo(f"report: {page}")
-    if about.generator_lag_p99_s > about.max_lag_s:
+    if late := [own for own in live if own.late]:
         click.echo(
             f"invalid: the load generator was late by {about.generator_lag_p99_s * 1000:.1f} ms (p99) in a run, more "
-            f"than {about.max_lag_s * 1000:g} ms: this machine is too slow for the load",
+            f"than {about.max_lag_s * 1000:g} ms: this machine is too slow for the load, or had other work. "
+            f"Runs to repeat: {', '.join(f'{_entrant(own)}, seed {own.result.seed}' for own in late)}",
             err=True,
         )
         raise click.exceptions.Exit(1)
@@ -140,32 +146,44 @@ def _order(laps: Sequence[Lap], found: RunResult) -> tuple[int, int]:
     return places.index((found.policy, found.tuning)), found.seed
 
 
-def _live(laps: Sequence[Lap]) -> Iterator[tuple[RunResult, Live]]:
-    """Yield the result of each lap, run one after the other on a lab of its own."""
-    prepare_environment()
+def _live(laps: Sequence[Lap], scenario: Scenario, kept: KeptLaps | None) -> Iterator[FinishedLap]:
+    """Yield each lap: as it was kept, or run now on a lab of its own. One with a late load is not kept."""
     view = LineView(Console(stderr=True))
-    binaries = ensure(view.say)
     for number, own in enumerate(laps, 1):
-        view.say(f"run {number} of {len(laps)}: {own.entrant.name}, seed {own.seed}")
-        options = Options(seed=own.seed, interval_s=own.interval_s)
-        with tempfile.TemporaryDirectory(prefix="sluice-race-") as name:
-            folder = Path(name)
-            by = scaler(own, folder, view.say)
-            with run(own.scenario, options, folder, binaries, view, scaler=by) as (records, _):
-                result = lab_result(records)
-        made = provenance(own.scenario, ())
-        (found,) = live_experiment(
-            records, result, seed=own.seed, policy=by.policy, provenance=made, tuning=own.entrant.tuning
-        ).results
-        yield (
-            found,
-            Live(
-                kubernetes=result.kubernetes,
-                static_peak_cost=result.summary.static_peak_cost,
-                generator_lag_p99_s=result.summary.generator_lag_p99_s,
-                max_lag_s=max_lag_s(own.scenario),
-            ),
-        )
+        title = f"run {number} of {len(laps)}: {own.entrant.name}, seed {own.seed}"
+        made, settings = provenance(own.scenario, ()), _settings(own.entrant, scenario)
+        found = kept and kept.read(own, made, settings)
+        if found:
+            view.say(f"{title}: kept in {kept and kept.path(own)}")
+        else:
+            view.say(title)
+            found = _run(own, made, settings, view)
+            if kept and not found.late:
+                kept.write(own, found)
+        yield found
+
+
+def _run(own: Lap, made: Provenance, settings: Mapping[str, Any], view: LineView) -> FinishedLap:
+    prepare_environment()
+    binaries = ensure(view.say)
+    options = Options(seed=own.seed, interval_s=own.interval_s)
+    with tempfile.TemporaryDirectory(prefix="sluice-race-") as name:
+        folder = Path(name)
+        by = scaler(own, folder, view.say)
+        with run(own.scenario, options, folder, binaries, view, scaler=by) as (records, _):
+            result = lab_result(records)
+    (found,) = live_experiment(
+        records, result, seed=own.seed, policy=by.policy, provenance=made, tuning=own.entrant.tuning
+    ).results
+    return FinishedLap(
+        made=made,
+        settings=settings,
+        kubernetes=result.kubernetes,
+        static_peak_cost=result.summary.static_peak_cost,
+        generator_lag_p99_s=result.summary.generator_lag_p99_s,
+        max_lag_s=max_lag_s(own.scenario),
+        result=found,
+    )
 
 
 def _simulated(scenario: Scenario, live: Sequence[RunResult]) -> tuple[RunResult, ...]:
@@ -173,9 +191,20 @@ def _simulated(scenario: Scenario, live: Sequence[RunResult]) -> tuple[RunResult
     return run_all(scenario, wanted, jobs=len(os.sched_getaffinity(0)))
 
 
-def _worst(facts: Sequence[Live]) -> Live:
-    """Return the facts of the run whose load was the latest."""
-    return max(facts, key=lambda own: own.generator_lag_p99_s)
+def _about(live: Sequence[FinishedLap], beside: Sequence[Deviation]) -> Live:
+    """Return the facts of the run whose load was the latest, with how far the simulator is off."""
+    worst = max(live, key=lambda own: own.generator_lag_p99_s)
+    return Live(
+        kubernetes=worst.kubernetes,
+        static_peak_cost=worst.static_peak_cost,
+        generator_lag_p99_s=worst.generator_lag_p99_s,
+        max_lag_s=worst.max_lag_s,
+        simulated=tuple(map(_deviation, beside)),
+    )
+
+
+def _entrant(own: FinishedLap) -> str:
+    return Entrant(policy=own.result.policy, tuning=own.result.tuning).name
 
 
 def _settings(entrant: Entrant, scenario: Scenario) -> dict[str, Any]:

@@ -19,14 +19,15 @@ FOLDER = Path(__file__).parents[2] / "simulations" / "scenarios" / "race"
 LOADS = ("day", "bursts", "shortage")
 
 
-def test_the_trace_of_bursts_is_what_its_program_makes(tmp_path: Path) -> None:
+def test_the_traces_are_what_their_program_makes(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("make_trace", FOLDER / "make_trace.py")
     assert spec is not None
     assert spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     program.main(tmp_path)
-    assert (tmp_path / "bursts.csv.gz").read_bytes() == (FOLDER / "bursts.csv.gz").read_bytes()
+    for name in ("bursts.csv.gz", "day.csv.gz"):
+        assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
 @pytest.mark.parametrize("name", LOADS)

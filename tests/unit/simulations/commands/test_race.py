@@ -1,13 +1,18 @@
 """`sluice race` refuses what the rivals cannot run, before anything starts."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from experiments import a_result
 
 from simulations.commands import race as command
 from simulations.commands.race import race
 from simulations.lab.race.entrants import Lap
+from simulations.lab.race.kept import FinishedLap
+from simulations.results.results import Provenance
 from simulations.scenario.scenario import Scenario
 
 RACE = Path(__file__).parents[4] / "simulations" / "scenarios" / "race" / "day.yaml"
@@ -19,7 +24,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a lab was started")
 
-    monkeypatch.setattr(command, "ensure", refuse)
+    monkeypatch.setattr(command, "_run", refuse)
 
 
 def test_metrics_that_the_rivals_cannot_read_are_an_error_that_names_the_stage() -> None:
@@ -48,7 +53,7 @@ def test_each_entrant_runs_once_for_each_seed(monkeypatch: pytest.MonkeyPatch) -
     class Stop(Exception):
         pass
 
-    def laps(found: list[Lap]) -> None:
+    def laps(found: list[Lap], *_: object) -> None:
         asked.extend((own.entrant.name, own.seed, own.scenario) for own in found)
         raise Stop
 
@@ -58,3 +63,34 @@ def test_each_entrant_runs_once_for_each_seed(monkeypatch: pytest.MonkeyPatch) -
             [str(RACE), "--entrant", "sluice", "--entrant", "hpa", "--seed", "4", "--seed", "5"], standalone_mode=False
         )
     assert [(name, seed) for name, seed, _ in asked] == [("sluice", 4), ("hpa", 4), ("sluice", 5), ("hpa", 5)]
+
+
+def test_a_race_goes_on_where_it_ended_and_repeats_late_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, int]] = []
+    lags = {("sluice", 1): 0.001, ("hpa", 1): 0.050}
+
+    def finish(own: Lap, made: Provenance, settings: Mapping[str, object], _: object) -> FinishedLap:
+        ran.append((own.entrant.name, own.seed))
+        return FinishedLap(
+            made=made,
+            settings=settings,
+            kubernetes="v1.33.0",
+            static_peak_cost=None,
+            generator_lag_p99_s=lags[own.entrant.name, own.seed],
+            max_lag_s=0.005,
+            result=replace(a_result(own.entrant.policy), seed=own.seed),
+        )
+
+    monkeypatch.setattr(command, "_run", finish)
+    arguments = [str(RACE), "--entrant", "sluice", "--entrant", "hpa", "--seed", "1", "--not-simulated"]
+    arguments += ["--out", str(tmp_path)]
+    answer = CliRunner().invoke(race, arguments)
+    assert answer.exit_code == 1
+    assert "late by 50.0 ms (p99)" in answer.stderr
+    assert "Runs to repeat: hpa, seed 1" in answer.stderr
+    lags["hpa", 1] = 0.002
+    answer = CliRunner().invoke(race, arguments)
+    assert answer.exit_code == 0, answer.stderr
+    assert "run 1 of 2: sluice, seed 1: kept in" in answer.stderr
+    assert ran == [("sluice", 1), ("hpa", 1), ("hpa", 1)]
+    assert (tmp_path / "report.html").exists()
