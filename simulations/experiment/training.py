@@ -47,6 +47,7 @@ SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
         **_HARDWARE,
         # A server with batches is as busy with one item as with eight, so a good target may be high.
         "target_utilization": [0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+        "target_queued": [0.0, 1.0, 2.0, 5.0],
         "metrics_window_s": [15.0, 30.0],
         "down_window_s": [60.0, 120.0, 300.0],
     },

@@ -1,7 +1,7 @@
 """What the choice of batch limits and waits saves: plans and simulated runs of the stated scenarios, by variant.
 
 Encoder and decoder have the batch settings of the scenario's manifest, the same without a wait, and a choice that the
-operator writes for the servers. `python tests/bench/bench_batching.py [SEED]` prints a table.
+operator writes for the servers. `python tests/bench/bench_batching.py` prints a table.
 """
 
 import json
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 
 from simulations.experiment.experiment import SLUICE as SLUICE_POLICY
@@ -51,9 +52,10 @@ def planned_per_hour(folder: Path, name: str) -> float:
     return float(json.loads(done.stdout)["cost_per_hour"])
 
 
-def main() -> None:
+@click.command()
+@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True)
+def main(seed: int) -> None:
     """Print cost and share of windows of every variant of every scenario."""
-    seed = int(sys.argv[1]) if len(sys.argv) > 1 else 1
     print(f"{'scenario':9} {'variant':15} {'plan $/h':>9} {'run $':>8} {'windows met':>12} {'changes':>8}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "scenarios"
