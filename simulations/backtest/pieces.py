@@ -105,14 +105,13 @@ def write_scenario(
     (folder / "manifests.yaml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
     load = []
     for record in records:
-        column = "streams" if record.spec.unit is DemandUnit.STREAMS else "rate_per_s"
-        name = f"load-{record.spec.namespace}-{record.spec.name}.csv"
-        demand = record.demand[piece.first : piece.end]
-        rows = (f"{index * period.step_s},{value:.6g}" for index, value in enumerate(demand))
-        (folder / name).write_text("\n".join([f"t_s,{column}", *rows]) + "\n")
-        entry: dict[str, Any] = {"pipeline": str(record.spec.key), "trace": name, "column": column}
+        name = f"{record.spec.namespace}-{record.spec.name}.csv"
+        played = record.demand[piece.first : piece.end]
+        entry = {"pipeline": str(record.spec.key), **_trace(folder / f"load-{name}", record.spec, played, period)}
         if session_s is not None and record.spec.unit is DemandUnit.STREAMS:
             entry["session"] = {"mean": f"{session_s:g}s", "cv": str(_SESSION_CV)}
+        if record.spec.history is not None and (before := _before(record, piece)).size:
+            entry["history"] = _trace(folder / f"past-{name}", record.spec, before, period)
         load.append(entry)
     scenario = {
         "name": f"backtest from {timestamp(period.start_s + piece.scored * period.step_s)}",
@@ -126,6 +125,21 @@ def write_scenario(
     }
     (folder / SCENARIO).write_text(yaml.safe_dump(scenario, sort_keys=False))
     return folder / SCENARIO
+
+
+def _before(record: PipelineRecord, piece: Piece) -> NDArray[np.float64]:
+    """Return the recorded demand until `piece` begins, from the last gap on: a gap is not a load."""
+    earlier = record.demand[: piece.first]
+    gaps = np.flatnonzero(~np.isfinite(earlier))
+    return earlier[gaps[-1] + 1 :] if gaps.size else earlier
+
+
+def _trace(path: Path, spec: PipelineSpec, demand: NDArray[np.float64], period: Period) -> dict[str, Any]:
+    """Write `demand`, one value for each step, to `path`, and return what a scenario says of it."""
+    column = "streams" if spec.unit is DemandUnit.STREAMS else "rate_per_s"
+    rows = (f"{index * period.step_s},{value:.6g}" for index, value in enumerate(demand))
+    path.write_text("\n".join([f"t_s,{column}", *rows]) + "\n")
+    return {"trace": path.name, "column": column}
 
 
 def documents_of(
@@ -175,6 +189,8 @@ def assumptions(specs: Sequence[PipelineSpec], step_s: int, session_s: float | N
             f"variation of {_SESSION_CV}"
         )
     for spec in specs:
+        if spec.history is not None:
+            yield f"{spec.key}: demand.history is what the record has before each part, from its last gap on"
         for field in sorted({field_of(floor) for floor in spec.at_least}):
             yield f"{spec.key}: demand.{field} is left out: a simulated run has no date"
         for stage in spec.stages:

@@ -11,6 +11,7 @@ from controller.core.state.spec import PipelineSpec
 from controller.resources.manifests import parse_documents
 from controller.resources.translate import pipeline_spec
 from controller.resources.validation import validate_documents
+from profiler.season import DemandHistory
 from profiler.sources.prometheus_api import Period
 from simulations.backtest.pieces import (
     Piece,
@@ -23,6 +24,8 @@ from simulations.backtest.pieces import (
     write_scenario,
 )
 from simulations.backtest.record import PipelineRecord
+from simulations.scenario.load import pipeline_schedules
+from simulations.scenario.past_load import PastLoads
 from simulations.scenario.scenario import load_scenario
 from simulations.scenario.traces import Column, read_trace
 
@@ -106,6 +109,28 @@ def test_the_scenario_of_a_piece_is_valid_and_has_its_load(tmp_path: Path, *, st
     trace = read_trace(load.trace, Column(load.column), folder=tmp_path)
     assert trace.column is (Column.STREAMS if streams else Column.RATE_PER_S)
     assert trace.values[:3].tolist() == [10.0, 11.0, 12.0]
+
+
+def test_the_record_before_a_piece_is_the_history_of_its_demand(tmp_path: Path) -> None:
+    text = PIPELINE.replace("    query: sum(", "    history: {}\n    query: sum(", 1)
+    spec, piece = a_spec(text), Piece(first=10, scored=20, end=40)
+    assert spec.history is not None
+    written = [document.data for document in parse_documents(f"{text}---\n{POOLS}", Path("x.yaml"))]
+    documents = documents_of(written, {spec.key: spec}, INSTANCES)  # type: ignore[arg-type]
+    record = a_record(spec)
+    record.demand[3] = np.nan
+
+    scenario = load_scenario(write_scenario(tmp_path, piece, [record], documents, PERIOD))
+
+    past = PastLoads(scenario, pipeline_schedules(scenario, seed=1), before_s=0.0)
+    found = past.history(pipeline_spec(scenario.pipelines[0]), 0.0)
+    assert isinstance(found, DemandHistory)
+    levels = np.frombuffer(found.levels, np.float32)
+    assert levels[-3:].tolist() == [-1.0, 5.0, 0.0], "each five minutes: unknown before the gap, recorded, begins now"
+
+    first = replace(piece, first=0, scored=10)
+    (load,) = load_scenario(write_scenario(tmp_path, first, [record], documents, PERIOD)).file.load
+    assert load.history is None
 
 
 def test_a_learned_law_becomes_the_law_of_the_simulated_servers(tmp_path: Path) -> None:
