@@ -22,7 +22,7 @@ from simulations.commands.lab import (
 )
 from simulations.experiment.experiment import run_one
 from simulations.lab.session.report import LabResult, LabSummary
-from simulations.lab.session.run import MAX_LAG_S
+from simulations.lab.session.run import max_lag_s
 from simulations.report import formats
 from simulations.report.conclusions import served_sentence, users_words
 from simulations.results.results import DecisionEntry, RunResult
@@ -59,7 +59,8 @@ def demo(*, seed: int | None, interval: float | None, operator: bool, keep: bool
                 scored_h=scored_h(scenario.file.clock),
                 sessions=sessions_of(scenario, options.seed),
             )
-            for line in (*verdict(finished.result, name), *filter(None, fallbacks.values()), *closing):
+            words = verdict(finished.result, name, most_late_s=max_lag_s(scenario))
+            for line in (*words, *filter(None, fallbacks.values()), *closing):
                 click.echo(line)
             if keep:
                 click.echo(f"the lab stays up until Ctrl-C: kubectl --kubeconfig {cluster.kubeconfig}", err=True)
@@ -78,7 +79,7 @@ def demo(*, seed: int | None, interval: float | None, operator: bool, keep: bool
         raise click.exceptions.Exit(1)
 
 
-def verdict(result: LabResult, name: str, *, most_late_s: float = MAX_LAG_S) -> list[str]:
+def verdict(result: LabResult, name: str, *, most_late_s: float) -> list[str]:
     """Return the result of the run in words, users first; `name` is what scaled.
 
     A line each follows for windows, items, cost and changes, and for a load that was later than `most_late_s`.

@@ -19,6 +19,9 @@ import pytest
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
+from simulations.lab.session.run import max_lag_s
+from simulations.scenario.scenario import load_scenario
+
 T = TypeVar("T")
 SLUICE = Path(sys.executable).parent / "sluice"
 
@@ -26,7 +29,6 @@ _POLL_S = 0.5
 _LIMIT_S = 240.0
 _END_S = 20.0
 _TIMEOUT_S = (3, 10)
-_MAX_LAG_S = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class Seen:
 class LabRun:
     """A finished run. `lines` are those of standard output, each with the time at which it was read.
 
-    `operator_log` is the log that the run has kept; the file is missing without an operator.
+    `operator_log` is the log that the run has kept; the file is missing without an operator. A load that was later than
+    `max_lag_s` makes the run invalid.
     """
 
     code: int
@@ -78,6 +81,7 @@ class LabRun:
     seen: list[Seen]
     report: dict[str, Any]
     operator_log: Path
+    max_lag_s: float
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -88,7 +92,7 @@ class LabRun:
     def was_late(self) -> bool:
         """Whether the load generator was late, which makes the run invalid."""
         lag_s: float = self.summary["generator_lag_p99_s"]
-        return lag_s > _MAX_LAG_S
+        return lag_s > self.max_lag_s
 
     def heard_s(self, words: str) -> float:
         """Return the time of the first line with `words`."""
@@ -225,6 +229,7 @@ def lab_run(
             seen=watched.seen,
             report=json.loads(report.read_text()),
             operator_log=report.with_suffix(".operator.jsonl"),
+            max_lag_s=max_lag_s(load_scenario(scenario)),
         )
         assert run.code == int(run.was_late), watched.stderr()
         assert not watched.remains()

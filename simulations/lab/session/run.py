@@ -36,7 +36,9 @@ from simulations.scenario.scenario import Scenario, invalid, sla_changes
 from simulations.scenario.schedule import Schedule
 
 MAX_LAG_S = 0.005
-"""The largest lag of the load generator (p99) of a valid run of stage workers."""
+"""The largest lag of the load generator (p99) with which latencies are measured well."""
+MOST_OF_SLA = 0.02
+"""A run of stage workers is valid up to this share of its tightest SLA too: latencies include the lag."""
 MAX_SPEECH_LAG_S = 0.02
 """The same where the load speaks: chunks are tenths of a second of audio, and their latency includes the lag."""
 
@@ -72,7 +74,10 @@ class Options:
 
 def max_lag_s(scenario: Scenario) -> float:
     """Return the largest lag of the load generator (p99) of a valid run of `scenario`."""
-    return MAX_LAG_S if scenario.file.speech is None else MAX_SPEECH_LAG_S
+    if scenario.file.speech is not None:
+        return MAX_SPEECH_LAG_S
+    tightest_s = min(pipeline_spec(resource).sla.latency_s for resource in scenario.pipelines)
+    return max(MAX_LAG_S, MOST_OF_SLA * tightest_s)
 
 
 def check(scenario: Scenario, *, seed: int, workload: Workload | None = None) -> None:

@@ -235,8 +235,8 @@ def test_no_window_to_score_is_a_dash(runs: Runs) -> None:
 
 
 def test_a_late_load_is_a_warning(runs: Runs) -> None:
-    runs.summary["generator_lag_p99_s"] = 0.0123
-    assert "warning: the load generator was late by 12.3 ms (p99)" in invoke().stdout.splitlines()
+    runs.summary["generator_lag_p99_s"] = 0.0223
+    assert "warning: the load generator was late by 22.3 ms (p99)" in invoke().stdout.splitlines()
 
 
 def test_flags_reach_the_run(runs: Runs) -> None:

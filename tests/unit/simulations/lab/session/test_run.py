@@ -18,7 +18,7 @@ from simulations.lab.pods.worker import WorkerSpec
 from simulations.lab.session import run as runs
 from simulations.lab.session.fault_actions import unsupported
 from simulations.lab.session.report import lab_windows
-from simulations.lab.session.run import Options, _ended_windows, _Load, _specs, check
+from simulations.lab.session.run import Options, _ended_windows, _Load, _specs, check, max_lag_s
 from simulations.lab.session.view import RunView
 from simulations.lab.session.workload import StageWorkers
 from simulations.lab.traffic.generator import GeneratorConfig
@@ -51,6 +51,15 @@ def test_the_lab_can_run_the_demo_and_the_scenario_of_the_interface(path: Path) 
     scenario = load_scenario(path)
     check(scenario, seed=1)  # raises what the lab refuses
     assert list(unsupported(scenario.file)) == []
+
+
+@pytest.mark.parametrize(("sla", "most_s"), [("1s", 0.02), ("400ms", 0.008), ("100ms", 0.005)])
+def test_a_load_may_be_late_by_a_small_part_of_the_sla(tmp_path: Path, sla: str, most_s: float) -> None:
+    for name in ("scenario.yaml", "pools.yaml", "day.csv.gz"):
+        (tmp_path / name).write_bytes((DEMO.parent / name).read_bytes())
+    manifest = (DEMO.parent / "captions.yaml").read_text().replace("latency: 1s", f"latency: {sla}")
+    (tmp_path / "captions.yaml").write_text(manifest)
+    assert max_lag_s(load_scenario(tmp_path / "scenario.yaml")) == pytest.approx(most_s)
 
 
 def test_manifests_are_checked_too(tmp_path: Path) -> None:
