@@ -229,7 +229,7 @@ def lab_run(
             seen=watched.seen,
             report=json.loads(report.read_text()),
             operator_log=report.with_suffix(".operator.jsonl"),
-            max_lag_s=max_lag_s(load_scenario(scenario)),
+            max_lag_s=max_lag_s(load_scenario(scenario, live=True)),
         )
         assert run.code == int(run.was_late), watched.stderr()
         assert not watched.remains()
