@@ -21,7 +21,7 @@ from simulations.commands.simulate_output import USER_COLUMNS, user_cells
 from simulations.experiment.experiment import RunRequest, run_all, settings_of
 from simulations.experiment.provenance import provenance
 from simulations.lab.cluster.deployments import UnsupportedManifest
-from simulations.lab.host.binaries import BuildError, ensure
+from simulations.lab.host.binaries import Binaries, BuildError, ensure
 from simulations.lab.host.processes import ProcessError
 from simulations.lab.race.comparison import Deviation, deviations
 from simulations.lab.race.entrants import ENTRANTS, Entrant, Lap, lap, scaler
@@ -149,6 +149,7 @@ def _order(laps: Sequence[Lap], found: RunResult) -> tuple[int, int]:
 def _live(laps: Sequence[Lap], scenario: Scenario, kept: KeptLaps | None) -> Iterator[FinishedLap]:
     """Yield each lap: as it was kept, or run now on a lab of its own. One with a late load is not kept."""
     view = LineView(Console(stderr=True))
+    binaries: Binaries | None = None
     for number, own in enumerate(laps, 1):
         title = f"run {number} of {len(laps)}: {own.entrant.name}, seed {own.seed}"
         made, settings = provenance(own.scenario, ()), _settings(own.entrant, scenario)
@@ -156,16 +157,17 @@ def _live(laps: Sequence[Lap], scenario: Scenario, kept: KeptLaps | None) -> Ite
         if found:
             view.say(f"{title}: kept in {kept and kept.path(own)}")
         else:
+            if binaries is None:
+                prepare_environment()
+                binaries = ensure(view.say)
             view.say(title)
-            found = _run(own, made, settings, view)
+            found = _run(own, made, settings, binaries, view)
             if kept and not found.late:
                 kept.write(own, found)
         yield found
 
 
-def _run(own: Lap, made: Provenance, settings: Mapping[str, Any], view: LineView) -> FinishedLap:
-    prepare_environment()
-    binaries = ensure(view.say)
+def _run(own: Lap, made: Provenance, settings: Mapping[str, Any], binaries: Binaries, view: LineView) -> FinishedLap:
     options = Options(seed=own.seed, interval_s=own.interval_s)
     with tempfile.TemporaryDirectory(prefix="sluice-race-") as name:
         folder = Path(name)

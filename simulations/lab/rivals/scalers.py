@@ -46,24 +46,19 @@ class Hpa:
     @contextlib.contextmanager
     def scaling(self, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> Iterator[None]:
         """Start the adapter, and create an HPA for each stage."""
-        works = [work for pipeline in pipelines for work in scaled(pipeline)]
-        queries = adapter_queries(self.settings)
         adapter = PrometheusAdapter(
             cluster.folder / "prometheus-adapter",
             self.adapter,
             cluster.kubeconfig,
             prometheus_url=cluster.metrics.url,
-            queries=queries,
+            queries=adapter_queries(self.settings),
         )
-        with cluster.admin() as api:
-            _keep_least(api, works)
-            with adapter:
-                for work in works:
-                    client.AutoscalingV2Api(api).create_namespaced_horizontal_pod_autoscaler(
-                        work.namespace, hpa(work, self.settings), _request_timeout=_TIMEOUT_S
-                    )
-                yield
-                adapter.check()
+        with _serving(adapter, cluster, pipelines) as (api, works):
+            for work in works:
+                client.AutoscalingV2Api(api).create_namespaced_horizontal_pod_autoscaler(
+                    work.namespace, hpa(work, self.settings), _request_timeout=_TIMEOUT_S
+                )
+            yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,22 +78,18 @@ class Keda:
     @contextlib.contextmanager
     def scaling(self, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]) -> Iterator[None]:
         """Start KEDA, and create a ScaledObject for each stage."""
-        works = [work for pipeline in pipelines for work in scaled(pipeline)]
         keda = KedaServer(cluster.folder / "keda", self.programs, self.aggregation, cluster.kubeconfig)
-        with cluster.admin() as api:
-            _keep_least(api, works)
-            with keda:
-                for work in works:
-                    client.CustomObjectsApi(api).create_namespaced_custom_object(
-                        "keda.sh",
-                        "v1alpha1",
-                        work.namespace,
-                        "scaledobjects",
-                        scaled_object(work, self.settings, cluster.metrics.url),
-                        _request_timeout=_TIMEOUT_S,
-                    )
-                yield
-                keda.check()
+        with _serving(keda, cluster, pipelines) as (api, works):
+            for work in works:
+                client.CustomObjectsApi(api).create_namespaced_custom_object(
+                    "keda.sh",
+                    "v1alpha1",
+                    work.namespace,
+                    "scaledobjects",
+                    scaled_object(work, self.settings, cluster.metrics.url),
+                    _request_timeout=_TIMEOUT_S,
+                )
+            yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +112,21 @@ class StaticPeak:
         yield
 
 
-def _keep_least(api: client.ApiClient, works: list[Scaled]) -> None:
-    """Give each Deployment its least replicas: an HPA does not act on one that has none."""
-    for work in works:
-        _scale(api, work.namespace, work.name, work.least)
+@contextlib.contextmanager
+def _serving(
+    server: PrometheusAdapter | KedaServer, cluster: LabCluster, pipelines: tuple[PipelineSpec, ...]
+) -> Iterator[tuple[client.ApiClient, list[Scaled]]]:
+    """Yield a client and the Deployments to scale, while `server` runs; each Deployment has its least replicas first.
+
+    An HPA does not act on one that has none.
+    """
+    works = [work for pipeline in pipelines for work in scaled(pipeline)]
+    with cluster.admin() as api:
+        for work in works:
+            _scale(api, work.namespace, work.name, work.least)
+        with server:
+            yield api, works
+            server.check()
 
 
 def _scale(api: client.ApiClient, namespace: str, name: str, replicas: int) -> None:

@@ -24,7 +24,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a lab was started")
 
-    monkeypatch.setattr(command, "_run", refuse)
+    monkeypatch.setattr(command, "ensure", refuse)
 
 
 def test_metrics_that_the_rivals_cannot_read_are_an_error_that_names_the_stage() -> None:
@@ -69,7 +69,7 @@ def test_a_race_goes_on_where_it_ended_and_repeats_late_runs(tmp_path: Path, mon
     ran: list[tuple[str, int]] = []
     lags = {("sluice", 1): 0.001, ("hpa", 1): 0.050}
 
-    def finish(own: Lap, made: Provenance, settings: Mapping[str, object], _: object) -> FinishedLap:
+    def finish(own: Lap, made: Provenance, settings: Mapping[str, object], *_: object) -> FinishedLap:
         ran.append((own.entrant.name, own.seed))
         return FinishedLap(
             made=made,
@@ -81,6 +81,7 @@ def test_a_race_goes_on_where_it_ended_and_repeats_late_runs(tmp_path: Path, mon
             result=replace(a_result(own.entrant.policy), seed=own.seed),
         )
 
+    monkeypatch.setattr(command, "ensure", lambda _: "programs")
     monkeypatch.setattr(command, "_run", finish)
     arguments = [str(RACE), "--entrant", "sluice", "--entrant", "hpa", "--seed", "1", "--not-simulated"]
     arguments += ["--out", str(tmp_path)]
