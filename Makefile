@@ -40,25 +40,37 @@ demo-speech: $(STAMP) ## watch the operator scale a real speech service: audio i
 	@$(BIN)/sluice speech demo $(ARGS)
 
 # Live servers in real time: what fails because the machine was busy with something else for a moment passes by itself.
-# A lab takes about half a core, and more for moments: three fill two cores, two leave the load on time.
+# A lab takes about half a core, and more for moments: two fill two slow cores, one leaves the load on time.
 tries = $(BIN)/python tests/support/second_tries.py
 live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && $(tries) note && $(BIN)/pytest $(1) -n 1 --last-failed; }
 
 .PHONY: test
-test: $(STAMP) browser ## everything CI runs: static checks, then all tests, those in a browser and on the lab included
+test: $(STAMP) browser ## everything CI runs: static checks and all tests but the long ones, in a browser and on the lab too
 	@$(tries) start
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory docs
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build --helm
 	@$(BIN)/pytest -n 2 tests/charts
-	@$(MAKE) --no-print-directory test-install
-	@$(call live,-n 2 --dist loadfile tests/integration -m "not quiet")
-	@$(call live,tests/integration tests/e2e tests/oracle tests/unit/simulations/lab -m quiet)
-	@$(call live,-n 2 --dist loadfile tests/e2e -m punctual)
-	@$(call live,-n 3 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual)")
+	@$(MAKE) --no-print-directory test-install SELECT="not extended"
+	@$(call live,-n 2 --dist loadfile tests/integration -m "not (quiet or extended)")
+	@$(call live,$(timed) -m "quiet and not extended")
+	@$(call live,tests/e2e -m "punctual and not extended")
+	@$(call live,-n 2 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual or extended)")
 	@$(tries) total
 
+.PHONY: test-extended
+test-extended: $(STAMP) browser ## the long tests that `test` leaves out, before a release (an hour)
+	@$(tries) start
+	@$(BIN)/pytest -n 2 -m extended $(addprefix --ignore=tests/,$(apart))
+	@$(BIN)/sluice lab build --helm
+	@$(MAKE) --no-print-directory test-install SELECT=extended
+	@$(call live,tests/e2e -m "punctual and extended")
+	@$(call live,-n 2 --dist loadfile tests/e2e tests/faults -m "extended and not punctual")
+	@$(tries) total
+
+# Where tests compare times of this machine.
+timed = tests/integration tests/e2e tests/oracle tests/unit/simulations/lab
 # Folders of tests that need more than this environment.
 apart = integration e2e faults browser charts install keda karpenter ray ray_serve
 
@@ -68,7 +80,7 @@ check: $(STAMP) ## static checks and the tests that need neither browser, lab no
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy & types=$$!; \
-	 $(BIN)/pytest -n 2 -m "not quiet" $(addprefix --ignore=tests/,$(apart)); \
+	 $(BIN)/pytest -n 2 -m "not (quiet or extended)" $(addprefix --ignore=tests/,$(apart)); \
 	 tests=$$?; wait $$types && exit $$tests
 
 .PHONY: test-faults
@@ -171,7 +183,7 @@ image: $(STAMP) ## build the container images and check them in read-only contai
 .PHONY: test-install
 test-install: $(STAMP) ## the images, and releases of the chart whose pods run from them: install, upgrade, takeover, uninstall (as root)
 	@if [ "$$(id -u)" = 0 ] && { command -v podman || command -v apt-get; } >/dev/null; then \
-	  $(BIN)/sluice lab build --helm && $(images) build && SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP; \
+	  $(BIN)/sluice lab build --helm && $(images) build && SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP $(if $(SELECT),-m "$(SELECT)"); \
 	 else \
 	  echo "==> not run: checks of the container images, and releases with pods from them (tests/install); they need root and podman"; \
 	 fi

@@ -13,7 +13,7 @@ import urllib3
 from kubernetes import client, config
 from lab_runs import LabRun, Seen, lab_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 BY_HAND = {"max": 1, "waitMicroseconds": 0}
 SYNC_S = 10.0

@@ -152,6 +152,7 @@ class TestUnavailable:
         assert 1 <= len(trials) <= 2
 
 
+@pytest.mark.extended
 class TestLost:
     def test_the_first_replica_on_the_fallback_serves_in_time(self, lost: Fallback) -> None:
         assert 0 < until_served_elsewhere_s(lost.run) <= DEADLINE_S + 2 * INTERVAL_S + STARTUP_S + BUSY_S

@@ -12,7 +12,7 @@ from kubernetes import client, config
 from lab_runs import LabRun, Seen, lab_run
 from receive_flood import Exporters, Flood
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 NAMESPACE, STAGE = "speech", "vad"
 NODES = ("cpu-0", "cpu-1")

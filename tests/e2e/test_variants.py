@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab_runs import LabRun, lab_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 LIMIT_S = 50.0
 """When maxWer is set to 8 %: fp16 makes 7.8 % word errors, int8 8.1 %."""

@@ -9,6 +9,8 @@ from simulations.lab.host.binaries import Binaries, ensure
 
 pytestmark = pytest.mark.lab
 
+ALWAYS = {Fault.KILL, Fault.PAUSE_AFTER_CHECK, Fault.CUT}
+
 
 @pytest.fixture(scope="module")
 def binaries() -> Binaries:
@@ -21,7 +23,13 @@ def world(binaries: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield world
 
 
-@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(fault, id=fault.name.lower(), marks=() if fault in ALWAYS else pytest.mark.extended)
+        for fault in Fault
+    ],
+)
 def test_another_replica_takes_over_and_the_former_leader_writes_nothing_and_ends(world: World, fault: Fault) -> None:
     world.play(fault)
 

@@ -11,7 +11,7 @@ from helm_releases import SYSTEM
 from installed import PATIENCE_S, VALUES, InstallLab, manifests
 from waiting import until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.extended, pytest.mark.timeout(600)]
 
 OLDER = "0.0.9"
 ALWAYS = {"name": "always", "demand": "60", "from": "00:00", "until": "24:00"}

@@ -10,7 +10,7 @@ from helm_releases import SYSTEM
 from installed import OTHER, PATIENCE_S, VALUES, InstallLab, manifests
 from waiting import until
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.extended, pytest.mark.timeout(600)]
 
 NO_CRDS = {"crds": {"install": False}}
 ONE_REPLICA = {"replicas": 1}

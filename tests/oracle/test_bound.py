@@ -345,6 +345,7 @@ def test_no_schedule_below_the_bound_meets_the_sla_where_replicas_are_busy() -> 
     assert sum(below(a_tight_subproblem(seed)) for seed in range(45)) >= 1000
 
 
+@pytest.mark.extended
 def test_no_schedule_below_the_bound_meets_the_sla_where_the_load_is_uneven() -> None:
     assert sum(below(an_uneven_case(seed)) for seed in range(40)) >= 400
 
@@ -359,6 +360,7 @@ def cheapest_meeting(subproblem: Subproblem, is_met: Callable[[list[list[Path]]]
     return next((cost for cost, paths in schedules if is_met(paths)), None)
 
 
+@pytest.mark.extended
 def test_the_bound_is_near_the_cheapest_schedule_where_streams_hold_slots() -> None:
     ratios = []
     for seed in range(60):

@@ -249,6 +249,7 @@ def most_whole(problem: Problem) -> int | None:
     return round(-answer.fun) if answer.success else None
 
 
+@pytest.mark.extended
 def test_as_many_as_possible_are_served_whole() -> None:
     best = found = exact = subproblems = 0
     for seed in range(52):
@@ -267,6 +268,7 @@ def test_as_many_as_possible_are_served_whole() -> None:
     )
 
 
+@pytest.mark.extended
 def test_shares_of_the_rest_leave_no_room_for_the_smallest_to_rise() -> None:
     risen = 0
     for seed in range(20):

@@ -147,6 +147,7 @@ def test_with_two_pools_for_each_stage_the_plan_is_no_dearer_than_without_mixes(
         assert plan.cost_per_hour >= best - 1e-9
 
 
+@pytest.mark.extended
 def test_budgets_of_groups_hold_for_pipelines_of_both_bases_and_bounds_with_them() -> None:
     served = bound = 0
     for seed in range(18):

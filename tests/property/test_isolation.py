@@ -37,7 +37,7 @@ from optimizer.model import PipelineKey, pool_of
 
 SHARE = 10
 PARTS = 2
-parts = pytest.mark.parametrize("part", range(PARTS))
+parts = pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.extended)])
 """The worlds of a test in parts, which run at the same time."""
 
 

@@ -64,6 +64,7 @@ def runs(scenario: Scenario) -> dict[tuple[str, int], RunResult]:
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_simulated_it_misses_one_window_at_most_and_costs_two_thirds_of_the_static_peak(
     scenario: Scenario, runs: Mapping[tuple[str, int], RunResult], seed: int
@@ -78,6 +79,7 @@ def test_simulated_it_misses_one_window_at_most_and_costs_two_thirds_of_the_stat
     assert (sluice.lost, sluice.refused, sluice.cap_violations) == (0, 0, 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_static_plan_has_the_same_failure_and_is_not_touched_by_it(
     scenario: Scenario, runs: Mapping[tuple[str, int], RunResult], seed: int

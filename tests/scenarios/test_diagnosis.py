@@ -117,6 +117,7 @@ def test_the_only_replica_that_completes_nothing_is_named(tmp_path: Path) -> Non
     assert form == (Cause.QUEUEING, Because.STUCK_REPLICA)
 
 
+@pytest.mark.extended
 def test_the_queue_that_a_slower_stage_left_is_not_named_beside_it(tmp_path: Path) -> None:
     slow = a_scenario(
         tmp_path,

@@ -428,6 +428,7 @@ class TestUseless:
         assert (second - first) * CYCLE_S >= USELESS_S
         assert max(encoders(found)) == encoders(found)[first + 1], "it does not grow over time"
 
+    @pytest.mark.extended
     def test_in_vain_it_is_tried_ever_more_rarely(self) -> None:
         found = run(8 * 240, constant(0.8))
         tried = [number * CYCLE_S for number, _ in steps(found)]

@@ -168,6 +168,7 @@ def test_the_fleets_budget_is_kept() -> None:
         world = applied(world, decision)
 
 
+@pytest.mark.extended
 def test_a_budget_that_is_cut_and_raised_is_followed_by_priority_and_without_swings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -262,6 +263,7 @@ def test_a_new_leader_goes_on_with_the_plans_of_the_former_one() -> None:
     assert len(waiting(blind)) == len(names) - 1, "without the plans, it begins anew"
 
 
+@pytest.mark.extended
 def test_a_failover_of_three_hundred_pipelines_changes_no_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # the limits of production
     states = [a_pipeline(f"p{number:03}", 20.0 + 5 * (number % 8)) for number in range(300)]

@@ -292,7 +292,9 @@ def test_a_stream_goes_on_at_another_replica_when_its_own_ends() -> None:
     play(use)
 
 
-@pytest.mark.parametrize(("variant", "carried"), [("small", True), ("tiny", False)])
+@pytest.mark.parametrize(
+    ("variant", "carried"), [("small", True), pytest.param("tiny", False, marks=pytest.mark.extended)]
+)
 def test_a_stream_that_moves_carries_its_state_unless_the_other_replica_has_another_model(
     variant: str, carried: bool
 ) -> None:
