@@ -66,7 +66,7 @@ test-extended: $(STAMP) browser ## the long tests that `test` leaves out, before
 	@$(BIN)/sluice lab build --helm
 	@$(MAKE) --no-print-directory test-install SELECT=extended
 	@$(call live,tests/e2e -m "punctual and extended")
-	@$(call live,-n 2 --dist loadfile tests/e2e tests/faults -m "extended and not punctual")
+	@$(call live,-n 2 --dist loadfile tests/integration tests/e2e tests/faults -m "extended and not punctual")
 	@$(tries) total
 
 # Where tests compare times of this machine.

@@ -118,6 +118,7 @@ def test_what_is_beyond_cel_is_admitted_and_left_to_the_operator(admit: Admit, b
     assert admit(bad.data) is None
 
 
+@pytest.mark.extended
 def test_both_give_the_same_verdict_on_every_generated_mutation(admit: Admit) -> None:
     everything = [(name, data) for name, data in mutations() if "metadata.namespace" not in name]
     asked = random.Random(1).sample(everything, 1000)

@@ -85,7 +85,7 @@ class Scope(NamedTuple):
     rights: set[Right]
 
 
-@pytest.fixture(scope="module", params=["all namespaces", "one namespace"])
+@pytest.fixture(scope="module", params=["all namespaces", pytest.param("one namespace", marks=pytest.mark.extended)])
 def scope(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scope]:
     with (
         World(tmp_path_factory.mktemp("rights"), ensure(print)) as world,

@@ -68,7 +68,11 @@ def generators(run: psutil.Process) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("signal_number", "during"),
-    [(signal.SIGINT, "starting Kubernetes"), (signal.SIGINT, "load"), (signal.SIGTERM, "load")],
+    [
+        (signal.SIGINT, "load"),
+        pytest.param(signal.SIGINT, "starting Kubernetes", marks=pytest.mark.extended),
+        pytest.param(signal.SIGTERM, "load", marks=pytest.mark.extended),
+    ],
 )
 def test_it_ends_with_all_its_processes_and_files(
     scenario: Path, tmp_path: Path, signal_number: signal.Signals, during: str

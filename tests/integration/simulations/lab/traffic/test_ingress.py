@@ -149,7 +149,7 @@ def test_no_item_is_lost_while_stages_are_scaled_and_moved_between_pools(lab: La
     assert 0 <= items.arrival_s.min() < items.arrival_s.max() < DURATION_S
 
 
-@pytest.mark.parametrize("sheds", [True, False])
+@pytest.mark.parametrize("sheds", [True, pytest.param(False, marks=pytest.mark.extended)])
 def test_streams_beyond_what_the_status_admits_are_shed_unless_the_ingress_ignores_it(
     lab: Lab, admin: client.ApiClient, namespace: str, *, sheds: bool
 ) -> None:
