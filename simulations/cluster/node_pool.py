@@ -1,8 +1,8 @@
 """The nodes of a pool, and the placement of replicas on them.
 
 A pool has as many nodes as its capacity allows, as in the lab; replicas are packed by `MostAllocated`. While a pool is
-unavailable, a new replica waits as for a node provisioner: after a refusal, no node is requested for three minutes,
-even if capacity is back (Karpenter caches insufficient capacity for that time).
+unavailable, a new replica waits as for a node provisioner: after a refusal, no node is requested for some time, by
+default three minutes, even if capacity is back (Karpenter caches insufficient capacity for that time).
 
 The nodes of a pool with `capacity.nodePool` are launched for replicas that find no other, up to its capacity. A node is
 removed as soon as it is empty, as by Karpenter's consolidation with `consolidateAfter: 0s`.
@@ -28,15 +28,15 @@ _PROVISIONING_S = (60.0, 180.0)
 _RECLAIM, _LAUNCH = 21, 22  # a random stream for each purpose
 
 
-def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int) -> dict[int, float]:
+def reclaimed_nodes(share: float, instances: int, *, seed: int, fault: int, pace: float = 1.0) -> dict[int, float]:
     """Return the indexes of the nodes that a `spotReclaim` takes, each with the time (s) until it is replaced.
 
-    The times are for a fault without an end. `share` (0–1) is of the pool's `instances`, `fault` the index of the fault
-    in its scenario.
+    The times are for a fault without an end, and divided by the `pace` of the load. `share` (0–1) is of the pool's
+    `instances`, `fault` the index of the fault in its scenario.
     """
     rng = np.random.default_rng([seed, _RECLAIM, fault])
     chosen = sorted(rng.choice(instances, round(share * instances), replace=False).tolist())
-    return {node: float(rng.uniform(*_PROVISIONING_S)) for node in chosen}
+    return {node: float(rng.uniform(*_PROVISIONING_S)) / pace for node in chosen}
 
 
 def launch_times(pool: PoolName, least_s: float, longest_s: float, *, seed: int) -> Callable[[], float]:
@@ -64,8 +64,8 @@ class NodePool:
 
     `absences` is the number of active faults that remove all nodes, `outages` of those that give new replicas no node.
     By node, `reclaimed` is the number of reclaims that have taken it, and `leaving` also counts announced ones.
-    `start_factor` multiplies the start-up time of new replicas. `launch` returns how long the next node takes until it
-    is up, in seconds; None: all nodes are there from the start.
+    `start_factor` multiplies the start-up time of new replicas. A refusal of the provider is cached for `refusal_s`.
+    `launch` returns how long the next node takes until it is up, in seconds; None: all nodes are there from the start.
     """
 
     name: PoolName
@@ -73,16 +73,20 @@ class NodePool:
     start_factor: float = 1.0
     absences: int = 0
     outages: int = 0
+    refusal_s: float = REFUSAL_S
     refused_until_s: float = -math.inf
     reclaimed: Counter[int] = field(default_factory=Counter)
     leaving: Counter[int] = field(default_factory=Counter)
     launch: Callable[[], float] | None = None
 
     @classmethod
-    def of(cls, spec: PoolSpec, launch: Callable[[], float] | None = None) -> "NodePool":
+    def of(
+        cls, spec: PoolSpec, launch: Callable[[], float] | None = None, *, refusal_s: float = REFUSAL_S
+    ) -> "NodePool":
         """Return the pool with as many nodes as its capacity allows; `launch` is for pools with `capacity.nodePool`."""
         nodes = [Node(index=index) for index in range(spec.instances or 0)]
-        return cls(name=spec.name, nodes=nodes, launch=None if spec.node_pool is None else launch)
+        launched = None if spec.node_pool is None else launch
+        return cls(name=spec.name, nodes=nodes, refusal_s=refusal_s, launch=launched)
 
     def present(self) -> Sequence[Node]:
         """Return the nodes that no fault has taken; those of a launched pool may be launched or not."""
@@ -124,13 +128,12 @@ class NodePool:
         )
 
     def refuses(self, now_s: float) -> bool:
-        """Return whether the provider refuses a node for a new replica now; a new refusal is cached for `REFUSAL_S`."""
+        """Return whether the provider refuses a node for a new replica now; a new refusal is cached for `refusal_s`."""
         if now_s < self.refused_until_s:
             return True
-        if self.outages:
-            self.refused_until_s = now_s + REFUSAL_S
-            return True
-        return False
+        if self.outages and self.refusal_s > 0:
+            self.refused_until_s = now_s + self.refusal_s
+        return self.outages > 0
 
     def place(self, share: Fraction, now_s: float = 0.0) -> tuple[Node, ...]:
         """Take `share` of the fullest node that has so much free, or as many whole nodes; none if they are not there.

@@ -13,7 +13,7 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica, Targe
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, pool_of
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.node_pool import Node, NodePool, launch_times
+from simulations.cluster.node_pool import REFUSAL_S, Node, NodePool, launch_times
 from simulations.results.spending import Replicas
 
 BINDING_S = 0.03
@@ -180,17 +180,20 @@ class Workloads:
         servers: Servers,
         seed: int,
         node_startup_s: tuple[float, float] = (0.0, 0.0),
+        refusal_s: float = REFUSAL_S,
     ) -> None:
         """Set up all Deployments, without replicas until `scale` is called.
 
         `node_startup_s` are the least and the longest time until a node is up, on pools with `capacity.nodePool`.
+        `refusal_s` is how long the refusal of a provider of nodes is cached, in seconds.
         """
         self.changes = 0
         """The number of changes of Deployments and pods so far."""
         self.out_of_memory = 0
         """The number of replicas that have run out of memory so far."""
         self.pools = {
-            pool.name: NodePool.of(pool, launch_times(pool.name, *node_startup_s, seed=seed)) for pool in pools
+            pool.name: NodePool.of(pool, launch_times(pool.name, *node_startup_s, seed=seed), refusal_s=refusal_s)
+            for pool in pools
         }
         self.workloads: dict[WorkloadName, Workload] = {}
         self._agenda = agenda
@@ -266,6 +269,12 @@ class Workloads:
         """Undo one `remove_nodes` of each node, and place pending pods on the nodes that are back."""
         pool.reclaimed.subtract(indexes)
         self._fill(pool, now_s)
+
+    def change_outages(self, pool: NodePool, by: int, now_s: float) -> None:
+        """Begin (+1) or end (-1) a fault that gives new replicas no node of a pool."""
+        pool.outages += by
+        if not pool.outages:
+            self._fill(pool, now_s)
 
     def change_absences(self, pool: NodePool, by: int, now_s: float) -> None:
         """Begin (+1) or end (-1) a fault that removes all nodes of a pool."""

@@ -151,6 +151,7 @@ class SimulatedCluster:
             servers=self,
             seed=seed,
             node_startup_s=self._file.node_startup.range_s,
+            refusal_s=duration_s(self._file.refusal_cache) / self._file.pace,
         )
         self._targets = {
             (key, workload.placement.target.name): workload for (key, _), workload in self._workloads.workloads.items()
@@ -380,7 +381,7 @@ class SimulatedCluster:
                     del self._disturbances.on[index]
             case "poolUnavailable":
                 assert pool is not None
-                pool.outages += by  # after it, pending replicas wait for a retry
+                self._workloads.change_outages(pool, by, self.now_s)
             case "poolLost":
                 assert pool is not None
                 self._workloads.change_absences(pool, by, self.now_s)
@@ -421,7 +422,8 @@ class SimulatedCluster:
         """Begin or end a `spotReclaim`: announce it, then remove nodes; without `for`, each node is replaced later."""
         reclaim = fault.spot_reclaim
         assert reclaim is not None
-        replaced_s = reclaimed_nodes(reclaim.share, len(pool.nodes), seed=self._seed, fault=index)
+        pace = self._file.pace
+        replaced_s = reclaimed_nodes(reclaim.share, len(pool.nodes), seed=self._seed, fault=index, pace=pace)
         chosen = list(replaced_s)
         gone_s = self.now_s + duration_s(reclaim.notice)
         span = fault.interval

@@ -447,12 +447,15 @@ class ScenarioFile(Part):
     too. With several busy neighbours the additions count together."""
     node_startup: NodeStartup = NodeStartup()
     """Launch of a node, on pools with `capacity.nodePool`, in the simulator."""
+    refusal_cache: Duration = "3m"
+    """How long a provider of nodes is not asked again after it had none, in the simulator. Divided by `pace`. On the
+    lab, nodes are there again as soon as a fault ends, as with 0s."""
     interval: PositiveDuration | None = None
     """The time between two cycles of Sluice. Default: 15s, as of the operator, and 2s on the lab. A load that is played
     faster than it was recorded needs shorter cycles in proportion."""
     pace: Multiple = 1.0
     """How many times as fast as it was recorded the load is played. The times in the settings of the other policies,
-    such as the sync period of an HPA, are divided by it."""
+    such as the sync period of an HPA, are divided by it, and so is the time until a reclaimed node is replaced."""
     scrape_interval: PositiveDuration = "1s"
     """The time between two scrapes of the metrics."""
     sheds: bool = True

@@ -88,7 +88,7 @@ def _of_fault(
         case "set":
             yield from _sets(fault, scenario, cluster)
         case "spotReclaim":
-            yield from _reclaims(index, fault, cluster, seed)
+            yield from _reclaims(index, fault, cluster, seed, scenario.pace)
         case "spike":
             return
         case "poolUnavailable" | "poolLost":
@@ -228,12 +228,12 @@ def _roll_out(fault: Fault, cluster: LabCluster, pipelines: tuple[PipelineSpec, 
     return FaultAction(at_s=fault.interval.from_s, words=f"the pods of {fault.roll_out} are replaced", do=begin)
 
 
-def _reclaims(index: int, fault: Fault, cluster: LabCluster, seed: int) -> Iterator[FaultAction]:
+def _reclaims(index: int, fault: Fault, cluster: LabCluster, seed: int, pace: float) -> Iterator[FaultAction]:
     """Yield the notice, the reclaim and the return of nodes; nodes and times are those of the simulated cluster."""
     assert fault.spot_reclaim is not None
     name, span = PoolName(fault.spot_reclaim.pool), fault.interval
     pool = cluster.pools[name]
-    chosen = reclaimed_nodes(fault.spot_reclaim.share, pool.nodes.instances, seed=seed, fault=index)
+    chosen = reclaimed_nodes(fault.spot_reclaim.share, pool.nodes.instances, seed=seed, fault=index, pace=pace)
     gone_s = span.from_s + duration_s(fault.spot_reclaim.notice)
     ends = fault.for_ is not None
 

@@ -491,6 +491,19 @@ def test_no_replica_starts_while_its_pool_is_unavailable_and_it_is_seen_pending(
     assert world.target(20 + REFUSAL_S + 21.0, ASR_GPU).ready == 3
 
 
+@pytest.mark.parametrize(
+    ("properties", "until_s"), [("refusalCache: 0s", 70.0), ("pace: 3", 80.0), ("refusalCache: 120s\npace: 2", 80.0)]
+)
+def test_a_pool_delivers_again_when_the_refusal_is_forgotten(tmp_path: Path, properties: str, until_s: float) -> None:
+    faults = "[{at: 10s, for: 60s, poolUnavailable: gpu}]"
+    world = World(tmp_path, duration_s=400, faults=faults, properties=properties)
+    world.at(20.0)
+    world.ask(asr_gpu=3)
+
+    assert len(world.target(until_s - 1.0, ASR_GPU).pending) == 2
+    assert len(world.target(until_s + 1.0, ASR_GPU).pending) == 0
+
+
 def test_a_lost_pool_has_no_nodes_and_what_ran_there_is_served_again_elsewhere(tmp_path: Path) -> None:
     world = World(tmp_path, faults="[{at: 40s, for: 30s, poolLost: gpu}]")
     world.ask(asr_cpu=2)
