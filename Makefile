@@ -40,7 +40,7 @@ demo-speech: $(STAMP) ## watch the operator scale a real speech service: audio i
 	@$(BIN)/sluice speech demo $(ARGS)
 
 # Live servers in real time: what fails because the machine was busy with something else for a moment passes by itself.
-# A lab takes about half a core, and more for moments: two fill two slow cores, one leaves the load on time.
+# A lab with load takes about half a core, and more for moments: beside another one, the load is late on two slow cores.
 tries = $(BIN)/python tests/support/second_tries.py
 live = $(BIN)/pytest $(1) || { [ $$? -eq 1 ] && $(tries) note && $(BIN)/pytest $(1) -n 1 --last-failed; }
 
@@ -54,9 +54,9 @@ test: $(STAMP) browser ## everything CI runs: static checks and all tests but th
 	@$(BIN)/pytest -n 2 tests/charts
 	@$(MAKE) --no-print-directory test-install SELECT="not extended"
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not (quiet or extended)")
-	@$(call live,$(timed) -m "quiet and not extended")
-	@$(call live,tests/e2e -m "punctual and not extended")
-	@$(call live,-n 2 --dist loadfile tests/e2e tests/faults -m "not (quiet or punctual or extended)")
+	@$(call live,tests/integration tests/oracle tests/unit/simulations/lab -m quiet)
+	@$(call live,tests/e2e -m "not extended")
+	@$(call live,-n 2 --dist loadfile tests/faults -m "not extended")
 	@$(tries) total
 
 .PHONY: test-extended
@@ -65,12 +65,10 @@ test-extended: $(STAMP) browser ## the long tests that `test` leaves out, before
 	@$(BIN)/pytest -n 2 -m extended $(addprefix --ignore=tests/,$(apart))
 	@$(BIN)/sluice lab build --helm
 	@$(MAKE) --no-print-directory test-install SELECT=extended
-	@$(call live,tests/e2e -m "punctual and extended")
-	@$(call live,-n 2 --dist loadfile tests/integration tests/e2e tests/faults -m "extended and not punctual")
+	@$(call live,tests/e2e -m extended)
+	@$(call live,-n 2 --dist loadfile tests/integration tests/faults -m extended)
 	@$(tries) total
 
-# Where tests compare times of this machine.
-timed = tests/integration tests/e2e tests/oracle tests/unit/simulations/lab
 # Folders of tests that need more than this environment.
 apart = integration e2e faults browser charts install keda karpenter ray ray_serve
 

@@ -12,7 +12,7 @@ from live_diagnoses import CASES, named, run, scenario, weights
 
 from controller.core.state.diagnosis import Cause
 
-pytestmark = [pytest.mark.lab, pytest.mark.quiet]
+pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")

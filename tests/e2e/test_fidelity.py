@@ -17,7 +17,7 @@ from simulations.results.scoring import Outcome
 from simulations.scenario.load import pipeline_schedules
 from simulations.scenario.scenario import Scenario, load_scenario
 
-pytestmark = [pytest.mark.lab, pytest.mark.quiet]
+pytestmark = pytest.mark.lab
 
 SERVICE_S = 0.010
 SEED = 1

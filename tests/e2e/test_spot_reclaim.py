@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab_runs import LabRun, lab_run
 
-pytestmark = [pytest.mark.lab, pytest.mark.punctual]
+pytestmark = pytest.mark.lab
 
 
 @pytest.fixture(scope="module")

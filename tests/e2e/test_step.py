@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from lab_runs import SLUICE, LabRun, Seen, lab_run
 
-pytestmark = [pytest.mark.lab, pytest.mark.punctual]
+pytestmark = pytest.mark.lab
 
 STEP_S = 10.0  # when the load begins to rise
 FALL_S = 28.0

@@ -8,7 +8,7 @@ from lab_runs import LabRun, lab_run
 from controller.core.act.scale_in import FIRST_TO_GO
 from controller.kube.workloads import DELETION_COST
 
-pytestmark = [pytest.mark.lab, pytest.mark.punctual, pytest.mark.extended]
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 SCALE_INS = 10
 LENGTH_S = 98

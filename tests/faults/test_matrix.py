@@ -1,6 +1,6 @@
 """Each row of the fault matrix on a lab: every applicable promise is held. Rows that share a run are one test."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from rows import ROWS
@@ -22,12 +22,15 @@ ALWAYS = {
 }
 
 
-def rows_of_each_run() -> Iterable[object]:
-    # From the last, which are the longest: then all workers end at about the same time.
-    for rows in together(ROWS)[::-1]:
-        always = any(row.name in ALWAYS for row in rows)
-        marks = () if always else pytest.mark.extended
-        yield pytest.param(rows, id="; ".join(row.name for row in rows), marks=marks)
+# From the last, which are the longest: then all workers end at about the same time.
+RUNS = [
+    pytest.param(
+        rows,
+        id="; ".join(row.name for row in rows),
+        marks=() if any(row.name in ALWAYS for row in rows) else pytest.mark.extended,
+    )
+    for rows in together(ROWS)[::-1]
+]
 
 
 def test_the_rows_that_always_run_are_there() -> None:
@@ -40,7 +43,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield world
 
 
-@pytest.mark.parametrize("rows", rows_of_each_run())
+@pytest.mark.parametrize("rows", RUNS)
 def test_every_promise_is_held_under(world: World, rows: tuple[Row, ...]) -> None:
     for row in rows:
         cells = run_row(world, row)
