@@ -12,7 +12,7 @@ from live_diagnoses import CASES, named, run, scenario, weights
 
 from controller.core.state.diagnosis import Cause
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")

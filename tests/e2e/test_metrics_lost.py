@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from lab_runs import LabRun, Seen, lab_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 LOST_S, BACK_S, DURATION_S = 24.0, 40.0, 54.0
 INTERVAL_S = 2.0

@@ -193,6 +193,7 @@ def test_explain_tells_what_changed_and_why(followed: Followed) -> None:
         assert title in lines
 
 
+@pytest.mark.extended
 def test_without_the_operator_the_same_load_breaks_the_sla(with_operator: LabRun, without_operator: LabRun) -> None:
     summary = without_operator.summary
     calm, *_, high = (window for window in without_operator.report["windows"] if window["t_s"] < FALL_S)
