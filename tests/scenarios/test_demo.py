@@ -91,6 +91,7 @@ def test_the_static_plan_has_the_same_failure_and_is_not_touched_by_it(
     assert [fault.pool_unavailable for fault in scenario.file.faults] == ["inferentia"]
 
 
+@pytest.mark.extended
 def test_the_failure_stops_new_replicas_and_sluice_uses_another_pool(scenario: Scenario) -> None:
     (fault,) = scenario.file.faults
     lines = fallback_lines([fault], run_one(scenario, policy="sluice", seed=1).decisions)
