@@ -52,7 +52,7 @@ test: $(STAMP) browser ## everything CI runs: static checks and all tests but th
 	@$(BIN)/pytest -n 2 --dist loadfile tests/browser
 	@$(BIN)/sluice lab build --helm
 	@$(BIN)/pytest -n 2 tests/charts
-	@$(MAKE) --no-print-directory test-install SELECT="not extended"
+	@$(MAKE) --no-print-directory test-install ARGS='-m "not extended"'
 	@$(call live,-n 2 --dist loadfile tests/integration -m "not (quiet or extended)")
 	@$(call live,tests/integration tests/oracle tests/unit/simulations/lab -m quiet)
 	@$(call live,tests/e2e -m "not extended")
@@ -64,7 +64,7 @@ test-extended: $(STAMP) browser ## the long tests that `test` leaves out, before
 	@$(tries) start
 	@$(BIN)/pytest -n 2 -m extended $(addprefix --ignore=tests/,$(apart))
 	@$(BIN)/sluice lab build --helm
-	@$(MAKE) --no-print-directory test-install SELECT=extended
+	@$(MAKE) --no-print-directory test-install ARGS="-m extended"
 	@$(call live,tests/e2e -m extended)
 	@$(call live,-n 2 --dist loadfile tests/integration tests/faults -m extended)
 	@$(tries) total
@@ -181,7 +181,7 @@ image: $(STAMP) ## build the container images and check them in read-only contai
 .PHONY: test-install
 test-install: $(STAMP) ## the images, and releases of the chart whose pods run from them: install, upgrade, takeover, uninstall (as root)
 	@if [ "$$(id -u)" = 0 ] && { command -v podman || command -v apt-get; } >/dev/null; then \
-	  $(BIN)/sluice lab build --helm && $(images) build && SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP $(if $(SELECT),-m "$(SELECT)"); \
+	  $(BIN)/sluice lab build --helm && $(images) build && SLUICE_IMAGES=built $(BIN)/pytest tests/install -rP $(ARGS); \
 	 else \
 	  echo "==> not run: checks of the container images, and releases with pods from them (tests/install); they need root and podman"; \
 	 fi

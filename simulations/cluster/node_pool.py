@@ -21,8 +21,6 @@ from controller.core.state.snapshot import ExpectedNode, NodePoolState
 from controller.core.state.spec import PoolSpec
 from optimizer.model import PoolName
 
-REFUSAL_S = 180.0
-"""The time for which a provider's refusal is cached."""
 _PROVISIONING_S = (60.0, 180.0)
 """The least and the longest time until a reclaimed node is replaced; it is uniformly distributed between them."""
 _RECLAIM, _LAUNCH = 21, 22  # a random stream for each purpose
@@ -70,23 +68,21 @@ class NodePool:
 
     name: PoolName
     nodes: list[Node]
+    refusal_s: float
     start_factor: float = 1.0
     absences: int = 0
     outages: int = 0
-    refusal_s: float = REFUSAL_S
     refused_until_s: float = -math.inf
     reclaimed: Counter[int] = field(default_factory=Counter)
     leaving: Counter[int] = field(default_factory=Counter)
     launch: Callable[[], float] | None = None
 
     @classmethod
-    def of(
-        cls, spec: PoolSpec, launch: Callable[[], float] | None = None, *, refusal_s: float = REFUSAL_S
-    ) -> "NodePool":
+    def of(cls, spec: PoolSpec, launch: Callable[[], float], *, refusal_s: float) -> "NodePool":
         """Return the pool with as many nodes as its capacity allows; `launch` is for pools with `capacity.nodePool`."""
         nodes = [Node(index=index) for index in range(spec.instances or 0)]
-        launched = None if spec.node_pool is None else launch
-        return cls(name=spec.name, nodes=nodes, refusal_s=refusal_s, launch=launched)
+        launches = None if spec.node_pool is None else launch
+        return cls(name=spec.name, nodes=nodes, refusal_s=refusal_s, launch=launches)
 
     def present(self) -> Sequence[Node]:
         """Return the nodes that no fault has taken; those of a launched pool may be launched or not."""

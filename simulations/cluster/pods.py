@@ -13,7 +13,7 @@ from controller.core.state.snapshot import PendingReplica, ServingReplica, Targe
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec
 from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, pool_of
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.node_pool import REFUSAL_S, Node, NodePool, launch_times
+from simulations.cluster.node_pool import Node, NodePool, launch_times
 from simulations.results.spending import Replicas
 
 BINDING_S = 0.03
@@ -179,8 +179,8 @@ class Workloads:
         agenda: Agenda,
         servers: Servers,
         seed: int,
+        refusal_s: float,
         node_startup_s: tuple[float, float] = (0.0, 0.0),
-        refusal_s: float = REFUSAL_S,
     ) -> None:
         """Set up all Deployments, without replicas until `scale` is called.
 

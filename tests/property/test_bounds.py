@@ -130,7 +130,6 @@ def test_no_replica_is_added_beyond_a_bound_that_outranks_the_plan(snapshot: Sna
                 assert change.after <= limits.most((change.stage, change.placement))
 
 
-@pytest.mark.extended
 @settings(max_examples=60, deadline=None)
 @given(snapshots(), policies)
 def test_without_data_a_placement_keeps_what_stronger_bounds_leave_it(snapshot: Snapshot, policy: Policy) -> None:
@@ -152,7 +151,6 @@ def test_a_change_that_a_bound_is_the_reason_of_has_that_bound(snapshot: Snapsho
                 assert any(own.stage == change.stage and own.change is change.reason for own in decision.bounds)
 
 
-@pytest.mark.extended
 @settings(max_examples=40, deadline=None)
 @given(snapshots(healthy=True))
 def test_the_same_inputs_move_no_placement_back_and_forth(snapshot: Snapshot) -> None:

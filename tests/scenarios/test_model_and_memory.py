@@ -161,7 +161,6 @@ growth:
                 session: {mean: 90s, cv: "1"}"""
 
 
-@pytest.mark.extended
 def test_long_sessions_run_out_of_memory_where_their_mean_is_planned_and_not_where_their_growth_is(
     tmp_path: Path,
 ) -> None:

@@ -81,7 +81,6 @@ def test_a_cold_start_begins_with_full_load_and_without_a_replica() -> None:
     assert sum(met) > 0.9 * len(met)
 
 
-@pytest.mark.extended
 def test_streams_that_never_end_reach_new_replicas_and_none_is_cut() -> None:
     scenario = load_scenario(FOLDER / "endless" / "scenario.yaml")
     assert scenario.file.policies == list(POLICIES)

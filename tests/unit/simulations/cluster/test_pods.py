@@ -8,10 +8,10 @@ from controller.core.state.snapshot import NodePoolState
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.node_pool import REFUSAL_S
 from simulations.cluster.pods import BINDING_EACH_S, BINDING_S, Pod, WorkloadName, Workloads, initial_replicas
 
 CPU, GPU = PoolName("cpu"), PoolName("gpu")
+REFUSAL_S = 180.0
 STARTUP_S = 20.0
 
 
@@ -51,6 +51,7 @@ class World:
             agenda=self.agenda,
             servers=self.servers,
             seed=1,
+            refusal_s=REFUSAL_S,
             node_startup_s=(100.0, 100.0),
         )
         self.asr: WorkloadName = (self.spec.key, (StageName("asr"), CPU))

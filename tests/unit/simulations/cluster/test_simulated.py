@@ -17,13 +17,13 @@ from controller.core.state.snapshot import PipelineState, TargetMissing, TargetS
 from controller.core.state.spec import ConfigKey
 from optimizer.model import BatchSettings, PipelineKey, PlacementId, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason, Quantity, Reading
-from simulations.cluster.node_pool import REFUSAL_S
 from simulations.cluster.refusals import UnsupportedScenario
 from simulations.cluster.simulated import BATCHING_SYNC_S, SETTLING_S, SimulatedCluster
 from simulations.policies.autoscaler import decision_of
 from simulations.scenario.scenario import load_scenario
 
 CAPTIONS = PipelineKey("speech/captions")
+REFUSAL_S = 180.0  # the default of scenarios
 INTERVAL_S = 5.0
 EVERY_OUTCOME = ("served", "filtered", "shed", "refused", "lost", "in_flight")
 

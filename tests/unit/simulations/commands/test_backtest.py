@@ -43,7 +43,6 @@ def test_a_record_is_replayed_and_compared(manifests: Path, tmp_path: Path) -> N
     assert (tmp_path / "out" / "1" / "scenario.yaml").exists()
 
 
-@pytest.mark.extended
 def test_the_document_quotes_what_it_prints() -> None:
     assert quoted((ROOT / "docs" / "adoption.md").read_text()) == printed(), "make docs-renew"
 

@@ -154,7 +154,6 @@ def test_a_gap_does_not_shorten_the_scale_down_window() -> None:
     assert demands(found)[-1] == 50
 
 
-@pytest.mark.extended
 def test_what_is_remembered_is_bounded_and_keeps_the_extremes() -> None:
     readings = [100.0 if index == 200 else float(index % 7) for index in range(3600)]
     found = follow(*readings, down_s=3600.0, interval_s=1.0)

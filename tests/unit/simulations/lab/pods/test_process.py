@@ -13,7 +13,7 @@ SERVER = f"""
 import json, os, signal, socket, sys
 DONE = json.dumps({{"served": 7, "sessions_cut": 2}})
 signal.signal(signal.SIGTERM, lambda *_: (print(DONE, flush=True), sys.exit(0)))
-print("mood:", os.environ.get("MOOD"), flush=True)  # before it listens: a signal within a print loses its handler's
+print("mood:", os.environ.get("MOOD"), flush=True)  # before it listens: a SIGTERM within it breaks the handler's
 listening = socket.create_server((os.environ["POD_IP"], {ITEM_PORT}))
 while True:
     listening.accept()[0].close()
