@@ -15,8 +15,8 @@ from profiler.batch_times import BatchTimes, SizeTimes
 from profiler.law import LEAST_NOISE, fitted_law
 from profiler.load_test.observed import Window, by_concurrency, latencies_s, rate_rps
 
-TOGETHER = 0.6
-"""Share of the answers that come together with another from which on a server answers batches, not items."""
+TOGETHER = 0.5
+"""Share of the answers that come together with another, beyond chance, from which on a server answers batches."""
 GAIN = 1.25
 """A server whose throughput grows less than this with concurrency serves one item at a time."""
 SATURATED = 1.05
@@ -25,8 +25,10 @@ FITS = 0.06
 """Largest error of a line or roofline at a size that was measured; laws that bend more are written as points."""
 LIES = 0.1
 """Counters that differ more from the throughput of a saturated server than this are not used."""
-_TOGETHER_S, _TOGETHER_SHARE = 0.0005, 0.02
-"""Answers that are closer than both (the share is of the latency) come together."""
+_TOGETHER_S, _TOGETHER_SHARE = 0.0005, 0.1
+"""Answers that are closer than one of both (the share is of the mean time between two) come together."""
+_MOST_BY_CHANCE = 0.9
+"""Where more than this share would come together by chance, answers say little: they are taken as batches then."""
 _RESAMPLES = 100
 _LEAST_COUNT = 3  # batches of one size
 
@@ -73,7 +75,7 @@ def analysed(windows: Sequence[Window], *, continuous: bool | None = None, limit
     if continuous is None and gain < GAIN:
         return _one_at_a_time(levels, rates)
     if continuous is None:
-        continuous = _shares_together(levels) < TOGETHER
+        continuous = _beyond_chance(levels) < TOGETHER
     if continuous:
         return _continuous(levels, limit)
     return _dynamic(levels, rates, limit)
@@ -255,18 +257,23 @@ def _dynamic(levels: Mapping[int, Sequence[Window]], rates: Mapping[int, float],
     )
 
 
-def _shares_together(levels: Mapping[int, Sequence[Window]]) -> float:
-    """Return the share of the answers to many clients that came together with another."""
+def _beyond_chance(levels: Mapping[int, Sequence[Window]]) -> float:
+    """Return the share of the answers to many clients that came together with another, beyond that of chance.
+
+    Of answers independent of each other, at rate r, the share 1 − exp(−2·g·r) has another within g (a Poisson process).
+    """
     many = max(level for level in levels if level <= 16)
-    share = count = 0.0
+    together = chance = count = 0.0
     for window in levels[many]:
         ends = np.sort([answer.done_s for answer in window.served])
         if len(ends) < 2:
             continue
-        near = np.diff(ends) <= max(_TOGETHER_S, _TOGETHER_SHARE * _mean(latencies_s([window])))
-        share += np.sum(np.append(near, False) | np.append(False, near))
+        gap_s = max(_TOGETHER_S, _TOGETHER_SHARE / window.served_rps)
+        near = np.diff(ends) <= gap_s
+        together += np.sum(np.append(near, False) | np.append(False, near))
+        chance += len(ends) * min(_MOST_BY_CHANCE, 1 - math.exp(-2 * gap_s * window.served_rps))
         count += len(ends)
-    return share / count if count else 0.0
+    return (together - chance) / (count - chance) if count else 0.0
 
 
 def batches_of(window: Window, lone_s: float) -> Iterable[tuple[int, float]]:

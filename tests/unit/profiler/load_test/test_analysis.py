@@ -74,6 +74,24 @@ def test_a_server_that_batches_continuously_is_told_with_its_places(limit: int) 
     assert found.law.cv == pytest.approx(0.3, abs=0.08)
 
 
+def test_few_answers_that_come_together_by_chance_are_no_batches() -> None:
+    law = ServiceLaw(fixed_s=0.1, per_item_s=0.005, cv=0.2)
+    lengths_s = {1: 1.6, 2: 0.85, 4: 0.45, 8: 0.26, 16: 0.27}  # about fifteen answers each
+    for seed in range(50):
+        rng = random.Random(seed)
+        windows = [
+            beside_each_other(law, 8, clients=level, rng=rng, length_s=length_s)
+            for level, length_s in lengths_s.items()
+        ]
+        assert analysed(windows).batching is Batching.CONTINUOUS, f"seed {seed}"
+
+
+def test_many_short_items_beside_each_other_are_no_batches() -> None:
+    law = ServiceLaw(fixed_s=0.004, per_item_s=0.0005, cv=0.2)
+    found = analysed(loops(lambda level, rng: beside_each_other(law, 16, clients=level, rng=rng, length_s=3.0)))
+    assert found.batching is Batching.CONTINUOUS
+
+
 def test_prefills_are_told_from_the_first_tokens_and_their_stalls_are_not_counted_twice() -> None:
     law = ServiceLaw(fixed_s=0.2, per_item_s=0.01, prefill_s=0.02, cv=0.2)
     found = analysed(loops(lambda level, rng: beside_each_other(law, 8, clients=level, rng=rng, streamed=True)))
