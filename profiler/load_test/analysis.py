@@ -26,9 +26,9 @@ FITS = 0.06
 LIES = 0.1
 """Counters that differ more from the throughput of a saturated server than this are not used."""
 _TOGETHER_S, _TOGETHER_SHARE = 0.0005, 0.1
-"""Answers that are closer than one of both (the share is of the mean time between two) come together."""
+"""Answers no further apart than the larger of both (the share is of the mean time between two) come together."""
 _MOST_BY_CHANCE = 0.9
-"""Where more than this share would come together by chance, answers say little: they are taken as batches then."""
+"""No more than this share counts as chance: answers that are so dense say little, and are taken as those of batches."""
 _RESAMPLES = 100
 _LEAST_COUNT = 3  # batches of one size
 
