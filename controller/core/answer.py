@@ -16,7 +16,7 @@ from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
 from controller.core.plan import batching, variants
 from controller.core.plan.fleet import FleetPlan
-from controller.core.state.carry_over import PipelineMemory, PoolMemory
+from controller.core.state.carry_over import PipelineMemory, PoolMemory, Surprise
 from controller.core.state.decision import (
     BudgetDecision,
     DemandUse,
@@ -95,6 +95,7 @@ def pipeline_decision(
             launch_s=0.0 if horizon is None else horizon.launch_s,
             falls_at_s=assessment.demand.falls_at_s,
             season=None if horizon is None else horizon.season,
+            missed=0.0 if horizon is None else horizon.missed,
         ),
         profile=assessment.profile,
         plan=_naming_quota(reported, quotas),
@@ -302,6 +303,12 @@ def _written(assessment: Assessment, rollout: PipelineRollout) -> Iterator[tuple
             yield key, count - assessment.current.get(key, 0)
 
 
+def _surprises(assessment: Assessment) -> tuple[Surprise, ...]:
+    """Return the misses that the room for growth rests on; those of before while the demand is missing."""
+    horizon = assessment.demand.horizon
+    return assessment.state.memory.surprises if horizon is None else horizon.surprises
+
+
 def _memory(
     assessment: Assessment,
     plan: PipelinePlan,
@@ -326,6 +333,7 @@ def _memory(
         demand=assessment.demand.stabilized,
         floor=None if assessment.demand.floor is None else assessment.demand.floor.demand,
         samples=assessment.demand.samples,
+        surprises=_surprises(assessment),
         learned=assessment.learned,
         rules=assessment.bounds.rule_memories,
         batches=batches,

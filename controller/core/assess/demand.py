@@ -14,8 +14,9 @@ from types import MappingProxyType
 
 from controller.core.assess.schedule import highest_floor
 from controller.core.assess.seasonal import seasonal
+from controller.core.assess.surprises import growth_share, missed_share, surprises
 from controller.core.messages import details
-from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory
+from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory, Surprise
 from controller.core.state.decision import SeasonUse
 from controller.core.state.schedule import DemandFloor
 from controller.core.state.snapshot import PipelineState
@@ -68,12 +69,15 @@ QUIET_S = 600.0
 class Horizon:
     """How far ahead to forecast, in seconds; `launch_s` of this is for a new node.
 
-    `season` is what the history of the demand says of then, None without one.
+    `season` is what the history of the demand says of then, None without one. `surprises` are the misses of the last
+    minutes that the room for growth until then rests on, `missed` the share (0–1) of these minutes that they took.
     """
 
     ahead_s: float
     launch_s: float
     season: SeasonUse | Absence | None = None
+    surprises: tuple[Surprise, ...] = ()
+    missed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +230,11 @@ def stabilised_demand(
     expected = min(ABSURD, max(observed, load))
     # Until a new replica is ready, the load may rise as it did before.
     chance = _chance(state.spec, observed, ahead_s)
-    headroom = past.headroom(growth(recent, ahead_s, chance), recent, chance)
+    late = memory.missed_since_s is not None
+    found = surprises(memory.surprises, earlier, (now_s, observed), late=late, ahead_s=ahead_s)
+    missed = missed_share(found, recent[0][0], now_s)
+    rise = growth(recent, ahead_s, chance, growth_share(state.spec, missed))
+    headroom = past.headroom(rise, recent, chance)
     peak = max(expected, min(ABSURD, observed + headroom))
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected, peak=peak))
     up_s, down_s = scaling.up.stabilization_s, scaling.down.stabilization_s
@@ -257,7 +265,7 @@ def stabilised_demand(
         quiet_since_s=quiet_since_s,
         contradicted_since_s=contradicted_since_s,
         begun_s=now_s if memory.demand is None and memory.begun_s is None else memory.begun_s,
-        horizon=replace(ahead, season=season),
+        horizon=replace(ahead, season=season, surprises=found, missed=missed),
     )
 
 

@@ -40,6 +40,14 @@ class DemandSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Surprise:
+    """From `since_s` to `until_s` the SLA was missed, because the load had risen beyond the plan."""
+
+    since_s: float
+    until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsLoss:
     """The demand of a pipeline has been missing since `since_s`.
 
@@ -298,6 +306,7 @@ class PipelineMemory:
     `demand`: the stabilized demand of the last cycle, without the floor.
     `floor`: the least demand that `spec.demand.atLeast` set in the last cycle, None: none.
     `samples`: observed demand and forecasts for the stabilization windows and the next forecast, oldest first.
+    `surprises`: the misses of the SLA of the last minutes that a load beyond the plan has begun, oldest first.
     `learned`: what the profiler has learned.
     `rules`: the state of the threshold rules, by stage and name.
     `batches`: the batch limits of the last plan that was followed.
@@ -327,6 +336,7 @@ class PipelineMemory:
     demand: float | None = None
     floor: float | None = None
     samples: tuple[DemandSample, ...] = ()
+    surprises: tuple[Surprise, ...] = ()
     learned: Learned = field(default_factory=Learned)
     rules: Mapping[tuple[StageName, str], RuleMemory] = field(default_factory=dict)
     batches: Mapping[PlacementKey, int] = field(default_factory=dict)
@@ -362,6 +372,9 @@ class PipelineMemory:
             _require_load(sample.observed, "samples observed")
             _require_load(sample.forecast, "samples forecast")
             _require_load(sample.peak, "samples peak")
+        for surprise in self.surprises:
+            _require_time(surprise.since_s, "surprises since_s")
+            _require_time(surprise.until_s, "surprises until_s")
         if (loss := self.metrics_lost) is not None:
             _require_time(loss.since_s, "metrics_lost since_s")
             _require_load(loss.demand, "metrics_lost demand")

@@ -227,7 +227,8 @@ class DemandUse:
 
     `ahead_s` is how far ahead the forecast looks: until a replica that is decided now is ready. Of this, `launch_s` is
     for a new node. `falls_at_s` is when a demand that is held above the forecast may fall, None where it is not held.
-    `season` is what the history of the demand says, None for a pipeline without `spec.demand.history`.
+    `season` is what the history of the demand says, None for a pipeline without `spec.demand.history`. `missed` is the
+    share (0–1) of the last minutes for which the SLA was missed because the load rose beyond the plan.
     """
 
     observed: Reading
@@ -240,6 +241,7 @@ class DemandUse:
     launch_s: float = 0.0
     falls_at_s: float | None = None
     season: SeasonUse | Absence | None = None
+    missed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -308,7 +308,8 @@ class TestStep:
             spec=spec,
             demand=lambda cycle: loads[cycle],
         )
-        assert [encoders(found)[cycle] for cycle in (29, 59, 89)] == [5, 10, 3]
+        # With room for such a rise: this one has cost the SLA for more of the last minutes than it allows.
+        assert [encoders(found)[cycle] for cycle in (29, 59, 89)] == [5, 12, 3]
 
     def test_a_step_is_no_larger_than_max_step(self) -> None:
         slow = StepPolicy(stabilization_s=0.0, max_share=0.0, max_replicas=2)

@@ -46,3 +46,11 @@ def test_a_demand_that_is_kept_for_a_rise_says_so(decision: PipelineDecision) ->
     kept = with_season(decision, replace(DAYS, kept=60.0))
     kept = replace(kept, demand=replace(kept.demand, planned=60.0, forecast=50.0, observed=50.0))
     assert demand_reason(kept).startswith("held: by demand.history it is back")
+
+
+def test_room_for_rarer_rises_says_what_such_rises_have_cost(decision: PipelineDecision) -> None:
+    demand = replace(decision.demand, observed=50.0, forecast=60.0, planned=60.0, ahead_s=30.0, season=None, known=None)
+    usual = demand_reason(replace(decision, demand=demand))
+    assert usual == "what the load may reach until a new replica is ready, 30 s ahead"
+    missed = demand_reason(replace(decision, demand=replace(demand, missed=0.12)))
+    assert missed == f"{usual}; rarer rises count, after such rises cost 12% of the last minutes"
