@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from controller.core.assess.schedule import highest_floor
 from controller.core.assess.seasonal import seasonal
-from controller.core.assess.surprises import growth_share, missed_share, surprises
+from controller.core.assess.surprises import growth_share, missed_share, rise_s, surprises
 from controller.core.messages import details
 from controller.core.state.carry_over import DemandSample, MetricsLoss, PipelineMemory, Surprise
 from controller.core.state.decision import SeasonUse
@@ -233,7 +233,8 @@ def stabilised_demand(
     late = memory.missed_since_s is not None
     found = surprises(memory.surprises, earlier, (now_s, observed), late=late, ahead_s=ahead_s)
     missed = missed_share(found, recent[0][0], now_s)
-    rise = growth(recent, ahead_s, chance, growth_share(state.spec, missed))
+    covered_s = rise_s(state.spec, found, missed, ahead_s)
+    rise = growth(recent, covered_s, chance, growth_share(state.spec, missed))
     headroom = past.headroom(rise, recent, chance)
     peak = max(expected, min(ABSURD, observed + headroom))
     samples = (*earlier, DemandSample(t_s=now_s, observed=observed, forecast=expected, peak=peak))

@@ -3,7 +3,8 @@
 The room for growth (`profiler.forecast.growth`) covers nine of ten rises within the time that a replica takes to
 start. Where bursts leave queues, the tenth costs far more time than that, and rises too rare for nine of ten may cost
 the SLA for a third of the time. How much they cost is measured, so the room follows from it: the more of the last
-minutes was missed, the rarer the rises that count. The room stays within the highest load of these minutes, and goes
+minutes was missed, the rarer the rises that count, and the longer a miss took, the longer the time within which a load
+may rise: the replicas for it did not catch up sooner. The room stays within the highest load of these minutes, and goes
 when they are over.
 
 Only misses that begin with a load beyond the plan count. A slow stage, a full pool or a wrong query are no reason to
@@ -82,5 +83,20 @@ def growth_share(spec: PipelineSpec, missed: float) -> float:
     As long as that is less than the SLA's percentile allows, it is `GROWTH_SHARE`. Beyond, as much rarer rises count as
     more was missed.
     """
-    allowed = 1 - spec.sla.percentile / 100
+    allowed = _allowed(spec)
     return GROWTH_SHARE if missed <= allowed else 1 - (1 - GROWTH_SHARE) * allowed / missed
+
+
+def rise_s(spec: PipelineSpec, found: Sequence[Surprise], missed: float, ahead_s: float) -> float:
+    """Return the time (s) within which the load may rise, where `missed` of the time was missed, in `found`.
+
+    As long as that is less than the SLA's percentile allows, it is `ahead_s`. Beyond, it is how long the longest of the
+    misses took, where that is longer: so long it was until the replicas for a rise were there and their queues gone.
+    """
+    if missed <= _allowed(spec):
+        return ahead_s
+    return max(ahead_s, *(each.until_s - each.since_s for each in found))
+
+
+def _allowed(spec: PipelineSpec) -> float:
+    return 1 - spec.sla.percentile / 100
