@@ -229,7 +229,11 @@ def _print(experiment: Experiment, about: Live, settings: Mapping[str, Mapping[s
     page.say()
     page.say("Settings, with times at the pace of the load", style="bold")
     for name, values in settings.items():
-        page.say(f"{name}: {', '.join(f'{field} {value}' for field, value in values.items())}")
+        page.say(f"{name}: {', '.join(f'{field} {_value(value)}' for field, value in values.items())}")
+
+
+def _value(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _deviation(own: Deviation) -> tuple[str, ...]:
