@@ -66,7 +66,7 @@ def runs(scenario: Scenario) -> dict[tuple[str, int], RunResult]:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("seed", SEEDS)
-def test_simulated_it_misses_one_window_at_most_and_costs_two_thirds_of_the_static_peak(
+def test_simulated_it_misses_one_window_at_most_and_costs_seven_tenths_of_the_static_peak(
     scenario: Scenario, runs: Mapping[tuple[str, int], RunResult], seed: int
 ) -> None:
     sluice, static = runs["sluice", seed], runs["static-peak", seed]
@@ -74,7 +74,7 @@ def test_simulated_it_misses_one_window_at_most_and_costs_two_thirds_of_the_stat
     assert sluice.sla_windows_met is not None
     assert (1 - sluice.sla_windows_met) * sluice.windows <= 1 + 1e-9
     assert sluice.windows == 23
-    assert sluice.cost <= 2 / 3 * static.cost
+    assert sluice.cost <= 0.7 * static.cost
     assert sluice.sessions_cut < 0.02 * sessions_of(scenario, seed)
     assert (sluice.lost, sluice.refused, sluice.cap_violations) == (0, 0, 0)
 
