@@ -378,7 +378,7 @@ def _clamped(
 
 
 def _peak(sample: DemandSample) -> float:
-    return sample.forecast if sample.peak is None else sample.peak
+    return sample.planned
 
 
 def margin(age_s: float, growth_per_minute: float) -> float:

@@ -67,7 +67,7 @@ def _beyond_plan(earlier: Sequence[DemandSample], now_s: float, load: float, ahe
 def _beyond(earlier: Sequence[DemandSample], ordered_s: float, load: float) -> bool:
     """Return whether `load` is above what was planned at `ordered_s`; not where nothing was yet."""
     before = [sample for sample in earlier if sample.t_s <= ordered_s]
-    return bool(before) and load > (before[-1].forecast if before[-1].peak is None else before[-1].peak)
+    return bool(before) and load > before[-1].planned
 
 
 def missed_share(found: Sequence[Surprise], begun_s: float, now_s: float) -> float:

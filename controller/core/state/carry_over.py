@@ -38,6 +38,11 @@ class DemandSample:
     forecast: float
     peak: float | None = None
 
+    @property
+    def planned(self) -> float:
+        """The load that was planned for: the peak, or the forecast where no peak is known."""
+        return self.forecast if self.peak is None else self.peak
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surprise:
