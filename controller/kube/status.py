@@ -263,7 +263,7 @@ def _quota(state: PoolState, decision: PoolDecision) -> Json | None:
     if source is None:
         return None
     binding = reading is not None and reading.limit_vcpus is not None and state.bound_by_quota
-    increase = reading.needed_for(state.limit + 1, source.vcpus) if reading is not None and binding else None
+    increase = reading.needed_for(state.capacity + 1, source.vcpus) if reading is not None and binding else None
     return {
         "code": source.code,
         "name": source.name,
