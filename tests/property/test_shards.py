@@ -5,7 +5,9 @@ last. Its writes may be refused, lost, or applied later. `docs/shards.md` has th
 """
 
 from dataclasses import dataclass, field, replace
+from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +17,10 @@ from controller.core.state.shards import Entry, Shard, Want, committed, shard_of
 
 NAMESPACES = tuple(f"team-{index}" for index in range(5))
 SECOND_S = 5.0
+LABEL = "team"
+QUIET, MOST_ROUNDS = 8, 200
+READS = ("fresh", "fresh", "interrupted", "stale")
+OUTCOMES = ("answered", "answered", "answered", "lost", "refused", "late")
 
 
 @dataclass(slots=True)
@@ -43,12 +49,13 @@ class Process:
     version: int
     entries: tuple[Entry, ...]
     claims: dict[str, tuple[int, int | None, int]]
+    labels: dict[str, str]
     memory: Memory = field(default_factory=Memory)
     gone_since_s: dict[int, float] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
 
     def has(self, namespace: str) -> bool:
-        return self.shard.has(namespace, {})
+        return self.shard.has(namespace, {LABEL: self.labels[namespace]})
 
 
 class Division(RuleBasedStateMachine):
@@ -56,10 +63,11 @@ class Division(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 1_000.0
         self.processes: dict[int, Process] = {}
+        self.labels = dict.fromkeys(NAMESPACES, "")
         self.late: list[tuple[int, tuple[Entry, ...]]] = []
         self.changed = False
 
-    @initialize(limit=st.integers(0, 40), count=st.integers(1, 3), used=st.lists(st.integers(0, 6), max_size=5))
+    @initialize(limit=st.integers(4, 16), count=st.integers(1, 3), used=st.lists(st.integers(0, 6), max_size=5))
     def begin(self, limit: int, count: int, used: list[int]) -> None:
         self.pool = Pool(limit=limit)
         self.pipelines = {name: Pipeline(namespace=name) for name in NAMESPACES}
@@ -73,25 +81,40 @@ class Division(RuleBasedStateMachine):
     def running(self) -> int:
         return sum(each.replicas for each in self.pipelines.values())
 
-    def start(self, index: int) -> None:
-        shard = Shard(index=index, count=self.count)
-        self.processes[index] = Process(shard=shard, version=-1, entries=(), claims={})
+    def start(self, index: int, count: int | None = None) -> None:
+        shard = Shard(index=index, count=self.count if count is None else count, label=LABEL)
+        self.processes[index] = Process(shard=shard, version=-1, entries=(), claims={}, labels={})
         self.look(self.processes[index])
 
     def look(self, process: Process) -> None:
-        process.version, process.entries = self.pool.version, self.pool.entries
-        process.claims = {
-            name: (each.replicas, each.operator, each.version) for name, each in self.pipelines.items()
-        }
+        process.version, process.entries, process.labels = self.pool.version, self.pool.entries, dict(self.labels)
+        process.claims = {name: (each.replicas, each.operator, each.version) for name, each in self.pipelines.items()}
 
-    @rule(data=st.data())
-    def read(self, data: st.DataObject) -> None:
-        self.look(self.processes[data.draw(st.sampled_from(sorted(self.processes)))])
+    @rule(cycles=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(READS), st.sampled_from(OUTCOMES)), max_size=12))
+    def cycles(self, cycles: list[tuple[int, str, str]]) -> None:
+        """Some cycles, each of them after a read, on what was read before, or with a cycle of another between."""
+        for index, read, outcome in cycles:
+            process = self.processes[sorted(self.processes)[index % len(self.processes)]]
+            if read != "stale":
+                self.look(process)
+            if read == "interrupted":
+                for other in sorted(self.processes.values(), key=lambda each: each.shard.index):
+                    if other is not process:
+                        self.look(other)
+                        self.run(other)
+            self.run(process, outcome)
+            self.is_within_the_limit()
 
-    @rule(data=st.data(), outcome=st.sampled_from(["answered", "answered", "lost", "refused", "late"]))
-    def cycle(self, data: st.DataObject, outcome: str) -> None:
-        index = data.draw(st.sampled_from(sorted(self.processes)))
-        self.run(self.processes[index], outcome)
+    @rule(rounds=st.integers(1, 4))
+    def quiet_cycles(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.round()
+            self.is_within_the_limit()
+
+    def round(self) -> None:
+        for process in sorted(self.processes.values(), key=lambda each: each.shard.index):
+            self.look(process)
+            self.run(process)
 
     def run(self, process: Process, outcome: str = "answered") -> None:
         self.now_s += SECOND_S
@@ -172,17 +195,25 @@ class Division(RuleBasedStateMachine):
         if version == self.pool.version:
             self.pool.entries, self.pool.version = entries, self.pool.version + 1
 
-    @rule(name=st.sampled_from(NAMESPACES), demand=st.integers(0, 20))
+    @rule(name=st.sampled_from(NAMESPACES), demand=st.sampled_from([0, 3, 20]))
     def load(self, name: str, demand: int) -> None:
         self.pipelines[name].demand = demand
+
+    @rule(name=st.sampled_from(NAMESPACES), label=st.sampled_from(["", "a", "b", "c"]))
+    def relabel(self, name: str, label: str) -> None:
+        """A namespace moves to the shard of another team."""
+        self.changed = True
+        self.labels[name] = label
 
     @rule(more=st.integers(1, 10))
     def grow(self, more: int) -> None:
         self.pool.limit += more
 
-    @rule(data=st.data())
-    def restart(self, data: st.DataObject) -> None:
-        self.start(data.draw(st.sampled_from(sorted(self.processes))))
+    @rule(index=st.integers(0, 3))
+    def restart(self, index: int) -> None:
+        """A process starts again, for the number of shards that it had."""
+        if index in self.processes:
+            self.start(index, self.processes[index].shard.count)
 
     @rule(seconds=st.sampled_from([60.0, 700.0]))
     def passes(self, seconds: float) -> None:
@@ -194,10 +225,9 @@ class Division(RuleBasedStateMachine):
         self.changed = self.changed or count != self.count
         self.count = count
 
-    @rule(data=st.data())
-    def replaced(self, data: st.DataObject) -> None:
+    @rule(index=st.integers(0, 3))
+    def replaced(self, index: int) -> None:
         """A pod of a shard is replaced by one for the present number, or ends where there is no such shard any more."""
-        index = data.draw(st.integers(0, 3))
         if index < self.count:
             self.start(index)
         elif len(self.processes) > 1:
@@ -217,21 +247,68 @@ class Division(RuleBasedStateMachine):
         self.processes = {}
         for index in range(self.count):
             self.start(index)
-        for _ in range(80):
-            for process in list(self.processes.values()):
-                self.look(process)
-                self.run(process)
+        quiet = rounds = 0
+        while quiet < QUIET:
+            before = self.pool.entries
+            self.round()
+            self.is_within_the_limit()
+            quiet, rounds = quiet + 1 if self.same(before) else 0, rounds + 1
+            assert rounds < MOST_ROUNDS, before
         for name, pipeline in self.pipelines.items():
-            assert pipeline.operator == shard_of(name, self.count)
+            assert pipeline.operator == shard_of(self.labels[name] or name, self.count)
         demand = sum(each.demand for each in self.pipelines.values())
         served = sum(min(each.demand, each.replicas) for each in self.pipelines.values())
         assert served >= min(demand, self.pool.limit), (demand, self.pool)
-        quiet = tuple(replace(each, renewed_at_s=0.0) for each in self.pool.entries)
-        for process in list(self.processes.values()):
-            self.look(process)
-            self.run(process)
-        assert quiet == tuple(replace(each, renewed_at_s=0.0) for each in self.pool.entries)
+
+    def same(self, before: tuple[Entry, ...]) -> bool:
+        """Return whether the entries are as `before`, but for the time of their renewal."""
+        return [replace(each, renewed_at_s=0.0) for each in before] == [
+            replace(each, renewed_at_s=0.0) for each in self.pool.entries
+        ]
 
 
 TestDivision = Division.TestCase
-TestDivision.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestDivision.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_long_random_walks_keep_the_limit_and_end_with_all_served(seed: int) -> None:
+    draw, model = Random(seed), Division()
+    model.begin(limit=draw.randint(4, 16), count=draw.randint(1, 3), used=[draw.randint(0, 6) for _ in range(5)])
+    for _ in range(40):
+        step(draw, model)
+        model.is_within_the_limit()
+    model.teardown()
+
+
+def step(draw: Random, model: Division) -> None:
+    """Take one step: most are cycles, of one process or of all, often with the same outcome."""
+    name, index = draw.choice(NAMESPACES), draw.randint(0, 3)
+    kinds = ("cycles", "quiet", "late", "load", "grow", "relabel", "restart", "passes", "number", "replaced")
+    match draw.choices(kinds, weights=(45, 15, 5, 15, 1, 4, 4, 1, 4, 6))[0]:
+        case "cycles":
+            outcomes = (draw.choice(OUTCOMES),) if draw.random() < 0.5 else OUTCOMES
+            indexes = (index,) if draw.random() < 0.4 else range(4)
+            count = draw.randint(1, 8)
+            model.cycles(
+                cycles=[(draw.choice(indexes), draw.choice(READS), draw.choice(outcomes)) for _ in range(count)]
+            )
+        case "quiet":
+            model.quiet_cycles(rounds=draw.randint(1, 4))
+        case "late":
+            if model.late:
+                model.arrives()
+        case "load":
+            model.load(name=name, demand=draw.choice([0, 3, 20]))
+        case "grow":
+            model.grow(more=draw.randint(1, 4))
+        case "relabel":
+            model.relabel(name=name, label=draw.choice(["", "a", "b", "c"]))
+        case "restart":
+            model.restart(index=index)
+        case "passes":
+            model.passes(seconds=draw.choice([60.0, 700.0]))
+        case "number":
+            model.other_number(count=draw.randint(1, 4))
+        case "replaced":
+            model.replaced(index=index)
