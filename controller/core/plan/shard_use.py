@@ -11,16 +11,15 @@ from controller.core.assess.learned_numbers import with_learned_numbers
 from controller.core.bounds.overrides import with_overrides
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger, totals_of
+from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
-from controller.core.state.shards import Want
+from controller.core.state.shards import MILLS, Want
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
 from controller.core.state.spec import Mode
 from optimizer.latency.stage import carried_rps
 from optimizer.model import Pipeline, PipelineKey, Placement, PlacementKey, PoolName, Size, whole_instances
 from optimizer.plan import LimitKind, PipelinePlan
 
-MILLS = 1000
-"""A budget is divided in units of so many parts of a USD per hour."""
 _EPSILON = 1e-9
 
 
@@ -121,6 +120,35 @@ def pool_wants(
         else:
             found[name] = Want(lacking=growth, least_priority=least.get(name))
     return found
+
+
+def budget_wants(decision: Decision) -> Mapping[str, Want]:
+    """Return what the plans lack of each ComputeBudget, in thousandths of a USD per hour."""
+    own = {each.key: each for each in decision.pipelines}
+    found: dict[str, Want] = {}
+    for budget in decision.budgets:
+        growth = max(0, ceil((budget.planned_per_hour - budget.spend_per_hour) * MILLS - _EPSILON))
+        priorities = [own[key].spec.priority for key in budget.pipelines if key in own]
+        short = [
+            (own[each.key].spec.priority, 1 - each.served_fraction, _missing_mills(own[each.key], each.served_fraction))
+            for each in budget.short
+            if each.key in own
+        ]
+        top = max((priority for priority, _, _ in short), default=0)
+        rank = [(unserved, mills) for priority, unserved, mills in short if priority == top]
+        found[budget.name] = Want(
+            lacking=growth + sum(mills for _, _, mills in short),
+            unserved=sum(u * m for u, m in rank) / sum(m for _, m in rank) if rank else 0.0,
+            priority=top,
+            least_priority=min(priorities, default=None),
+        )
+    return found
+
+
+def _missing_mills(decision: PipelineDecision, served: float) -> int:
+    """Return about how much more a pipeline would cost that is served in part, at least one thousandth."""
+    cost = decision.spec.budget_per_hour if decision.plan is None else decision.plan.cost_per_hour
+    return max(1, ceil(cost * (1 / served - 1) * MILLS)) if served > 0 else max(1, ceil(cost * MILLS))
 
 
 def _instances(pipeline: Pipeline, replicas: Mapping[PlacementKey, int]) -> Mapping[PoolName, float]:

@@ -32,13 +32,15 @@ _MOVED = 0.1
 class Use:
     """What a shard uses of a shared resource now, what its last plans want, and how many pipelines it waits for.
 
-    `leaving` counts the pipelines of other shards that this one has claimed and that none of them has taken yet.
+    `users` counts the pipelines that may use it. `leaving` counts the pipelines of other shards that this one has
+    claimed and that none of them has taken yet.
     """
 
     used: int
     want: Want = field(default_factory=Want)
     awaiting: int = 0
     leaving: int = 0
+    users: int = 1
 
 
 def agreed(before: Entry | None, shard: Shard, use: Use, now_s: float) -> Entry:
@@ -62,6 +64,7 @@ def agreed(before: Entry | None, shard: Shard, use: Use, now_s: float) -> Entry:
         allowed=allowed,
         reduce=allowed is not None and before is not None and before.reduce,
         awaiting=use.awaiting + use.leaving,
+        users=use.users,
         want=use.want,
         renewed_at_s=now_s,
     )
@@ -74,8 +77,8 @@ def allowance(entry: Entry, *, written: Entry | None) -> Allowance:
     """
     most = min(entry.agreed, 0 if written is None else written.agreed)
     if entry.allowed is None:
-        return Allowance(amount=min(entry.used, most), granted=False)
-    return Allowance(amount=min(entry.allowed, most), firm=entry.reduce)
+        return Allowance(amount=min(entry.used, most), granted=False, entry=entry)
+    return Allowance(amount=min(entry.allowed, most), firm=entry.reduce, entry=entry)
 
 
 def worth_writing(before: Entry | None, after: Entry) -> bool:
@@ -85,7 +88,7 @@ def worth_writing(before: Entry | None, after: Entry) -> bool:
     """
     if before is None:
         return True
-    exact = ("shard", "of", "agreed", "allowed", "reduce", "awaiting", "committed")
+    exact = ("shard", "of", "agreed", "allowed", "reduce", "awaiting", "users", "committed")
     if any(getattr(before, name) != getattr(after, name) for name in exact):
         return True
     if (before.want.lacking > 0) != (after.want.lacking > 0) or after.renewed_at_s - before.renewed_at_s >= RENEW_S:
@@ -211,7 +214,7 @@ def _targets(
         giver, amount = found
         targets[giver] = present[giver].used - amount
         reducing.add(giver)
-    sharing = [index for index in order if index not in reducing]
+    sharing = [index for index in order if index not in reducing and present[index].users]
     for place, index in enumerate(sharing):
         targets[index] += left // len(sharing) + (place < left % len(sharing))
     return targets, frozenset(reducing)

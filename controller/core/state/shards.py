@@ -6,6 +6,9 @@ from hashlib import blake2b
 
 from optimizer.model import PoolName
 
+MILLS = 1000
+"""A budget is divided in units of so many parts of a USD per hour."""
+
 
 def shard_of(name: str, count: int) -> int:
     """Return which of `count` shards `name` selects, from 0. It is the same in every process and release."""
@@ -54,8 +57,8 @@ class Entry:
 
     Amounts are in units, as in `Want`. `used` is what its replicas occupy or cost, and `agreed` what it works within.
     `allowed` is what it may agree to, None before the first division. With `reduce` it has to give back what it uses
-    above that. `awaiting` counts the pipelines that another operator has not handed over yet. `renewed_at_s` is in
-    epoch seconds.
+    above that. `awaiting` counts the pipelines that another operator has not handed over yet. `users` counts those that
+    may use the resource: without any, the shard needs no room. `renewed_at_s` is in epoch seconds.
     """
 
     shard: int
@@ -65,6 +68,7 @@ class Entry:
     allowed: int | None = None
     reduce: bool = False
     awaiting: int = 0
+    users: int = 0
     want: Want = field(default_factory=Want)
     renewed_at_s: float = 0.0
 
@@ -84,12 +88,13 @@ class Allowance:
     """What a shard may use of a shared resource, in units.
 
     What it uses beyond that stays and does not grow, unless the allowance is `firm`: then it is given back.
-    `granted` is whether the divider has given it, so that it says what there is.
+    `granted` is whether the divider has given it, so that it says what there is. `entry` is the shard's own one.
     """
 
     amount: int
     firm: bool = False
     granted: bool = True
+    entry: Entry | None = None
 
 
 Allowances = Mapping[PoolName, Allowance]

@@ -570,13 +570,15 @@ class BudgetState:
     """A ComputeBudget with the namespaces that it selects now: the last known ones if they cannot be read.
 
     `unread` says why they cannot be read, and is empty where they can. `problem` says why the declared spec cannot be
-    used, and is empty where it can: `spec` is then the one in force instead.
+    used, and is empty where it can: `spec` is then the one in force instead. `allowance` is what this shard may spend,
+    in thousandths of a USD per hour, None where the fleet is in one shard.
     """
 
     spec: BudgetSpec
     namespaces: frozenset[str]
     unread: str = ""
     problem: str = ""
+    allowance: Allowance | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
