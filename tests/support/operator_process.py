@@ -20,7 +20,14 @@ SYNTHETIC = (str(Path(__file__).parent / "synthetic_operator.py"),)
 class OperatorProcess:
     """A running `sluice operator` with a cycle every second."""
 
-    def __init__(self, kubeconfig: Path, log: Path, *flags: str, program: tuple[str, ...] = REAL) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        log: Path,
+        *flags: str,
+        program: tuple[str, ...] = REAL,
+        starts_within_s: float = DEADLINE_S,
+    ) -> None:
         self._log = log
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(
@@ -30,7 +37,7 @@ class OperatorProcess:
                 ],
                 stderr=stderr,
             )
-        until(lambda: self._address() or self._process.poll() is not None)
+        until(lambda: self._address() or self._process.poll() is not None, within_s=starts_within_s)
         self._url = self._address()
 
     def log(self) -> list[dict[str, Any]]:
