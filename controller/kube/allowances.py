@@ -35,7 +35,8 @@ _NOTHING = Want()
 class _Shared:
     """A resource that shards share: how much there is in parts of 1/`unit`, and what this shard uses of it.
 
-    `firm` says that nothing may stay above the limit. `orphans` are this shard's workloads that no pipeline has any more.
+    `firm` says that nothing may stay above the limit. `orphans` are the workloads of this shard that no pipeline has any
+    more.
     """
 
     kind: Resource

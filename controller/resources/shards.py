@@ -1,7 +1,5 @@
 """The entries of shards in the status of what they share."""
 
-
-
 from controller.resources.base import Part
 from controller.resources.fields import Number
 from controller.resources.metadata import Timestamp
