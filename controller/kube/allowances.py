@@ -28,15 +28,14 @@ _ATTEMPTS = 5
 _PARALLEL = 8
 _RELEASED_AT_ONCE = 1000
 """Pipelines that are handed over in one cycle: so many small writes take a few seconds."""
-_NOTHING = Want()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shared:
     """A resource that shards share: how much there is in parts of 1/`unit`, and what this shard uses of it.
 
-    `firm` says that nothing may stay above the limit. `orphans` are the workloads of this shard that no pipeline has any
-    more.
+    `firm` says that nothing may stay above the limit. `orphans` are the workloads of this shard that no pipeline has
+    any more.
     """
 
     kind: Resource
@@ -119,7 +118,7 @@ class Allowances:
         used = used_now(snapshot, self._policy)
 
         def use(kind: Resource, name: str, amount: int, users: int) -> Use:
-            want = self._wants.get((kind, name), _NOTHING)
+            want = self._wants.get((kind, name))
             return Use(used=amount, want=want, awaiting=awaiting, leaving=leaving, users=users)
 
         found: dict[tuple[Resource, str], _Shared] = {}

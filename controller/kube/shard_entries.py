@@ -55,8 +55,10 @@ def _entry(document: Json, unit: int) -> Entry:
         reduce=bool(document.get("reduce", False)),
         awaiting=int(document.get("awaiting", 0)),
         users=int(document.get("users", 0)),
-        want=Want(
-            lacking=amount("lacking") if document.get("lacking") is not None else 0,
+        want=None
+        if document.get("lacking") is None
+        else Want(
+            lacking=amount("lacking"),
             unserved=number("unserved") or 0.0,
             priority=int(document.get("priority", 0)),
             least_priority=None if least is None else int(least),
@@ -70,17 +72,19 @@ def _document(entry: Entry, unit: int) -> Json:
     def amount(value: int) -> int | str:
         return value if unit == 1 else _plain(Decimal(value) / unit)
 
-    want = entry.want
     optional: Json = {
         "allowed": None if entry.allowed is None else amount(entry.allowed),
         "reduce": entry.reduce or None,
         "awaiting": entry.awaiting or None,
-        "lacking": amount(want.lacking) if want.lacking else None,
-        "unserved": _plain(_rounded(want.unserved)) if want.unserved else None,
-        "priority": want.priority if want.unserved else None,
-        "leastPriority": want.least_priority,
-        "pricePerHour": None if want.price_per_hour is None else _plain(_rounded(want.price_per_hour)),
     }
+    if (want := entry.want) is not None:
+        optional |= {
+            "lacking": amount(want.lacking),
+            "unserved": _plain(_rounded(want.unserved)) if want.unserved else None,
+            "priority": want.priority if want.unserved else None,
+            "leastPriority": want.least_priority,
+            "pricePerHour": None if want.price_per_hour is None else _plain(_rounded(want.price_per_hour)),
+        }
     return {
         "shard": entry.shard,
         "of": entry.of,

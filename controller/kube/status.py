@@ -235,7 +235,8 @@ def divided_pool_status(status: Json, state: PoolState, old: Json, shard: int) -
     """
     others = sum(entry.used for entry in entries_from(old) if entry.shard != shard)
     in_use = float(status["inUse"]) + others
-    prices = [entry.want.price_per_hour or 0.0 for entry in entries_from(old) if entry.want.price_per_hour is not None]
+    wants = [entry.want for entry in entries_from(old) if entry.want is not None]
+    prices = [want.price_per_hour for want in wants if want.price_per_hour is not None]
     price = float(status["shadowPricePerHour"]) if "shadowPricePerHour" in status else None
     if prices:
         price = max([*prices, *(() if price is None else (price,))])

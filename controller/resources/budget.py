@@ -107,7 +107,7 @@ class BudgetStatus(Part):
     shards: Annotated[list[BudgetShard], ListMap(key="shard"), Field(max_length=MAX_SHARDS)] = Field(
         default_factory=list
     )
-    """What each shard of the fleet spends, and may spend, where the fleet has several. spendPerHour and pipelines are then
+    """What each shard of the fleet spends, and may spend, where it has several. spendPerHour and pipelines are then
     those of all shards; short, plannedPerHour and reason are of the pipelines of shard 0 only."""
 
 

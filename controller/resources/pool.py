@@ -464,8 +464,8 @@ class PoolStatus(Part):
     reason: Text | None = None
     """Why the pool is unavailable."""
     shards: Annotated[list[PoolShard], ListMap(key="shard"), Field(max_length=MAX_SHARDS)] = Field(default_factory=list)
-    """What each shard of the fleet uses of the pool, and may use, where it has several. inUse, free, planned and limit are
-    then those of all shards, and the other fields are what shard 0 knows."""
+    """What each shard of the fleet uses of the pool, and may use, where it has several. inUse, free, planned and limit
+    are then those of all shards, and the other fields are what shard 0 knows."""
 
 
 class ComputePool(Part):

@@ -42,7 +42,7 @@ class PoolShard(ShardEntry):
     allowed: int | None = None
     """Instances that it may agree to. Written by shard 0; absent before the first division."""
     lacking: int | None = None
-    """Instances that its plans would use beyond those in use."""
+    """Instances that its plans would use beyond those in use; absent until it has planned."""
 
 
 class BudgetShard(ShardEntry):
@@ -55,4 +55,4 @@ class BudgetShard(ShardEntry):
     allowed: Number | None = None
     """USD per hour that it may agree to. Written by shard 0; absent before the first division."""
     lacking: Number | None = None
-    """USD per hour that its plans would spend beyond what is spent."""
+    """USD per hour that its plans would spend beyond what is spent; absent until it has planned."""

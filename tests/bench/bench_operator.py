@@ -19,10 +19,10 @@ delays the answer to every query (5, 50 and 250 ms). The servers tell latencies 
 What is printed for each delay: the duration of a cycle, what of it was spent on reading, the share of the queries of
 each kind without an answer, and the share of the pipelines of which nothing was missing.
 
-With `--shards N` there are N operators for the fleet, each for about the Nth part of it, and each bound to a core of its
-own if the machine has as many. Then only this is printed, for each shard: its pipelines, the time to its first decision
-and to the last of its first statuses, a steady cycle, its memory, and what it uses and may use of the pools. A warning
-says where shards and the API server share cores: their times are then longer.
+With `--shards N` there are N operators for the fleet, each for about the Nth part of it, and each bound to a core of
+its own if the machine has as many. Then only this is printed, for each shard: its pipelines, the time to its first
+decision and to the last of its first statuses, a steady cycle, its memory, and what it uses and may use of the pools.
+A warning says where shards and the API server share cores: their times are then longer.
 """
 
 import argparse

@@ -53,6 +53,7 @@ class Process:
     memory: Memory = field(default_factory=Memory)
     gone_since_s: dict[int, float] = field(default_factory=dict)
     leaving: set[str] = field(default_factory=set)
+    planned: bool = False
 
     def has(self, namespace: str) -> bool:
         return self.shard.has(namespace, {LABEL: self.labels[namespace]})
@@ -131,7 +132,9 @@ class Division(RuleBasedStateMachine):
         missing = {name: max(0, self.pipelines[name].demand - self.pipelines[name].replicas) for name in mine}
         lacking, wanted = sum(missing.values()), sum(self.pipelines[name].demand for name in mine)
         want = Want(lacking=lacking, unserved=lacking / max(1, wanted), least_priority=0 if used else None)
-        use = Use(used=used, want=want, awaiting=len(foreign), leaving=len(process.leaving))
+        use = Use(
+            used=used, want=want if process.planned else None, awaiting=len(foreign), leaving=len(process.leaving)
+        )
         before = {each.shard: each for each in process.entries}
         entry = agreed(before.get(own.index), own, use, self.now_s)
         after = tuple(sorted(({**before, own.index: entry}).values(), key=lambda each: each.shard))
@@ -145,6 +148,7 @@ class Division(RuleBasedStateMachine):
             found = divided(after, own.count, self.pool.limit, self.now_s, process.memory)
             after, process.memory = found.entries, found.memory
             entry = next(each for each in after if each.shard == own.index)
+        process.planned = True
         written = self.write(process, after, outcome)
         stored = entry if written else before.get(own.index)
         room = allowance(entry, written=stored).amount - used

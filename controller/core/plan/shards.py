@@ -26,6 +26,7 @@ SEEN_S = 10.0
 RENEW_S = 60.0
 """Entries are renewed at least so often."""
 _MOVED = 0.1
+_NOTHING = Want()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Use:
     """
 
     used: int
-    want: Want = field(default_factory=Want)
+    want: Want | None = None
     awaiting: int = 0
     leaving: int = 0
     users: int = 1
@@ -91,9 +92,11 @@ def worth_writing(before: Entry | None, after: Entry) -> bool:
     exact = ("shard", "of", "agreed", "allowed", "reduce", "awaiting", "users", "committed")
     if any(getattr(before, name) != getattr(after, name) for name in exact):
         return True
-    if (before.want.lacking > 0) != (after.want.lacking > 0) or after.renewed_at_s - before.renewed_at_s >= RENEW_S:
+    if (before.want is None) != (after.want is None) or after.renewed_at_s - before.renewed_at_s >= RENEW_S:
         return True
-    old, new = before.want, after.want
+    old, new = before.want or _NOTHING, after.want or _NOTHING
+    if (old.lacking > 0) != (new.lacking > 0):
+        return True
     if (old.priority, old.least_priority) != (new.priority, new.least_priority):
         return True
     numbers = (
@@ -155,13 +158,16 @@ def divided(
     """Return `entries` with the allowances of `count` shards for a resource of which there is `limit`.
 
     `firm` says that nothing may stay above the limit. Other entries than those of the `count` shards stay as they are,
-    and so do all until every shard has reported and waits for none. What is committed never rises above the limit.
+    and so do all until every shard has reported, has planned, and waits for none. What is committed never rises above
+    the limit.
     """
     own = {each.shard: each for each in entries if each.of == count and each.shard < count}
     if len(own) < count or any(each.awaiting for each in own.values()):
         return Divided(entries=tuple(entries), memory=memory)
     memory = _remembered(memory, own, now_s)
     present = {i: each for i, each in sorted(own.items()) if now_s - each.renewed_at_s <= STALE_S}
+    if any(each.want is None for each in present.values()):
+        return Divided(entries=tuple(entries), memory=memory)
     rest = limit - committed([each for each in entries if each.shard not in present])
     order = _by_worth(present)
     targets, reducing = _targets(present, order, rest, limit, now_s, memory, firm=firm)
@@ -202,14 +208,14 @@ def _targets(
             if cut:
                 reducing.add(index)
         return targets, frozenset(reducing)
-    unmet: dict[int, int] = {}
+    full, unmet = not left, dict[int, int]()
     for index in order:
-        given = 0 if index in reducing else min(left, present[index].want.lacking)
+        given = 0 if index in reducing else min(left, _want(present[index]).lacking)
         targets[index] += given
         left -= given
-        unmet[index] = 0 if index in reducing else present[index].want.lacking - given
+        unmet[index] = 0 if index in reducing else _want(present[index]).lacking - given
     settled = not reducing and all(each.committed <= max(targets[i], each.used) for i, each in present.items())
-    found = _exchange(present, order, unmet, limit, memory) if settled and not left else None
+    found = _exchange(present, order, unmet, limit, memory) if settled and full else None
     if found is not None:
         giver, amount = found
         targets[giver] = present[giver].used - amount
@@ -218,6 +224,10 @@ def _targets(
     for place, index in enumerate(sharing):
         targets[index] += left // len(sharing) + (place < left % len(sharing))
     return targets, frozenset(reducing)
+
+
+def _want(entry: Entry) -> Want:
+    return entry.want or _NOTHING
 
 
 def _gives_back(index: int, entry: Entry, now_s: float, memory: Memory) -> bool:
@@ -247,14 +257,14 @@ def _lowered(
 def _is_short(entry: Entry, target: int) -> bool:
     """Return whether a shard has less than it lacks, or less than half of the room for growth that it should have."""
     room = (entry.allowed or 0) - entry.used
-    return (entry.allowed or 0) < target and (room < entry.want.lacking or 2 * room < target - entry.used)
+    return (entry.allowed or 0) < target and (room < _want(entry).lacking or 2 * room < target - entry.used)
 
 
 def _by_worth(present: Mapping[int, Entry]) -> list[int]:
     """Return the shards, the one first to which one more unit is worth most."""
 
     def worth(index: int) -> tuple[float, ...]:
-        want = present[index].want
+        want = _want(present[index])
         if not want.lacking:
             return (0.0, 0.0, 0.0, 0.0)
         if want.unserved > 0:
@@ -277,8 +287,8 @@ def _exchange(
         if giver == taker or amount <= 0 or giver in memory.refused_s:
             continue
         known = [each.want for each in memory.lost.get(giver, ()) if used - amount <= each.allowed < used]
-        own = present[giver].want
-        if all(_beats(present[taker].want, want, own.least_priority) for want in (own, *known)):
+        own = _want(present[giver])
+        if all(_beats(_want(present[taker]), want, own.least_priority) for want in (own, *known)):
             return giver, amount
     return None
 
@@ -289,10 +299,10 @@ def _beats(taker: Want, giver: Want, least_priority: int | None) -> bool:
     `least_priority` is the lowest one of a pipeline of the giver that uses the resource.
     """
     if taker.unserved > 0:
-        if least_priority is None or taker.priority > least_priority:
+        if least_priority is None or taker.priority < least_priority:
+            return False  # or what it uses is nothing that a plan could do without
+        if taker.priority > least_priority:
             return True
-        if taker.priority < least_priority:
-            return False
         theirs = giver.unserved if giver.lacking and giver.priority >= taker.priority else 0.0
         return taker.unserved > MARGIN * theirs + UNSERVED_MARGIN
     if giver.lacking and (giver.unserved > 0 or giver.price_per_hour is None):
@@ -307,9 +317,9 @@ def _remembered(memory: Memory, own: Mapping[int, Entry], now_s: float) -> Memor
     refused = {index: at_s for index, at_s in memory.refused_s.items() if now_s - at_s <= REMEMBERED_S}
     for index, each in own.items():
         kept = [old for old in memory.lost.get(index, ()) if now_s - old.at_s <= REMEMBERED_S]
-        if each.allowed is not None and each.used <= each.allowed == each.agreed < each.used + each.want.lacking:
+        if each.allowed is not None and each.used <= each.allowed == each.agreed < each.used + _want(each).lacking:
             kept = [old for old in kept if old.allowed != each.allowed]
-            kept.append(Lost(allowed=each.allowed, want=each.want, at_s=now_s))
+            kept.append(Lost(allowed=each.allowed, want=_want(each), at_s=now_s))
         lost[index] = tuple(kept)
         since_s = memory.since_s.get(index, now_s)
         if each.reduce and each.used > (each.allowed or 0) and now_s - since_s > PATIENCE_S:

@@ -1,7 +1,7 @@
 """The shards of a fleet: which one a namespace belongs to, and their entries in the status of what they share."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 
 from optimizer.model import PoolName
@@ -58,7 +58,8 @@ class Entry:
     Amounts are in units, as in `Want`. `used` is what its replicas occupy or cost, and `agreed` what it works within.
     `allowed` is what it may agree to, None before the first division. With `reduce` it has to give back what it uses
     above that. `awaiting` counts the pipelines that another operator has not handed over yet. `users` counts those that
-    may use the resource: without any, the shard needs no room. `renewed_at_s` is in epoch seconds.
+    may use the resource: without any, the shard needs no room. `want` is None until the shard has planned.
+    `renewed_at_s` is in epoch seconds.
     """
 
     shard: int
@@ -69,7 +70,7 @@ class Entry:
     reduce: bool = False
     awaiting: int = 0
     users: int = 0
-    want: Want = field(default_factory=Want)
+    want: Want | None = None
     renewed_at_s: float = 0.0
 
     @property

@@ -96,6 +96,16 @@ def deployment(namespace: str) -> Json:
     return made
 
 
+class OnePerNode(Maker):
+    """Pods of the first team take nodes from the first one on, those of the second from the last: none shares one."""
+
+    @override
+    def _create_pod(self, pod: Json) -> None:
+        number = int(pod["metadata"]["name"].rsplit("-", 1)[1])
+        place = number if pod["metadata"]["namespace"] == FIRST else INSTANCES - 1 - number
+        super()._create_pod({**pod, "spec": {**pod["spec"], "nodeName": f"{POOL}-{place}"}})
+
+
 class World:
     """The cluster with both pipelines, and what is always true of it."""
 
@@ -190,7 +200,7 @@ def may_have_leases(admin: client.ApiClient, *names: str) -> None:
 def world(cluster: ControlPlane, tmp_path: Path) -> Iterator[World]:
     kubeconfig = tmp_path / "operator.kubeconfig"
     cluster.service_account_kubeconfig("sluice-system", "sluice", kubeconfig)
-    maker = Maker(cluster.kubeconfig)
+    maker = OnePerNode(cluster.kubeconfig)
     world = World(maker, kubeconfig, tmp_path)
     maker.create(world.fleet)
     yield world
