@@ -4,7 +4,7 @@ Every function is from the stored entries to those of the next write, which the 
 ones have not changed. So the order of the writes is that of the functions here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from controller.core.state.shards import Allowance, Entry, Shard, Want, committed
@@ -208,12 +208,11 @@ def _targets(
             if cut:
                 reducing.add(index)
         return targets, frozenset(reducing)
-    full, unmet = not left, dict[int, int]()
-    for index in order:
-        given = 0 if index in reducing else min(left, _want(present[index]).lacking)
-        targets[index] += given
-        left -= given
-        unmet[index] = 0 if index in reducing else _want(present[index]).lacking - given
+    full = not left
+    given = _granted(present, order, reducing, left)
+    left -= sum(given.values())
+    targets = {index: target + given[index] for index, target in targets.items()}
+    unmet = {i: 0 if i in reducing else _want(each).lacking - given[i] for i, each in present.items()}
     settled = not reducing and all(each.committed <= max(targets[i], each.used) for i, each in present.items())
     found = _exchange(present, order, unmet, limit, memory) if settled and full else None
     if found is not None:
@@ -224,6 +223,32 @@ def _targets(
     for place, index in enumerate(sharing):
         targets[index] += left // len(sharing) + (place < left % len(sharing))
     return targets, frozenset(reducing)
+
+
+def _granted(
+    present: Mapping[int, Entry], order: Sequence[int], reducing: Collection[int], left: int
+) -> dict[int, int]:
+    """Return how much of what is `left` each shard gets of what it lacks, in the `order` of worth.
+
+    Shards with unserved demand of the same priority get parts in proportion to what they lack.
+    """
+    given = dict.fromkeys(present, 0)
+    rest = [index for index in order if index not in reducing]
+    while rest:
+        first = _want(present[rest[0]])
+        equals = [i for i in rest if _want(present[i]).unserved > 0 and _want(present[i]).priority == first.priority]
+        group = equals if first.unserved > 0 else rest[:1]
+        lacking = {index: _want(present[index]).lacking for index in group}
+        total = sum(lacking.values())
+        for index in group:
+            given[index] = min(lacking[index], left * lacking[index] // total) if total else 0
+        for index in sorted(group, key=lambda index: given[index] - lacking[index]):
+            # What is left over by rounding goes to the one that lacks most.
+            more = min(lacking[index] - given[index], max(0, left - sum(given[each] for each in group)))
+            given[index] += min(more, 1) if len(group) > 1 else more
+        left -= sum(given[index] for index in group)
+        rest = [index for index in rest if index not in group]
+    return given
 
 
 def _want(entry: Entry) -> Want:

@@ -107,6 +107,15 @@ class TestDivision:
         entries = [an_entry(0, 2, want=saves), an_entry(1, 2, want=short)]
         assert allowed(divided(entries, 2, 11, NOW_S, Memory())) == [3, 8]
 
+    def test_who_lacks_for_the_same_priority_gets_a_part_in_proportion(self) -> None:
+        def short(lacking: int, priority: int = 0) -> Want:
+            return Want(lacking=lacking, unserved=0.5, priority=priority, least_priority=0)
+
+        entries = [an_entry(0, 1, want=short(12)), an_entry(1, 1, want=short(4))]
+        assert allowed(divided(entries, 2, 11, NOW_S, Memory())) == [8, 3]
+        entries = [an_entry(0, 1, want=short(12)), an_entry(1, 1, want=short(4, priority=1))]
+        assert allowed(divided(entries, 2, 11, NOW_S, Memory())) == [6, 5]
+
     def test_room_of_one_goes_to_the_lack_of_another_only_once_it_has_agreed_to_less(self) -> None:
         entries = [an_entry(0, 2, 12), an_entry(1, 8, 8, want=Want(lacking=8, unserved=0.5, least_priority=0))]
         first = divided(entries, 2, 20, NOW_S, Memory())
