@@ -215,6 +215,7 @@ class Resources:
         self.serve = serve
         self.batching = batching
         self.members = Members() if members is None else members
+        self.allowances: Allowances | None = None
         self._claims = claims
         self._pipelines = pipelines
         self._pools = pools
@@ -406,7 +407,6 @@ class Reader:
         self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
         self.ownership = Ownership()
-        self._allowances: Allowances | None = None
         self._last_nodes: Sequence[Json] = ()
         self._last_namespaces: dict[str, frozenset[str]] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reader")
@@ -422,7 +422,7 @@ class Reader:
 
     def divide_by(self, allowances: Allowances) -> None:
         """Let the pools and budgets be divided between shards."""
-        self._allowances = allowances
+        self._resources.allowances = allowances
 
     def observe(self) -> Observation:
         """Return the present state of resources, cluster and metrics, with what this shard may use of them.
@@ -528,10 +528,12 @@ class Reader:
         )
         kept_pools = {spec.name: resource for spec, resource in pools}
         kept_budgets = {spec.name: resource for spec, resource, _ in budgets}
-        if self._allowances is not None:
-            snapshot = self._allowances.settle(snapshot)
-            kept_pools = {name: self._allowances.present(POOLS, kept) for name, kept in kept_pools.items()}
-            kept_budgets = {name: self._allowances.present(BUDGETS, kept) for name, kept in kept_budgets.items()}
+        if self._resources.allowances is not None:
+            snapshot = self._resources.allowances.settle(snapshot)
+            kept_pools = {name: self._resources.allowances.present(POOLS, kept) for name, kept in kept_pools.items()}
+            kept_budgets = {
+                name: self._resources.allowances.present(BUDGETS, kept) for name, kept in kept_budgets.items()
+            }
         return Observation(
             snapshot=snapshot,
             pipelines={spec.key: resource for spec, resource in pipelines},
@@ -600,8 +602,8 @@ class Reader:
     def remember(self, observation: Observation, decision: Decision) -> None:
         """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
         self._carried.remember(decision, observation.pools)
-        if self._allowances is not None:
-            self._allowances.remember(decision)
+        if self._resources.allowances is not None:
+            self._resources.allowances.remember(decision)
 
     def _seniority(self, resource: KeptResource) -> Seniority:
         """Return the age of a pipeline, and the workloads that it owned in the last cycle or before a restart."""
