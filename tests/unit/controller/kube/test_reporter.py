@@ -481,3 +481,12 @@ def test_a_server_too_busy_for_the_statuses_of_pools_is_asked_for_those_of_pipel
     world.log.errors.update(dict.fromkeys(("cpu", "gpu", "inferentia"), Unavailable("429")))
     assert world.report() == {CAPTIONS}
     assert world.log.asked == ["cpu", "captions"]
+
+
+def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed_nor_scaled() -> None:
+    world = World()
+    world.claims.postponed = True
+    assert world.report() == frozenset()
+    assert "operator" not in world.log.objects["captions"].get("status", {})
+    world.claims.postponed = False
+    assert world.report() == {CAPTIONS}
