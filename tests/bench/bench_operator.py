@@ -405,7 +405,7 @@ def _may_have_leases(kubectl: Path, kubeconfig: Path, shards: int) -> None:
     role = ("role", "shards", "--verb=get,patch", "--resource=leases.coordination.k8s.io", *leases)
     binding = ("rolebinding", "shards", "--role=shards", "--serviceaccount=sluice-system:sluice")
     for made in (role, binding):
-        command = [kubectl, "--kubeconfig", kubeconfig, "--namespace=sluice-system", "create", *made]
+        command: list[str | Path] = [kubectl, "--kubeconfig", kubeconfig, "--namespace=sluice-system", "create", *made]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -8,7 +8,7 @@ from controller.settings import load_settings
 
 
 def rendered(chart: Chart, **values: object) -> list[Manifest]:
-    return chart.render({"shards": 3, **values})  # type: ignore[dict-item]
+    return chart.render({"shards": 3, **values})
 
 
 def named(manifests: list[Manifest], kind: str) -> dict[str, Manifest]:

@@ -246,7 +246,7 @@ def test_two_shards_share_a_pool_and_one_that_ends_keeps_what_it_has(world: Worl
     assert first.end() == second.end() == 0
 
 
-def test_a_fleet_of_one_operator_is_handed_over_to_two_shards_and_back_without_a_replica_less(world: World) -> None:
+def test_a_fleet_of_one_operator_is_handed_over_to_two_shards_without_a_replica_less(world: World) -> None:
     world.load(FIRST, 40)
     world.load(SECOND, 60)
     one = world.operator()

@@ -11,7 +11,7 @@ from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState
 from controller.kube.gateway import Failed
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, PoolName, StageName
 
 ASR = "asr"
 
@@ -20,7 +20,7 @@ def a_pipeline(name: str, demand: float, *, priority: int = 0, elsewhere: bool =
     """One stage on pool `inf`, with `elsewhere` also on the dearer pool `gpu`."""
     placements = [a_placement("inf")] + ([a_placement("gpu")] if elsewhere else [])
     spec = a_spec(a_stage(ASR, *placements), name=name, priority=priority, scaling=a_scaling(down_s=0.0))
-    return a_state(spec, demand=demand, replicas={(ASR, "inf"): 0})
+    return a_state(spec, demand=demand, replicas={(StageName(ASR), PoolName("inf")): 0})
 
 
 def a_fleet_of(instances: int, *shards: Sequence[PipelineState], gpus: int = 0) -> Fleet:
