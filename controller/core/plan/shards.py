@@ -26,6 +26,8 @@ SEEN_S = 10.0
 RENEW_S = 60.0
 """Entries are renewed at least so often."""
 _MOVED = 0.1
+_PARTS = 200
+"""What is left is given in so many parts at most."""
 _NOTHING = Want()
 
 
@@ -230,7 +232,8 @@ def _granted(
 ) -> dict[int, int]:
     """Return how much of what is `left` each shard gets of what it lacks, in the `order` of worth.
 
-    Shards with unserved demand of the same priority get parts in proportion to what they lack.
+    Shards with unserved demand of the same priority get it so that the shares that are not served become equal, as an
+    exchange would make them.
     """
     given = dict.fromkeys(present, 0)
     rest = [index for index in order if index not in reducing]
@@ -239,16 +242,21 @@ def _granted(
         equals = [i for i in rest if _want(present[i]).unserved > 0 and _want(present[i]).priority == first.priority]
         group = equals if first.unserved > 0 else rest[:1]
         lacking = {index: _want(present[index]).lacking for index in group}
-        total = sum(lacking.values())
-        for index in group:
-            given[index] = min(lacking[index], left * lacking[index] // total) if total else 0
-        for index in sorted(group, key=lambda index: given[index] - lacking[index]):
-            # What is left over by rounding goes to the one that lacks most.
-            more = min(lacking[index] - given[index], max(0, left - sum(given[each] for each in group)))
-            given[index] += min(more, 1) if len(group) > 1 else more
-        left -= sum(given[index] for index in group)
+        step = max(1, left // _PARTS)
+        while left > 0 and any(given[index] < lacking[index] for index in group):
+            index = max(group, key=lambda index: _unserved(present[index], given[index]))
+            more = min(step, left, lacking[index] - given[index])
+            given[index] += more
+            left -= more
         rest = [index for index in rest if index not in group]
     return given
+
+
+def _unserved(entry: Entry, given: int) -> tuple[bool, float]:
+    """Return the share that a shard would not serve with what it is `given`, as a key: the largest is the first."""
+    want = _want(entry)
+    lacks = want.lacking - given
+    return lacks > 0, want.unserved * lacks / want.lacking if want.lacking else 0.0
 
 
 def _want(entry: Entry) -> Want:
