@@ -9,8 +9,11 @@ from shard_worlds import Fleet
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState
-from controller.kube.gateway import Failed
+from controller.core.state.shards import MILLS, committed
+from controller.core.state.snapshot import BudgetState, PipelineState
+from controller.core.state.spec import BudgetSpec, LabelSelector
+from controller.kube.gateway import BUDGETS, Failed
+from controller.kube.shard_entries import entries_from
 from optimizer.model import PipelineKey, PoolName, StageName
 
 ASR = "asr"
@@ -129,3 +132,23 @@ def test_while_an_entry_cannot_be_written_nothing_is_added_and_nothing_claimed(f
     fleet.cycles(8)
     assert fleet.shards[1].used("inf") > allowed[1]
     assert not fleet.shards[1].claims.postponed
+
+
+def test_a_budget_over_two_shards_is_never_exceeded_and_is_shared_by_demand(fleets: list[Fleet]) -> None:
+    spec = BudgetSpec(name="team", uid="uid-team", generation=1, selector=LabelSelector(labels={}), per_hour=10.0)
+    budget = BudgetState(spec=spec, namespaces=frozenset({"speech"}))
+    inf = pools(a_pool("inf", price=1.0, instances=100, ready=100))
+    fleet = Fleet([[a_pipeline("one", 200.0)], [a_pipeline("two", 20.0)]], inf, [budget])
+    fleets.append(fleet)
+
+    def spent() -> float:
+        return sum(shard.used("inf") for shard in fleet.shards) * 1.0
+
+    for _ in range(12):
+        fleet.cycles(1)
+        assert spent() <= 10.0
+    found = served(fleet)
+    assert spent() >= 9.0
+    assert abs(found["one"] - found["two"]) <= 0.2  # the same priority
+    entries = entries_from(fleet.statuses.get(BUDGETS, None, "team")["status"], MILLS)
+    assert committed(entries) <= 10 * MILLS
