@@ -3,10 +3,14 @@
 A mixed integer program, solved by HiGHS. Its variables are flows (streams of a region that another serves in an hour)
 and, for each region and hour, one step of its costs: the replicas that carry a load within a latency. A region that
 serves users from afar has less of the SLA's latency left for its own work, so its costs have tiers: the further its
-furthest users, the dearer the same load.
+furthest users, the higher the cost of the same load. The tier is chosen once for the day, because a SpeechPipeline
+states one latency for all hours.
 
-Costs by the hour are summed. Where capacity is paid for the whole day, it costs what the dearest hour needs, in every
-hour; and the tier is chosen once, so that the same machines do in every hour.
+Costs by the hour are summed. Where capacity is paid for the whole day, it costs what the most expensive hour needs, in
+every hour.
+
+Load without a place is a last resort: the program first finds the least such load, then the cheapest assignment that
+leaves no more.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +29,8 @@ GAP = 1e-4
 """The solver stops once the cost is proven to within this share."""
 MOST_NODES = 20_000
 """The solver stops after this many nodes of its search, the same on every machine."""
-_UNSERVED_FACTOR = 100.0
-"""A stream that is not served weighs this many times what the dearest served one costs: it is the last resort."""
+_LEFT_TOLERANCE = 1e-6
+"""So much more load than the least may have no place: the tolerance of the solver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +45,7 @@ class Step:
 class Tier:
     """The costs of a region where the way to its furthest users takes at most `way_s` of the SLA (s).
 
-    `steps` ascend strictly in load and in cost; the first carries no load.
+    `steps` ascend strictly in load and in cost; the first is paid even without load.
     """
 
     way_s: float
@@ -86,7 +90,7 @@ class Assignment:
         steps: for each region, the tier and the step in each hour.
         costs: for each region, USD in each hour; capacity paid for the day costs the same in every hour.
         ways: USD for the ways, in each hour.
-        bound: what no assignment costs less than, in USD for the day, by the same steps; unserved streams left out.
+        bound: no assignment that leaves as little unserved costs less, in USD for the day, by the same steps.
     """
 
     flows: Mapping[Pair, tuple[float, ...]]
@@ -123,8 +127,8 @@ def assign(
     Args:
         regions: at least one; all have the same number of hours.
         ways: from users to other regions that may serve them; a pair without an entry is not allowed.
-        lost: a region that serves nobody and costs nothing. Streams then move at once: what is `shiftable` and `kept`
-            does not count.
+        lost: a region that serves no load and costs nothing. Streams then move at once: `shiftable` and `kept` do not
+            count.
         may_leave: whether load may have no place. It has none only where no region can carry it.
         hour_h: the length of an hour of the day in hours.
 
@@ -154,21 +158,17 @@ class _Program:
         self.ways = {
             (region.name, region.name): Way(time_s=0.0) for region in regions if region.name != lost
         } | {pair: way for pair, way in ways.items() if pair[1] != lost and self._reachable(pair[1], way)}
-        self.objective: list[float] = []
+        self.costs: list[float] = []
         self.integral: list[int] = []
         self.upper: list[float] = []
         self.rows: list[tuple[dict[int, float], float, float]] = []
-        dearest = max(
-            (step.cost_per_hour / step.load for region in regions for tier in region.tiers for step in tier.steps[1:]),
-            default=1.0,
-        ) + max((way.price_per_hour for way in ways.values()), default=0.0)
         self.flow = {
             (pair, hour): self._column(way.price_per_hour * hour_h, np.inf)
             for pair, way in self.ways.items()
             for hour in self.hours
         }
         self.left = {
-            (region.name, hour): self._column(_UNSERVED_FACTOR * dearest * hour_h, np.inf if may_leave else 0.0)
+            (region.name, hour): self._column(0.0, np.inf if may_leave else 0.0)
             for region in regions
             for hour in self.hours
         }
@@ -183,10 +183,10 @@ class _Program:
         return way.time_s <= self.regions[to].tiers[-1].way_s
 
     def _column(self, cost: float, upper: float, *, whole: bool = False) -> int:
-        self.objective.append(cost)
+        self.costs.append(cost)
         self.upper.append(upper)
         self.integral.append(int(whole))
-        return len(self.objective) - 1
+        return len(self.costs) - 1
 
     def _row(self, terms: Mapping[int, float], low: float = -np.inf, high: float = np.inf) -> None:
         self.rows.append((dict(terms), low, high))
@@ -194,14 +194,13 @@ class _Program:
     def _costs(self, region: Region) -> None:
         """Declare the steps of a region in every hour, and bind its flows to them."""
         tiers = range(len(region.tiers))
-        fixed: dict[int, int] = {}
+        fixed = {tier: self._column(0.0, 1.0, whole=True) for tier in tiers}
+        self._row(dict.fromkeys(fixed.values(), 1.0), 1.0, 1.0)
         if region.paid_for_day:
-            fixed = {tier: self._column(0.0, 1.0, whole=True) for tier in tiers}
-            self._row(dict.fromkeys(fixed.values(), 1.0), 1.0, 1.0)
             self.day[region.name] = self._column(len(self.hours) * self.hour_h, np.inf)
         for hour in self.hours:
             steps = {
-                (tier, k): self._column(0.0 if fixed else step.cost_per_hour * self.hour_h, 1.0, whole=True)
+                (tier, k): self._column(0.0 if region.paid_for_day else step.cost_per_hour * self.hour_h, 1.0, whole=True)
                 for tier in tiers
                 for k, step in enumerate(region.tiers[tier].steps)
             }
@@ -210,7 +209,7 @@ class _Program:
             for tier, column in fixed.items():
                 own = {steps[t, k]: 1.0 for t, k in steps if t == tier}
                 self._row({**own, column: -1.0}, high=0.0)
-            if fixed:
+            if region.paid_for_day:
                 costs = {column: -region.tiers[t].steps[k].cost_per_hour for (t, k), column in steps.items()}
                 self._row({self.day[region.name]: 1.0, **costs}, low=0.0)
             for tier in tiers:
@@ -244,11 +243,25 @@ class _Program:
 
     def solved(self) -> Assignment:
         """Solve the program and read the assignment from its columns."""
+        if any(self.upper[column] for column in self.left.values()):
+            weights = np.zeros(len(self.costs))
+            weights[[*self.left.values()]] = 1.0
+            x, _ = self._least(weights)
+            least = float(weights @ x)
+            if _positive(least):
+                self._row(dict.fromkeys(self.left.values(), 1.0), high=least + _LEFT_TOLERANCE)
+            else:
+                for column in self.left.values():
+                    self.upper[column] = 0.0
+        return self._read(*self._least(np.array(self.costs)))
+
+    def _least(self, objective: Array) -> tuple[Array, float]:
+        """Return the columns with the least value of `objective`, and a bound that no columns undercut."""
         entries = [(row, column, value) for row, (terms, *_) in enumerate(self.rows) for column, value in terms.items()]
         rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
-        shape = len(self.rows), len(self.objective)
+        shape = len(self.rows), len(self.costs)
         found = milp(
-            np.array(self.objective),
+            objective,
             constraints=LinearConstraint(
                 coo_array((values.astype(np.float64), (rows, columns)), shape=shape).tocsr(),
                 np.array([low for _, low, _ in self.rows]),
@@ -260,7 +273,7 @@ class _Program:
         )
         if found.x is None:
             raise NotSolved(str(found.message))
-        return self._read(found.x, float(found.mip_dual_bound))
+        return found.x, float(found.mip_dual_bound)
 
     def _read(self, x: Array, bound: float) -> Assignment:
         flows = {
@@ -271,17 +284,16 @@ class _Program:
         unserved = {name: tuple(_positive(x[self.left[name, hour]]) for hour in self.hours) for name in self.regions}
         steps = {name: tuple(self._chosen(name, hour, x) for hour in self.hours) for name in self._served()}
         costs = {name: self._cost(name, steps[name], x) for name in steps}
-        weight = sum(self.objective[column] * x[column] for column in self.left.values())
         return Assignment(
             flows=flows,
             unserved=unserved,
             steps=steps,
             costs=costs,
             ways=tuple(
-                sum(self.ways[pair].price_per_hour * self.hour_h * x[self.flow[pair, hour]] for pair in self.ways)
+                float(sum(self.ways[pair].price_per_hour * self.hour_h * x[self.flow[pair, hour]] for pair in self.ways))
                 for hour in self.hours
             ),
-            bound=bound - float(weight),
+            bound=bound,
         )
 
     def _served(self) -> Iterator[str]:

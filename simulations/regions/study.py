@@ -1,19 +1,24 @@
-"""What shifting streams between regions saves, and what a lost region costs."""
+"""What shifting streams between regions saves, and what a lost region costs. Pure.
+
+Costs are those of plans for the mean load of each step of the day, as `sluice plan` has them: without headroom for
+growth, and without replicas that overlap while they are replaced.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from controller.commands.plan_request import ask, budgets_of, specs_of
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from optimizer.model import Problem
-from simulations.regions.assignment import Assignment, Pair, Region, Tier, Way, assign
-from simulations.regions.costs import Costs, costs_of
+from optimizer.plan import PipelinePlan
+from simulations.regions.assignment import Assignment, Pair, Region, Step, Tier, Way, assign
+from simulations.regions.costs import POINTS, Costs, carried, costs_of
 from simulations.regions.scenario import Cluster, Regions
 
-POINTS = 32
-"""So many loads of a region are planned, from none to that of all users at their peaks together."""
+_ALMOST_FREE = 1e-6
+"""The price (USD per hour) of room on replicas that run anyway: above 0, because costs ascend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +27,13 @@ class Loss:
 
     Attributes:
         assignment: where its users are served.
-        at_once: for each step of the day, how many of its streams the running replicas of the others have room for.
-        startup_s: after that time the others are ready for the rest, in seconds.
+        displaced: for each step of the day, the load that the region served until then.
+        at_once: for each step of the day, how much of it the running replicas of the others have room for.
+        startup_s: after that time the others are ready for the rest, in seconds; 0 where they need no more replicas.
     """
 
     assignment: Assignment
+    displaced: tuple[float, ...]
     at_once: tuple[float, ...]
     startup_s: float
 
@@ -37,19 +44,207 @@ class Study:
 
     Attributes:
         regions: the regions as they were planned.
+        specs: by region, the pipeline there.
         alone: every region serves its own users.
         shifted: the cheapest assignment.
-        bound: no assignment costs less, in USD for the day.
+        bound: no assignment costs less, in USD for the day, by plans of this optimizer.
         losses: by region, what its loss costs.
+        too_far: the pairs of users and serving region whose way leaves nothing of the SLA.
     """
 
     regions: tuple[Region, ...]
+    specs: Mapping[str, PipelineSpec]
     alone: Assignment
     shifted: Assignment
     bound: float
     losses: Mapping[str, Loss]
+    too_far: tuple[Pair, ...] = ()
 
     @property
     def saving(self) -> float:
-        """What shifting saves, in USD for the day."""
+        """What shifting saves, in USD for the day; both assignments may leave load without a place."""
         return self.alone.cost - self.shifted.cost
+
+    def way_s(self, region: str) -> float:
+        """Return the time (s) that the ways of the users of `region` take at most: its SLA is shorter by this."""
+        tier, _ = self.shifted.steps[region][0]
+        return tier.way_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Planned:
+    """A region with the costs that were planned for it."""
+
+    region: Region
+    least: Region
+    spec: PipelineSpec
+    problem: Problem
+    costs: Costs
+
+    def plan(self, tier: Tier, step: Step) -> PipelinePlan:
+        return self.costs.plans[tier.way_s, step.load]
+
+
+def study(regions: Regions, *, points: int = POINTS) -> Study:
+    """Return what shifting saves over a day, and what each lost region costs.
+
+    `points` loads are planned for each region and way to users.
+
+    Raises:
+        NotSolved: the solver found no assignment.
+    """
+    ways = _ways(regions)
+    planned = {cluster.region.name: _planned(regions, cluster, ways, points) for cluster in regions.clusters}
+    every = [each.region for each in planned.values()]
+    hour_h = regions.step_s / 3600
+    near = {pair: way for pair, way in ways.items() if way.time_s < _sla_s(planned[pair[1]])}
+    alone = assign(every, {}, may_leave=True, hour_h=hour_h)
+    shifted = assign(every, near, may_leave=True, hour_h=hour_h)
+    least = assign([each.least for each in planned.values()], near, may_leave=True, hour_h=hour_h)
+    return Study(
+        regions=tuple(every),
+        specs={name: each.spec for name, each in planned.items()},
+        alone=alone,
+        shifted=shifted,
+        bound=min(least.bound, shifted.bound),
+        losses={name: _loss(name, planned, near, shifted, hour_h) for name in planned},
+        too_far=tuple(pair for pair in ways if pair not in near),
+    )
+
+
+def _sla_s(planned: _Planned) -> float:
+    return planned.spec.sla.latency_s
+
+
+def _ways(regions: Regions) -> dict[Pair, Way]:
+    """Return the ways from users to the other regions that may serve them."""
+    found: dict[Pair, Way] = {}
+    for link in regions.file.links:
+        way = Way(time_s=duration_s(link.round_trip), price_per_hour=float(link.per_stream_hour))
+        first, second = link.between
+        for users, to in ((first, second), (second, first)):
+            (region,) = (each for each in regions.file.regions if each.name == users)
+            if region.served_by is None or to in region.served_by:
+                found[users, to] = way
+    return found
+
+
+def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], points: int) -> _Planned:
+    """Plan the loads that a region may have to serve."""
+    name = cluster.region.name
+    problem, spec = problem_of(cluster)
+    into = {users: way for (users, to), way in ways.items() if to == name}
+    served = [each.loads for each in regions.clusters if each.region.name in {name, *into}]
+    most = max(map(sum, zip(*served, strict=True)))
+    costs = costs_of(problem, spec, most, sorted({0.0, *(way.time_s for way in into.values())}), points=points)
+    kept = 0.0
+    if spec.unit is DemandUnit.STREAMS and regions.session_s is not None:
+        kept = math.exp(-regions.step_s / regions.session_s)
+
+    def region(tiers: tuple[Tier, ...]) -> Region:
+        return Region(
+            name=name,
+            loads=cluster.loads,
+            tiers=tiers,
+            shiftable=cluster.region.shiftable,
+            kept=kept,
+            paid_for_day=cluster.region.paid == "ForDay",
+        )
+
+    return _Planned(region=region(costs.tiers), least=region(costs.least), spec=spec, problem=problem, costs=costs)
+
+
+def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
+    """Return the optimizer's problem of a cluster with its pipeline, without load, and the spec of the pipeline."""
+    specs, pools = specs_of(cluster.resources)
+    request = ask(
+        specs,
+        pools,
+        demands=[f"{key}=0" for key in specs],
+        budgets=budgets_of(cluster.resources, specs.values()),
+    )
+    (spec,) = request.specs.values()
+    return request.problem, spec
+
+
+def _loss(
+    lost: str, planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], shifted: Assignment, hour_h: float
+) -> Loss:
+    assignment = assign([each.region for each in planned.values()], ways, lost=lost, hour_h=hour_h)
+    hours = range(len(planned[lost].region.loads))
+    displaced = [
+        {users: loads[hour] for (users, to), loads in shifted.flows.items() if to == lost and loads[hour]}
+        for hour in hours
+    ]
+    startups_s = (_startup_s(each, assignment, shifted) for name, each in planned.items() if name != lost)
+    return Loss(
+        assignment=assignment,
+        displaced=tuple(sum(loads.values()) for loads in displaced),
+        at_once=tuple(_at_once(lost, displaced[hour], planned, ways, shifted, hour) for hour in hours),
+        startup_s=max(startups_s, default=0.0),
+    )
+
+
+def _at_once(
+    lost: str,
+    displaced: Mapping[str, float],
+    planned: Mapping[str, _Planned],
+    ways: Mapping[Pair, Way],
+    shifted: Assignment,
+    hour: int,
+) -> float:
+    """Return how much of the displaced load the running replicas of the other regions have room for in an hour."""
+    regions = [
+        Region(
+            name=name,
+            loads=(displaced.get(name, 0.0),),
+            tiers=each.region.tiers if name == lost else _room(each, ways, shifted, hour, sum(displaced.values())),
+        )
+        for name, each in planned.items()
+    ]
+    found = assign(regions, ways, lost=lost)
+    return sum(displaced.values()) - sum(left for (left,) in found.unserved.values())
+
+
+def _room(
+    planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour: int, most: float
+) -> tuple[Tier, ...]:
+    """Return how much more the running replicas of a region carry, by how far the users are that it then serves."""
+    name = planned.region.name
+    tier, step = shifted.steps[name][hour]
+    served = shifted.served(name, hour)
+    tiers: list[Tier] = []
+    for way_s in sorted({0.0, *(way.time_s for (_, to), way in ways.items() if to == name)}):
+        # The furthest users set how much of the SLA is left, and those that it serves already stay.
+        furthest_s = max(way_s, tier.way_s)
+        carries = carried(
+            planned.problem,
+            planned.spec,
+            planned.plan(tier, step),
+            planned_way_s=tier.way_s,
+            way_s=furthest_s,
+            most=served + most,
+        )
+        if furthest_s <= tier.way_s:
+            carries = max(carries, step.load)  # by its plan, which was replayed
+        steps = [Step(load=0.0, cost_per_hour=0.0)]
+        if carries > served:
+            steps.append(Step(load=carries - served, cost_per_hour=_ALMOST_FREE))
+        tiers.append(Tier(way_s=way_s, steps=tuple(steps)))
+    return tuple(tiers)
+
+
+def _startup_s(planned: _Planned, assignment: Assignment, before: Assignment) -> float:
+    """Return the longest start-up of the placements of a region that get more replicas than they had."""
+    name = planned.region.name
+    startups_s = {
+        (stage.name, placement.name): placement.startup_s
+        for stage in planned.spec.stages
+        for placement in stage.placements
+    }
+    longest_s = 0.0
+    for then, now in zip(before.steps[name], assignment.steps[name], strict=True):
+        had, needed = planned.plan(*then).replicas(), planned.plan(*now).replicas()
+        more = [startups_s[key] for key, count in needed.items() if count > had.get(key, 0)]
+        longest_s = max(longest_s, *more, 0.0)
+    return longest_s

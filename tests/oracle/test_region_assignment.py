@@ -54,7 +54,7 @@ def cost_of(
     cost = 0.0
     for region in regions:
         own = [chosen[region.name, hour] for hour in range(hours)]
-        if region.paid_for_day and len({tier.way_s for tier, _ in own}) > 1:
+        if len({tier.way_s for tier, _ in own}) > 1:
             return math.inf
         prices = [step.cost_per_hour for _, step in own]
         cost += hours * max(prices) if region.paid_for_day else sum(prices)
