@@ -25,12 +25,16 @@ Array = NDArray[np.float64]
 Pair = tuple[str, str]
 """The region where users are, and the region that serves them."""
 
-GAP = 1e-4
-"""The solver stops once the cost is proven to within this share."""
+GAP = 1e-3
+"""By default the solver stops once the cost is proven to within this share."""
 MOST_NODES = 20_000
 """The solver stops after this many nodes of its search, the same on every machine."""
-_LEFT_TOLERANCE = 1e-6
+_LEFT_TOLERANCE = 1e-3
 """So much more load than the least may have no place: the tolerance of the solver."""
+
+
+_INFEASIBLE = 2
+"""The status of `scipy.optimize.milp` for a program without any solution."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +125,7 @@ def assign(
     lost: str | None = None,
     may_leave: bool = False,
     hour_h: float = 1.0,
+    gap: float = GAP,
 ) -> Assignment:
     """Return the cheapest assignment of the day.
 
@@ -131,12 +136,17 @@ def assign(
             count.
         may_leave: whether load may have no place. It has none only where no region can carry it.
         hour_h: the length of an hour of the day in hours.
+        gap: the solver stops once the cost is proven to within this share.
 
     Raises:
         NotSolved: there is no assignment, such as where the load is above what the steps carry, without `may_leave`.
     """
     program = _Program(regions, ways, lost=lost, may_leave=may_leave or lost is not None, hour_h=hour_h)
-    return program.solved()
+    return program.solved(gap)
+
+
+class _Infeasible(NotSolved):
+    """The load is above what can be carried."""
 
 
 class _Program:
@@ -241,21 +251,25 @@ class _Program:
             for pair in own if stay > 0 else ():
                 self._row({self.flow[pair, hour]: 1.0, self.flow[pair, hour - 1 if hour else self.hours[-1]]: -stay}, low=0.0)
 
-    def solved(self) -> Assignment:
+    def solved(self, gap: float) -> Assignment:
         """Solve the program and read the assignment from its columns."""
-        if any(self.upper[column] for column in self.left.values()):
-            weights = np.zeros(len(self.costs))
-            weights[[*self.left.values()]] = 1.0
-            x, _ = self._least(weights)
-            least = float(weights @ x)
-            if _positive(least):
-                self._row(dict.fromkeys(self.left.values(), 1.0), high=least + _LEFT_TOLERANCE)
-            else:
-                for column in self.left.values():
-                    self.upper[column] = 0.0
-        return self._read(*self._least(np.array(self.costs)))
+        may_leave = [column for column in self.left.values() if self.upper[column]]
+        for column in may_leave:
+            self.upper[column] = 0.0
+        costs = np.array(self.costs)
+        try:
+            return self._read(*self._least(costs, gap))
+        except _Infeasible:
+            if not may_leave:
+                raise
+        weights = np.zeros(len(self.costs))
+        for column in may_leave:
+            self.upper[column], weights[column] = np.inf, 1.0
+        x, _ = self._least(weights, gap)
+        self._row(dict.fromkeys(may_leave, 1.0), high=float(weights @ x) + _LEFT_TOLERANCE)
+        return self._read(*self._least(costs, gap))
 
-    def _least(self, objective: Array) -> tuple[Array, float]:
+    def _least(self, objective: Array, gap: float) -> tuple[Array, float]:
         """Return the columns with the least value of `objective`, and a bound that no columns undercut."""
         entries = [(row, column, value) for row, (terms, *_) in enumerate(self.rows) for column, value in terms.items()]
         rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
@@ -269,10 +283,10 @@ class _Program:
             ),
             bounds=Bounds(np.zeros(shape[1]), np.array(self.upper)),
             integrality=np.array(self.integral),
-            options={"mip_rel_gap": GAP, "node_limit": MOST_NODES},
+            options={"mip_rel_gap": gap, "node_limit": MOST_NODES},
         )
         if found.x is None:
-            raise NotSolved(str(found.message))
+            raise (_Infeasible if found.status == _INFEASIBLE else NotSolved)(str(found.message))
         return found.x, float(found.mip_dual_bound)
 
     def _read(self, x: Array, bound: float) -> Assignment:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+import click
 import numpy as np
 from pydantic import Field
 
+from controller.commands.plan_request import missing_numbers, specs_of
 from controller.resources.base import Breach, ListMap, ListSet, Part
 from controller.resources.fields import DecimalString, Duration, Label, PositiveDuration, duration_s
 from controller.resources.manifests import Document, ManifestError, load_documents
@@ -75,11 +77,12 @@ class RegionsFile(Part):
     name: Annotated[str, Field(min_length=1)]
     """Name of the product or the study."""
     day: PositiveDuration = "24h"
-    """Length of the day; it repeats."""
+    """Length of the day, which begins at 00:00 UTC and repeats."""
     step: PositiveDuration = "1h"
-    """For so long streams go to the same regions."""
+    """Streams go to the same regions for this long."""
     session: PositiveDuration | None = None
-    """Mean length of a stream. Only new streams are shifted, so long ones follow slowly; needed with unit Streams."""
+    """Mean length of a stream. Only new streams are shifted, so long ones follow slowly. Without it, all streams end
+    with a step."""
     regions: Annotated[list[Region], ListMap(key="name"), Field(min_length=2, max_length=MOST_REGIONS)]
     """The regions."""
     links: Annotated[list[Link], Field(min_length=1)]
@@ -132,6 +135,9 @@ def load_regions(path: Path) -> Regions:
             continue
         at = ("regions", index)
         found = [*_unfit(file, resources, at)]
+        if not found:
+            specs, _ = specs_of(resources)
+            findings += missing_numbers(resources, specs, {})
         try:
             loads = _loads(file, region, path.parent)
         except InvalidTrace as error:
@@ -140,8 +146,9 @@ def load_regions(path: Path) -> Regions:
         if not found:
             (pipeline,) = resources.pipelines
             clusters.append(Cluster(region=region, resources=resources, pipeline=pipeline, loads=loads))
+    findings += [finding_of(document, breach) for breach in _unequal(clusters)]
     if findings:
-        raise InvalidScenario(tuple(findings))
+        raise InvalidScenario(tuple(dict.fromkeys(findings)))
     return Regions(path=path, file=file, clusters=tuple(clusters), step_s=duration_s(file.step))
 
 
@@ -189,6 +196,15 @@ def _unknown(name: str, names: Sequence[str]) -> str:
     return f"there is no region {name}" + (f"; did you mean {nearest}?" if nearest else "")
 
 
+def _unequal(clusters: Sequence[Cluster]) -> Iterator[Breach]:
+    """Yield what keeps the clusters from having one product."""
+    for index, cluster in enumerate(clusters[1:], start=1):
+        first, unit = clusters[0], cluster.pipeline.spec.demand.unit
+        if unit != first.pipeline.spec.demand.unit:
+            rule = f"the pipeline has unit {unit}, and that of {first.region.name} {first.pipeline.spec.demand.unit}"
+            yield Breach(path=("regions", index, "manifests"), rule=rule)
+
+
 def _unfit(file: RegionsFile, resources: Validation, at: tuple[str | int, ...]) -> Iterator[Breach]:
     """Yield why the manifests of a region cannot be planned."""
     if len(resources.pipelines) != 1:
@@ -196,8 +212,36 @@ def _unfit(file: RegionsFile, resources: Validation, at: tuple[str | int, ...]) 
         yield Breach(path=(*at, "manifests"), rule=rule)
         return
     (pipeline,) = resources.pipelines
-    if pipeline.spec.demand.unit == "Streams" and file.session is None:
-        yield Breach(path=("session",), rule="required with unit Streams: open streams are not shifted")
+    region = next(region for index, region in enumerate(file.regions) if ("regions", index) == at)
+    streams = pipeline.spec.demand.unit == "Streams"
+    if streams and file.session is None and region.load.column != "streams":
+        rule = f"required with unit Streams and column {region.load.column}: that many streams are open at a time"
+        yield Breach(path=("session",), rule=rule)
+    if not streams and file.session is not None:
+        yield Breach(path=("session",), rule="not allowed with unit Requests: a request does not last")
+    if not streams and region.load.column == "streams":
+        yield Breach(path=(*at, "load", "column"), rule="not allowed with unit Requests; give arrivals or rate_per_s")
+    yield from _unplannable(pipeline, resources, (*at, "manifests"))
+
+
+def _unplannable(pipeline: SpeechPipeline, resources: Validation, path: tuple[str | int, ...]) -> Iterator[Breach]:
+    """Yield what a plan needs and the manifests of a region lack."""
+    try:
+        (spec,), pools = (known.values() for known in specs_of(resources))
+    except click.ClickException as error:  # a price that is looked up at AWS, and not in the bundled table
+        yield Breach(path=path, rule=f"{error.message}; give price.perHour")
+        return
+    if spec.borrowed:
+        stages = ", ".join(sorted(spec.borrowed))
+        yield Breach(path=path, rule=f"must have all stages of the pipeline; shared with others: {stages}")
+        return
+    known = {pool.name: pool for pool in pools}
+    for name in sorted({placement.pool for placement in spec.placements().values()}):
+        if name not in known:
+            yield Breach(path=path, rule=f"must have the ComputePool {name}, which the pipeline uses")
+        elif known[name].instances is None:
+            rule = f"ComputePool {name}: needs spec.capacity.instances: how many there may be at most"
+            yield Breach(path=path, rule=rule)
 
 
 def _loads(file: RegionsFile, region: Region, folder: Path) -> tuple[float, ...]:

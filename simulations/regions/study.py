@@ -6,7 +6,7 @@ growth, and without replicas that overlap while they are replaced.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from controller.commands.plan_request import ask, budgets_of, specs_of
 from controller.core.state.spec import DemandUnit, PipelineSpec
@@ -19,6 +19,9 @@ from simulations.regions.scenario import Cluster, Regions
 
 _ALMOST_FREE = 1e-6
 """The price (USD per hour) of room on replicas that run anyway: above 0, because costs ascend."""
+
+_BOUND_GAP = 5e-3
+"""The bound is searched for to within this share: the plans that it rests on are further apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +76,29 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """A region with the costs that were planned for it."""
+    """A region with the costs that were planned for it, for loads up to `most`; `carried` keeps what was computed."""
 
     region: Region
     least: Region
     spec: PipelineSpec
     problem: Problem
     costs: Costs
+    most: float
+    carried: dict[tuple[float, float, float], float] = field(default_factory=dict)
 
     def plan(self, tier: Tier, step: Step) -> PipelinePlan:
+        """Return the replicas of a step."""
         return self.costs.plans[tier.way_s, step.load]
+
+    def carries(self, tier: Tier, step: Step, way_s: float) -> float:
+        """Return the load that the replicas of a step carry where the furthest users are `way_s` (s) away."""
+        at = (tier.way_s, step.load, way_s)
+        if at not in self.carried:
+            self.carried[at] = carried(
+                self.problem, self.spec, self.plan(tier, step), planned_way_s=tier.way_s, way_s=way_s, most=self.most
+            )
+        # By its plan, which was replayed, a step carries its load, whatever the latency model says.
+        return max(self.carried[at], step.load) if way_s <= tier.way_s else self.carried[at]
 
 
 def study(regions: Regions, *, points: int = POINTS) -> Study:
@@ -100,7 +116,7 @@ def study(regions: Regions, *, points: int = POINTS) -> Study:
     near = {pair: way for pair, way in ways.items() if way.time_s < _sla_s(planned[pair[1]])}
     alone = assign(every, {}, may_leave=True, hour_h=hour_h)
     shifted = assign(every, near, may_leave=True, hour_h=hour_h)
-    least = assign([each.least for each in planned.values()], near, may_leave=True, hour_h=hour_h)
+    least = assign([each.least for each in planned.values()], near, may_leave=True, hour_h=hour_h, gap=_BOUND_GAP)
     return Study(
         regions=tuple(every),
         specs={name: each.spec for name, each in planned.items()},
@@ -151,7 +167,7 @@ def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], point
             paid_for_day=cluster.region.paid == "ForDay",
         )
 
-    return _Planned(region=region(costs.tiers), least=region(costs.least), spec=spec, problem=problem, costs=costs)
+    return _Planned(region=region(costs.tiers), least=region(costs.least), spec=spec, problem=problem, costs=costs, most=most)
 
 
 def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
@@ -198,7 +214,7 @@ def _at_once(
         Region(
             name=name,
             loads=(displaced.get(name, 0.0),),
-            tiers=each.region.tiers if name == lost else _room(each, ways, shifted, hour, sum(displaced.values())),
+            tiers=each.region.tiers if name == lost else _room(each, ways, shifted, hour),
         )
         for name, each in planned.items()
     ]
@@ -207,7 +223,7 @@ def _at_once(
 
 
 def _room(
-    planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour: int, most: float
+    planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour: int
 ) -> tuple[Tier, ...]:
     """Return how much more the running replicas of a region carry, by how far the users are that it then serves."""
     name = planned.region.name
@@ -216,17 +232,7 @@ def _room(
     tiers: list[Tier] = []
     for way_s in sorted({0.0, *(way.time_s for (_, to), way in ways.items() if to == name)}):
         # The furthest users set how much of the SLA is left, and those that it serves already stay.
-        furthest_s = max(way_s, tier.way_s)
-        carries = carried(
-            planned.problem,
-            planned.spec,
-            planned.plan(tier, step),
-            planned_way_s=tier.way_s,
-            way_s=furthest_s,
-            most=served + most,
-        )
-        if furthest_s <= tier.way_s:
-            carries = max(carries, step.load)  # by its plan, which was replayed
+        carries = planned.carries(tier, step, max(way_s, tier.way_s))
         steps = [Step(load=0.0, cost_per_hour=0.0)]
         if carries > served:
             steps.append(Step(load=carries - served, cost_per_hour=_ALMOST_FREE))
