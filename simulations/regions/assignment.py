@@ -109,6 +109,11 @@ class Assignment:
         """The cost of the day in USD."""
         return sum(sum(each) for each in self.costs.values()) + sum(self.ways)
 
+    @property
+    def leaves_load(self) -> bool:
+        """Whether load has no place, beyond the tolerance of the solver."""
+        return sum(map(sum, self.unserved.values())) > 2 * _LEFT_TOLERANCE
+
     def served(self, region: str, hour: int) -> float:
         """Return the load that `region` serves in `hour`."""
         return sum(loads[hour] for (_, to), loads in self.flows.items() if to == region)
@@ -328,4 +333,4 @@ class _Program:
 
 def _positive(value: float) -> float:
     """Return a flow without the solver's tolerance."""
-    return float(value) if value > 1e-6 else 0.0
+    return float(value) if value > _LEFT_TOLERANCE else 0.0

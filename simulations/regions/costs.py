@@ -5,25 +5,28 @@ replicas of the upper one, and costs at least as much as the lower one; so both 
 assignment may be from the best. Loads are planned where the two curves are furthest apart.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.optimizer_input import optimizer_demand
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import DemandUnit, PipelineSpec
 from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import PipelineKey, PlacementKey, Problem
 from optimizer.plan import PipelinePlan
 from simulations.regions.assignment import Step, Tier
 
-POINTS = 40
+POINTS = 24
 """So many loads are planned for each way to users."""
 _NARROWEST = 1 / 400
 """Loads closer to each other than this share of the highest one are not told apart."""
 _LIMIT = 1 - 1e-3
-"""Where a plan serves a part of a load, this share of the part is planned next: the most that can be carried."""
-_REFUSED = 1.01
-"""So many times this load is planned then: it cannot be carried, unless the plan served too small a part."""
+"""Where a plan serves only a part of a load, this share of the part is planned next."""
+_REFUSED = 1 + 1e-3
+"""So many times the part that was served cannot be carried: a plan serves the largest part that can be."""
+_DIGITS = 4
+"""Planned loads have so many significant digits, and streams are whole."""
 _HALVINGS = 20
 
 
@@ -116,33 +119,27 @@ def _planned(problem: Problem, spec: PipelineSpec, most: float, way_s: float, po
     (pipeline,) = problem.pipelines
     sla = replace(pipeline.sla, latency_s=pipeline.sla.latency_s - way_s)
     found: dict[float, _Planned] = {}
+    grain = 1.0 if spec.unit is DemandUnit.STREAMS else 10.0 ** (math.floor(math.log10(most or 1.0)) + 1 - _DIGITS)
 
     def add(load: float) -> float | None:
-        """Plan a load; return the load that can be served where that is less."""
+        """Plan a load; return the largest part of it that can be served where that is less."""
         asked = replace(pipeline, demand=optimizer_demand(spec, load), sla=sla)
         plan = allocate(replace(problem, pipelines=(asked,))).of(PipelineKey(spec.key))
         # No load at all needs the least replicas that the manifest states, whatever their latency.
-        found[load] = _Planned(load=load, plan=plan if plan.feasible or load <= 0 else None)
-        return None if plan.feasible or load <= 0 else load * plan.served_fraction * _LIMIT
+        served = plan.feasible or load <= 0
+        found[load] = _Planned(load=load, plan=plan if served else None)
+        return None if served else load * plan.served_fraction
 
     add(0.0)
-    while most > 0 and len(found) < points:
-        ascending = _until_refused(found)
-        if len(found) == 1:
-            chosen = most
-        elif (widest := _widest(ascending, most)) is None:
-            break
-        else:
-            chosen = widest
-        served = add(chosen)
-        if served and not _known(found, served, most):
-            add(served)
-            add(served * _REFUSED)
+    if most <= 0:
+        return _until_refused(found)
+    if part := add(math.ceil(most / grain) * grain):
+        add(math.floor(part * _LIMIT / grain) * grain)
+        found.setdefault(part * _REFUSED, _Planned(load=part * _REFUSED, plan=None))
+    narrowest = max(most * _NARROWEST, grain)
+    while len(found) < points and (widest := _widest(_until_refused(found), narrowest)) is not None:
+        add(math.floor(widest / grain) * grain)
     return _until_refused(found)
-
-
-def _known(found: Iterable[float], load: float, most: float) -> bool:
-    return any(abs(load - other) <= most * _NARROWEST for other in found)
 
 
 def _until_refused(found: Mapping[float, _Planned]) -> list[_Planned]:
@@ -152,12 +149,12 @@ def _until_refused(found: Mapping[float, _Planned]) -> list[_Planned]:
     return ascending[: refused + 1]
 
 
-def _widest(ascending: Sequence[_Planned], most: float) -> float | None:
+def _widest(ascending: Sequence[_Planned], narrowest: float) -> float | None:
     """Return the load in the middle of the two planned ones between which the cost is least known; None: none is."""
     best, chosen = 0.0, None
     for low, high in zip(ascending, ascending[1:], strict=False):
         width = high.load - low.load
-        if high.plan is None or width <= 2 * most * _NARROWEST:
+        if high.plan is None or width <= 2 * narrowest:
             continue
         unknown = (high.step.cost_per_hour - low.step.cost_per_hour) * width
         if unknown > best:

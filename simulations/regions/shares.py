@@ -19,7 +19,7 @@ PREFIX = "share-"
 """The names of the entries begin so; entries of an earlier study are replaced."""
 _DAY_S = 86_400.0
 _MINUTE_S = 60.0
-_DECIMALS = 3
+_DECIMALS = 6
 _TOLERANCE = 1e-6
 
 
@@ -102,11 +102,13 @@ def fragment(study: Study, regions: Regions, cluster: Cluster) -> dict[str, Any]
     ]
     spec: dict[str, Any] = {"demand": {"atLeast": entries}}
     if (way_s := study.way_s(name)) > 0:
-        spec["sla"] = {"latency": f"{math.floor(round((study.specs[name].sla.latency_s - way_s) * 1e6, 3))}us"}
+        left_us = math.floor(round((study.specs[name].sla.latency_s - way_s) * 1e6, 3))
+        spec["sla"] = {"latency": f"{left_us / 1000:g}ms" if left_us % 10 == 0 else f"{left_us}us"}
+    metadata = {"name": pipeline.metadata.name, "namespace": pipeline.metadata.namespace}
     return {
         "apiVersion": pipeline.api_version,
         "kind": pipeline.kind,
-        "metadata": {"name": pipeline.metadata.name, "namespace": pipeline.metadata.namespace},
+        "metadata": {key: value for key, value in metadata.items() if value is not None},
         "spec": spec,
     }
 
@@ -124,4 +126,5 @@ def _clock(time_s: float) -> str:
 def _decimal(value: float, digits: int) -> str:
     """Return a number as a decimal string, rounded up; what a solver leaves beside a whole number does not count."""
     scale = 10.0**digits
-    return f"{math.ceil(value * scale - _TOLERANCE * scale) / scale:.{digits}f}"
+    text = f"{math.ceil(round(value * scale, 3)) / scale:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
