@@ -1,6 +1,9 @@
 """`sluice regions`: where the streams of a product are served over a day, and what a lost region costs."""
 
+import contextlib
 import json
+import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,7 +64,8 @@ def regions(file: Path, *, out: Path | None, output: str) -> None:
     except InvalidScenario as error:
         raise refused(error.findings) from None
     try:
-        found = study(loaded)
+        with _solver_to_stderr():
+            found = study(loaded)
     except NotSolved as error:
         raise click.ClickException(f"{file}: the solver found no assignment: {error}") from None
     if output == "json":
@@ -72,6 +76,19 @@ def regions(file: Path, *, out: Path | None, output: str) -> None:
         _write(found, loaded, out, to_stderr=output == "json")
     if found.shifted.leaves_load:
         raise click.exceptions.Exit(1)
+
+
+@contextlib.contextmanager
+def _solver_to_stderr() -> Iterator[None]:
+    """Send to standard error what HiGHS prints: it writes warnings to descriptor 1, which has the JSON."""
+    output, errors = 1, 2
+    kept = os.dup(output)
+    try:
+        os.dup2(errors, output)
+        yield
+    finally:
+        os.dup2(kept, output)
+        os.close(kept)
 
 
 def _write(found: "Study", loaded: "Regions", folder: Path, *, to_stderr: bool) -> None:

@@ -188,7 +188,6 @@ class _Program:
             for hour in self.hours
         }
         self.chosen: dict[tuple[str, int], dict[tuple[int, int], int]] = {}
-        self.day: dict[str, int] = {}
         for region in regions:
             if region.name != lost:
                 self._costs(region)
@@ -207,26 +206,20 @@ class _Program:
         self.rows.append((dict(terms), low, high))
 
     def _costs(self, region: Region) -> None:
-        """Declare the steps of a region in every hour, and bind its flows to them."""
+        """Declare the steps of a region, and bind its flows to them in every hour."""
         tiers = range(len(region.tiers))
-        fixed = {tier: self._column(0.0, 1.0, whole=True) for tier in tiers}
-        self._row(dict.fromkeys(fixed.values(), 1.0), 1.0, 1.0)
         if region.paid_for_day:
-            self.day[region.name] = self._column(len(self.hours) * self.hour_h, np.inf)
-        for hour in self.hours:
-            steps = {
-                (tier, k): self._column(0.0 if region.paid_for_day else step.cost_per_hour * self.hour_h, 1.0, whole=True)
-                for tier in tiers
-                for k, step in enumerate(region.tiers[tier].steps)
-            }
+            # The most expensive hour is paid in all: one step for the day.
+            every = dict.fromkeys(self.hours, self._steps(region, len(self.hours) * self.hour_h))
+        else:
+            every = {hour: self._steps(region, self.hour_h) for hour in self.hours}
+            fixed = [self._column(0.0, 1.0, whole=True) for _ in tiers]
+            self._row(dict.fromkeys(fixed, 1.0), 1.0, 1.0)
+            for steps in every.values():
+                for tier, column in enumerate(fixed):
+                    self._row({**{steps[t, k]: 1.0 for t, k in steps if t == tier}, column: -1.0}, high=0.0)
+        for hour, steps in every.items():
             self.chosen[region.name, hour] = steps
-            self._row(dict.fromkeys(steps.values(), 1.0), 1.0, 1.0)
-            for tier, column in fixed.items():
-                own = {steps[t, k]: 1.0 for t, k in steps if t == tier}
-                self._row({**own, column: -1.0}, high=0.0)
-            if region.paid_for_day:
-                costs = {column: -region.tiers[t].steps[k].cost_per_hour for (t, k), column in steps.items()}
-                self._row({self.day[region.name]: 1.0, **costs}, low=0.0)
             for tier in tiers:
                 # What comes from further than the tier before may only be served on this tier or a later one.
                 near = region.tiers[tier - 1].way_s if tier else -1.0
@@ -238,6 +231,16 @@ class _Program:
                 room = {column: -region.tiers[t].steps[k].load for (t, k), column in steps.items() if t >= tier}
                 if flows:
                     self._row({**flows, **room}, high=0.0)
+
+    def _steps(self, region: Region, hours: float) -> dict[tuple[int, int], int]:
+        """Declare one choice among the steps of a region, which is paid for so many hours."""
+        steps = {
+            (tier, k): self._column(step.cost_per_hour * hours, 1.0, whole=True)
+            for tier, own in enumerate(region.tiers)
+            for k, step in enumerate(own.steps)
+        }
+        self._row(dict.fromkeys(steps.values(), 1.0), 1.0, 1.0)
+        return steps
 
     def _loads(self, region: Region) -> None:
         """State where the load of a region goes."""
@@ -301,8 +304,16 @@ class _Program:
             if any(loads := tuple(_positive(x[self.flow[pair, hour]]) for hour in self.hours))
         }
         unserved = {name: tuple(_positive(x[self.left[name, hour]]) for hour in self.hours) for name in self.regions}
-        steps = {name: tuple(self._chosen(name, hour, x) for hour in self.hours) for name in self._served()}
-        costs = {name: self._cost(name, steps[name], x) for name in steps}
+        served = {
+            (name, hour): sum(loads[hour] for (_, to), loads in flows.items() if to == name)
+            for name in self.regions
+            for hour in self.hours
+        }
+        steps = {
+            name: tuple(self._chosen(name, hour, x, served[name, hour]) for hour in self.hours)
+            for name in self._served()
+        }
+        costs = {name: self._cost(name, steps[name]) for name in steps}
         return Assignment(
             flows=flows,
             unserved=unserved,
@@ -318,15 +329,19 @@ class _Program:
     def _served(self) -> Iterator[str]:
         return (name for name in self.regions if name != self.lost)
 
-    def _chosen(self, name: str, hour: int, x: Array) -> tuple[Tier, Step]:
+    def _chosen(self, name: str, hour: int, x: Array, served: float) -> tuple[Tier, Step]:
+        """Return the tier that was chosen, and its first step that carries what is served."""
         steps = self.chosen[name, hour]
-        tier, k = max(steps, key=lambda key: x[steps[key]])
+        tier, most = max(steps, key=lambda key: x[steps[key]])
         found = self.regions[name].tiers[tier]
-        return found, found.steps[k]
+        for step in found.steps[:most]:
+            if step.load >= served - _LEFT_TOLERANCE:
+                return found, step
+        return found, found.steps[most]
 
-    def _cost(self, name: str, steps: Sequence[tuple[Tier, Step]], x: Array) -> tuple[float, ...]:
+    def _cost(self, name: str, steps: Sequence[tuple[Tier, Step]]) -> tuple[float, ...]:
         by_hour = [step.cost_per_hour for _, step in steps]
-        if name in self.day:
+        if self.regions[name].paid_for_day:
             by_hour = [max(by_hour)] * len(by_hour)
         return tuple(cost * self.hour_h for cost in by_hour)
 
