@@ -11,8 +11,8 @@ from simulations.regions.scenario import Regions
 from simulations.regions.study import Loss, Study
 from simulations.report import formats
 
-_LEAST_SHOWN = 0.05
-"""Less load than this is a rest that the solver leaves."""
+_LEAST_SHOWN = 0.5
+"""Less load than this is the end of a long session, or within the tolerance of the solver."""
 
 
 def print_study(study: Study, regions: Regions) -> None:
@@ -168,7 +168,7 @@ def _worst(left: Sequence[float], regions: Regions) -> str:
 def _trust(study: Study) -> Iterator[str]:
     yield (
         "Shares are of the load that the lost region served, over the day. At once: on the replicas that run elsewhere; "
-        "then: once the others have started theirs."
+        "then: once the others have started theirs. A lost region costs nothing."
     )
     unserved = [name for name, loss in study.losses.items() if loss.assignment.leaves_load]
     if unserved:

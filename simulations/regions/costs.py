@@ -17,7 +17,7 @@ from optimizer.model import PipelineKey, PlacementKey, Problem
 from optimizer.plan import PipelinePlan
 from simulations.regions.assignment import Step, Tier
 
-POINTS = 24
+POINTS = 48
 """So many loads are planned for each way to users."""
 _NARROWEST = 1 / 400
 """Loads closer to each other than this share of the highest one are not told apart."""

@@ -52,6 +52,7 @@ class Study:
         shifted: the cheapest assignment.
         bound: no assignment costs less, in USD for the day, by plans of this optimizer.
         losses: by region, what its loss costs.
+        ways_s: the time (s) that the way takes from users to a region that may serve them.
         too_far: the pairs of users and serving region whose way leaves nothing of the SLA.
     """
 
@@ -61,6 +62,7 @@ class Study:
     shifted: Assignment
     bound: float
     losses: Mapping[str, Loss]
+    ways_s: Mapping[Pair, float]
     too_far: tuple[Pair, ...] = ()
 
     @property
@@ -70,8 +72,7 @@ class Study:
 
     def way_s(self, region: str) -> float:
         """Return the time (s) that the ways of the users of `region` take at most: its SLA is shorter by this."""
-        tier, _ = self.shifted.steps[region][0]
-        return tier.way_s
+        return max((self.ways_s[pair] for pair in self.shifted.flows if pair[1] == region), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +125,7 @@ def study(regions: Regions, *, points: int = POINTS) -> Study:
         shifted=shifted,
         bound=min(least.bound, shifted.bound),
         losses={name: _loss(name, planned, near, shifted, hour_h) for name in planned},
+        ways_s={pair: way.time_s for pair, way in near.items()} | {(name, name): 0.0 for name in planned},
         too_far=tuple(pair for pair in ways if pair not in near),
     )
 

@@ -1,0 +1,49 @@
+"""Assignments in cases that can be computed by hand; the oracle has the others."""
+
+import pytest
+
+from simulations.regions.assignment import NotSolved, Region, Step, Tier, Way, assign
+
+STEPS = (Step(load=0.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), Step(load=20.0, cost_per_hour=3.0))
+WAYS = {("a", "b"): Way(time_s=0.1, price_per_hour=0.01), ("b", "a"): Way(time_s=0.1)}
+
+
+def region(name: str, *loads: float, paid_for_day: bool = False, shiftable: float = 1.0) -> Region:
+    tiers = (Tier(way_s=0.0, steps=STEPS), Tier(way_s=0.1, steps=STEPS))
+    return Region(name=name, loads=loads, tiers=tiers, shiftable=shiftable, paid_for_day=paid_for_day)
+
+
+def test_the_peak_of_a_paid_day_goes_where_there_is_room() -> None:
+    days = [region("a", 20, 0, paid_for_day=True), region("b", 0, 20, paid_for_day=True)]
+    found = assign(days, WAYS)
+    assert found.cost == pytest.approx(2 * 2 * 2 + 10 * 0.01)
+    assert found.flows["a", "b"] == pytest.approx((10, 0), abs=0.01)
+    assert assign(days, {}).cost == 12
+
+
+def test_running_replicas_follow_the_load_although_the_day_is_paid() -> None:
+    found = assign([region("a", 20, 5, 0, paid_for_day=True)], {})
+    assert [step.load for _, step in found.steps["a"]] == [20, 10, 0]
+    assert found.costs["a"] == (3, 3, 3)
+
+
+def test_load_that_cannot_be_carried_is_refused_or_left() -> None:
+    with pytest.raises(NotSolved):
+        assign([region("a", 25, 5)], {})
+    found = assign([region("a", 25, 5)], {}, may_leave=True)
+    assert found.unserved["a"] == pytest.approx((5, 0), abs=0.01)
+    assert found.leaves_load
+
+
+def test_no_load_is_left_to_save_money() -> None:
+    """One stream more costs the day another step: 24 hours for a stream in one."""
+    found = assign([region("a", 10.5, *[10.0] * 23, paid_for_day=True)], {}, may_leave=True)
+    assert not found.leaves_load
+    assert found.cost == 72
+
+
+def test_a_lost_region_serves_nothing_and_its_users_may_all_go() -> None:
+    found = assign([region("a", 5, shiftable=0.0), region("b", 5)], WAYS, lost="a")
+    assert found.flows["a", "b"] == (5,)
+    assert "a" not in found.costs
+    assert found.cost == pytest.approx(2 + 5 * 0.01)
