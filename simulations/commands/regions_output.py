@@ -25,7 +25,17 @@ def print_study(study: Study, regions: Regions) -> None:
     page.say()
     page.say("Cost of a day", style="bold")
     page.table(
-        ("region", ">peak of its users", ">peak served", ">alone", ">shifted", "paid", ">SLA", ">way of users", ">left"),
+        (
+            "region",
+            ">peak of its users",
+            ">peak served",
+            ">alone",
+            ">shifted",
+            "paid",
+            ">SLA",
+            ">way of users",
+            ">left",
+        ),
         _costs(study, regions),
     )
     for sentence in _sentences(study, regions):
@@ -167,13 +177,13 @@ def _worst(left: Sequence[float], regions: Regions) -> str:
 
 def _trust(study: Study) -> Iterator[str]:
     yield (
-        "Shares are of the load that the lost region served, over the day. At once: on the replicas that run elsewhere; "
-        "then: once the others have started theirs. A lost region costs nothing."
+        "Shares are of the load that the lost region served, over the day. At once: on the replicas that run "
+        "elsewhere; then: once the others have started theirs. A lost region costs nothing."
     )
     unserved = [name for name, loss in study.losses.items() if loss.assignment.leaves_load]
     if unserved:
         yield f"The cost without {formats.listed(unserved)} is that of the load that has a place."
-    yield "Costs are plans for the mean load of each step, as sluice plan makes them: no headroom, no overlap of replicas."
+    yield "Costs are plans for the mean load of each step, as sluice plan makes them: no headroom, no overlap."
 
 
 def document(study: Study, regions: Regions) -> dict[str, Any]:
@@ -215,6 +225,8 @@ def _assignment(assignment: Assignment) -> dict[str, Any]:
         "cost": assignment.cost,
         "costs": {name: list(costs) for name, costs in assignment.costs.items()},
         "transfer": list(assignment.ways),
-        "flows": [{"users": users, "served": to, "loads": list(loads)} for (users, to), loads in assignment.flows.items()],
+        "flows": [
+            {"users": users, "served": to, "loads": list(loads)} for (users, to), loads in assignment.flows.items()
+        ],
         "unserved": {name: list(loads) for name, loads in assignment.unserved.items() if any(loads)},
     }

@@ -170,9 +170,9 @@ class _Program:
         self.hours = range(len(regions[0].loads))
         self.hour_h = hour_h
         self.lost = lost
-        self.ways = {
-            (region.name, region.name): Way(time_s=0.0) for region in regions if region.name != lost
-        } | {pair: way for pair, way in ways.items() if pair[1] != lost and self._reachable(pair[1], way)}
+        self.ways = {(region.name, region.name): Way(time_s=0.0) for region in regions if region.name != lost} | {
+            pair: way for pair, way in ways.items() if pair[1] != lost and self._reachable(pair[1], way)
+        }
         self.costs: list[float] = []
         self.integral: list[int] = []
         self.upper: list[float] = []
@@ -257,7 +257,9 @@ class _Program:
             before = region.loads[hour - 1]
             stay = min(region.kept, load / before) if before > 0 and len(self.hours) > 1 else 0.0
             for pair in own if stay > 0 else ():
-                self._row({self.flow[pair, hour]: 1.0, self.flow[pair, hour - 1 if hour else self.hours[-1]]: -stay}, low=0.0)
+                self._row(
+                    {self.flow[pair, hour]: 1.0, self.flow[pair, hour - 1 if hour else self.hours[-1]]: -stay}, low=0.0
+                )
 
     def solved(self, gap: float) -> Assignment:
         """Solve the program and read the assignment from its columns."""
@@ -320,7 +322,9 @@ class _Program:
             steps=steps,
             costs=costs,
             ways=tuple(
-                float(sum(self.ways[pair].price_per_hour * self.hour_h * x[self.flow[pair, hour]] for pair in self.ways))
+                float(
+                    sum(self.ways[pair].price_per_hour * self.hour_h * x[self.flow[pair, hour]] for pair in self.ways)
+                )
                 for hour in self.hours
             ),
             bound=bound,

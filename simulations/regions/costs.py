@@ -8,6 +8,7 @@ assignment may be from the best. Loads are planned where the two curves are furt
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from controller.core.assess.optimizer_input import optimizer_demand
 from controller.core.state.spec import DemandUnit, PipelineSpec
@@ -152,7 +153,7 @@ def _until_refused(found: Mapping[float, _Planned]) -> list[_Planned]:
 def _widest(ascending: Sequence[_Planned], narrowest: float) -> float | None:
     """Return the load in the middle of the two planned ones between which the cost is least known; None: none is."""
     best, chosen = 0.0, None
-    for low, high in zip(ascending, ascending[1:], strict=False):
+    for low, high in pairwise(ascending):
         width = high.load - low.load
         if high.plan is None or width <= 2 * narrowest:
             continue

@@ -57,7 +57,7 @@ class Region(Part):
     shiftable: Share = 1.0
     """The share (0–1) of its streams that other regions may serve while it is there itself."""
     paid: Literal["ByHour", "ForDay"] = "ByHour"
-    """ByHour: replicas cost while they run. ForDay: machines are reserved, and the dearest hour is paid all day."""
+    """ByHour: replicas cost while they run. ForDay: machines are reserved, and the most expensive hour is paid all day."""
 
 
 class Link(Part):
@@ -221,10 +221,10 @@ def _unfit(file: RegionsFile, resources: Validation, at: tuple[str | int, ...]) 
         yield Breach(path=("session",), rule="not allowed with unit Requests: a request does not last")
     if not streams and region.load.column == "streams":
         yield Breach(path=(*at, "load", "column"), rule="not allowed with unit Requests; give arrivals or rate_per_s")
-    yield from _unplannable(pipeline, resources, (*at, "manifests"))
+    yield from _unplannable(resources, (*at, "manifests"))
 
 
-def _unplannable(pipeline: SpeechPipeline, resources: Validation, path: tuple[str | int, ...]) -> Iterator[Breach]:
+def _unplannable(resources: Validation, path: tuple[str | int, ...]) -> Iterator[Breach]:
     """Yield what a plan needs and the manifests of a region lack."""
     try:
         (spec,), pools = (known.values() for known in specs_of(resources))

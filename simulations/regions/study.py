@@ -169,7 +169,9 @@ def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], point
             paid_for_day=cluster.region.paid == "ForDay",
         )
 
-    return _Planned(region=region(costs.tiers), least=region(costs.least), spec=spec, problem=problem, costs=costs, most=most)
+    return _Planned(
+        region=region(costs.tiers), least=region(costs.least), spec=spec, problem=problem, costs=costs, most=most
+    )
 
 
 def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
@@ -224,9 +226,7 @@ def _at_once(
     return sum(displaced.values()) - sum(left for (left,) in found.unserved.values())
 
 
-def _room(
-    planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour: int
-) -> tuple[Tier, ...]:
+def _room(planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour: int) -> tuple[Tier, ...]:
     """Return how much more the running replicas of a region carry, by how far the users are that it then serves."""
     name = planned.region.name
     tier, step = shifted.steps[name][hour]

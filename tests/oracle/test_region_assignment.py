@@ -45,9 +45,7 @@ def cheapest(regions: Sequence[Region], ways: Mapping[Pair, Way]) -> float:
     return min(cost_of(regions, ways, choice) for choice in itertools.product(*every))
 
 
-def cost_of(
-    regions: Sequence[Region], ways: Mapping[Pair, Way], choice: Sequence[tuple[Tier, Step]]
-) -> float:
+def cost_of(regions: Sequence[Region], ways: Mapping[Pair, Way], choice: Sequence[tuple[Tier, Step]]) -> float:
     hours = len(regions[0].loads)
     names = [region.name for region in regions]
     chosen = {(name, hour): choice[k * hours + hour] for k, name in enumerate(names) for hour in range(hours)}

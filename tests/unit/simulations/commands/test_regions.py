@@ -58,7 +58,7 @@ def test_out_has_a_share_for_each_cluster(tmp_path: Path) -> None:
     for name in BOTH:
         part = yaml.safe_load((out / f"{name}.yaml").read_text())
         assert part["metadata"] == {"name": "captions", "namespace": "speech"}
-        assert [entry["name"] for entry in part["spec"]["demand"]["atLeast"]][0] == "share-0000"
+        assert part["spec"]["demand"]["atLeast"][0]["name"] == "share-0000"
 
 
 def test_a_typing_error_is_named_and_nothing_is_written(tmp_path: Path) -> None:

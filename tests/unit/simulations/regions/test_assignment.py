@@ -4,7 +4,7 @@ import pytest
 
 from simulations.regions.assignment import NotSolved, Region, Step, Tier, Way, assign
 
-STEPS = (Step(load=0.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), Step(load=20.0, cost_per_hour=3.0))
+STEPS = (Step(load=0.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), Step(load=20.0, cost_per_hour=4.0))
 WAYS = {("a", "b"): Way(time_s=0.1, price_per_hour=0.01), ("b", "a"): Way(time_s=0.1)}
 
 
@@ -18,13 +18,13 @@ def test_the_peak_of_a_paid_day_goes_where_there_is_room() -> None:
     found = assign(days, WAYS)
     assert found.cost == pytest.approx(2 * 2 * 2 + 10 * 0.01)
     assert found.flows["a", "b"] == pytest.approx((10, 0), abs=0.01)
-    assert assign(days, {}).cost == 12
+    assert assign(days, {}).cost == 16
 
 
 def test_running_replicas_follow_the_load_although_the_day_is_paid() -> None:
     found = assign([region("a", 20, 5, 0, paid_for_day=True)], {})
     assert [step.load for _, step in found.steps["a"]] == [20, 10, 0]
-    assert found.costs["a"] == (3, 3, 3)
+    assert found.costs["a"] == (4, 4, 4)
 
 
 def test_load_that_cannot_be_carried_is_refused_or_left() -> None:
@@ -39,7 +39,7 @@ def test_no_load_is_left_to_save_money() -> None:
     """One stream more costs the day another step: 24 hours for a stream in one."""
     found = assign([region("a", 10.5, *[10.0] * 23, paid_for_day=True)], {}, may_leave=True)
     assert not found.leaves_load
-    assert found.cost == 72
+    assert found.cost == 96
 
 
 def test_a_lost_region_serves_nothing_and_its_users_may_all_go() -> None:

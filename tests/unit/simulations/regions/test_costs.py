@@ -1,7 +1,5 @@
 """The costs of a region: those of plans, with a curve below that no plan undercuts."""
 
-from pathlib import Path
-
 import pytest
 from region_files import EAST, WEST, write_regions
 

@@ -14,7 +14,9 @@ BOTH = {"east": EAST, "west": WEST}
 
 def test_loads_are_the_means_of_the_steps_and_offsets_turn_the_day(tmp_path: Path) -> None:
     path = write_regions(tmp_path, BOTH)
-    path.write_text(path.read_text().replace("trace: west.csv, column", "trace: east.csv, offset: 12h, scale: 2, column"))
+    path.write_text(
+        path.read_text().replace("trace: west.csv, column", "trace: east.csv, offset: 12h, scale: 2, column")
+    )
     loaded = load_regions(path)
     assert [cluster.loads for cluster in loaded.clusters] == [EAST, (8.0, 40.0, 80.0, 40.0)]
     assert loaded.step_s == 21_600
@@ -23,7 +25,9 @@ def test_loads_are_the_means_of_the_steps_and_offsets_turn_the_day(tmp_path: Pat
 def test_arrivals_are_streams_that_are_open(tmp_path: Path) -> None:
     path = write_regions(tmp_path, BOTH)
     (tmp_path / "arrivals.csv").write_text("t_s,arrivals\n0,3600\n3600,3600\n")
-    path.write_text(path.read_text().replace("trace: west.csv, column: streams", "trace: arrivals.csv, column: arrivals"))
+    path.write_text(
+        path.read_text().replace("trace: west.csv, column: streams", "trace: arrivals.csv, column: arrivals")
+    )
     assert load_regions(path).clusters[1].loads == (600.0,) * 4  # one a second, for ten minutes
 
 

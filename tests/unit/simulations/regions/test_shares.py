@@ -23,7 +23,10 @@ from simulations.regions.study import Study, study
 
 DAY_S = 86_400.0
 MIDNIGHT_S = 20_000 * DAY_S
-OWN = '[{name: launch, demand: "7", from: "09:00", until: "10:00"}, {name: share-0000, demand: "999", from: "00:00", until: "24:00"}]'
+OWN = (
+    '[{name: launch, demand: "7", from: "09:00", until: "10:00"},'
+    ' {name: share-0000, demand: "999", from: "00:00", until: "24:00"}]'
+)
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +134,6 @@ def test_the_least_load_is_added() -> None:
         ([1.0] * 24, 3600.0, 0, "no room"),
     ],
 )
-def test_shares_that_no_clock_can_state_are_refused(
-    loads: list[float], step_s: float, most: int, rule: str
-) -> None:
+def test_shares_that_no_clock_can_state_are_refused(loads: list[float], step_s: float, most: int, rule: str) -> None:
     with pytest.raises(NoSchedule, match=rule):
         shares(loads, step_s, most=most)
