@@ -57,7 +57,7 @@ class Region(Part):
     shiftable: Share = 1.0
     """The share (0–1) of its streams that other regions may serve while it is there itself."""
     paid: Literal["ByHour", "ForDay"] = "ByHour"
-    """ByHour: replicas cost while they run. ForDay: machines are reserved, and the most expensive hour is paid all day."""
+    """ByHour: replicas cost while they run. ForDay: machines are reserved; the most expensive hour is paid all day."""
 
 
 class Link(Part):
@@ -227,19 +227,19 @@ def _unfit(file: RegionsFile, resources: Validation, at: tuple[str | int, ...]) 
 def _unplannable(resources: Validation, path: tuple[str | int, ...]) -> Iterator[Breach]:
     """Yield what a plan needs and the manifests of a region lack."""
     try:
-        (spec,), pools = (known.values() for known in specs_of(resources))
+        specs, pools = specs_of(resources)
     except click.ClickException as error:  # a price that is looked up at AWS, and not in the bundled table
         yield Breach(path=path, rule=f"{error.message}; give price.perHour")
         return
+    (spec,) = specs.values()
     if spec.borrowed:
         stages = ", ".join(sorted(spec.borrowed))
         yield Breach(path=path, rule=f"must have all stages of the pipeline; shared with others: {stages}")
         return
-    known = {pool.name: pool for pool in pools}
     for name in sorted({placement.pool for placement in spec.placements().values()}):
-        if name not in known:
+        if name not in pools:
             yield Breach(path=path, rule=f"must have the ComputePool {name}, which the pipeline uses")
-        elif known[name].instances is None:
+        elif pools[name].instances is None:
             rule = f"ComputePool {name}: needs spec.capacity.instances: how many there may be at most"
             yield Breach(path=path, rule=rule)
 

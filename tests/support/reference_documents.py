@@ -125,7 +125,8 @@ def _regions() -> str:
     return _page(
         "# Files of regions\n",
         "`sluice regions` reads them; [Several regions](../regions.md) shows how to use one. Write fractions in "
-        'quotes, such as `"0.2"`. `[]` in a heading is a list. Traces are those of [scenario files](scenario.md#traces).\n',
+        'quotes, such as `"0.2"`. `[]` in a heading is a list. Traces are as in '
+        "[Scenario files](scenario.md#traces).\n",
         "\n".join(sections).replace("## \n", "## Fields of the file\n"),
     )
 

@@ -1,5 +1,6 @@
 """The study of a day: what shifting saves, what has no place, and what a lost region costs."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,18 @@ def test_a_way_that_takes_the_whole_sla_is_not_used(tmp_path: Path) -> None:
 def test_the_sla_of_a_region_that_serves_from_afar_is_shorter_by_the_way(tmp_path: Path) -> None:
     found = studied(tmp_path, OPPOSITE, prices={"east": "9.00"})
     assert found.way_s("west") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("session", "follow_slowly"), [("24h", True), ("10m", False)])
+def test_only_new_streams_are_shifted(tmp_path: Path, session: str, follow_slowly: bool) -> None:
+    path = write_regions(tmp_path, OPPOSITE)
+    path.write_text(path.read_text().replace("session: 10m", f"session: {session}"))
+    found = study(load_regions(path), points=8)
+    kept = math.exp(-6 / 24)
+    stay = [
+        sent[hour] >= min(kept, loads[hour] / loads[hour - 1]) * sent[hour - 1] - 0.01
+        for (users, _), sent in found.shifted.flows.items()
+        for loads in (OPPOSITE[users],)
+        for hour in range(4)
+    ]
+    assert all(stay) is follow_slowly
