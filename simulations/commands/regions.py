@@ -22,6 +22,17 @@ if find_spec("scipy") is None:  # solves the assignment; the operator's image la
     raise ModuleNotFoundError("scipy", name="scipy")
 
 
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML in which times of day and numbers are quoted: some readers take 06:00 for a number."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if text[:1].isdigit() else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
 @click.command(
     short_help="Plan one product over several clusters",
     epilog=examples("sluice regions regions.yaml", "sluice regions regions.yaml --out shares"),
@@ -103,7 +114,7 @@ def _write(found: "Study", loaded: "Regions", folder: Path, *, to_stderr: bool) 
         except NoSchedule as error:
             raise click.ClickException(f"--out: {name}: {error}") from None
         head = f"# The share of {name}, by sluice regions {loaded.path.name}. Apply it with --server-side.\n"
-        texts[folder / f"{name}.yaml"] = head + yaml.safe_dump(part, sort_keys=False)
+        texts[folder / f"{name}.yaml"] = head + yaml.dump(part, Dumper=_Dumper, sort_keys=False)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
         click.echo(f"share: {path}", err=to_stderr)

@@ -56,7 +56,9 @@ def test_out_has_a_share_for_each_cluster(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)
     for name in BOTH:
-        part = yaml.safe_load((out / f"{name}.yaml").read_text())
+        text = (out / f"{name}.yaml").read_text()
+        assert 'from: "00:00"' in text
+        part = yaml.safe_load(text)
         assert part["metadata"] == {"name": "captions", "namespace": "speech"}
         assert part["spec"]["demand"]["atLeast"][0]["name"] == "share-0000"
 

@@ -4,12 +4,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import ROOT
 from region_files import EAST, WEST, write_regions
 
 from simulations.regions.scenario import load_regions
 from simulations.scenario.scenario import InvalidScenario
 
 BOTH = {"east": EAST, "west": WEST}
+EXAMPLE = ROOT / "simulations" / "scenarios" / "regions" / "scenario.yaml"
+
+
+def test_the_published_example_has_the_same_day_at_other_hours() -> None:
+    loads = {cluster.region.name: cluster.loads for cluster in load_regions(EXAMPLE).clusters}
+    for name, earlier_h in (("frankfurt", 6), ("tokyo", 14)):
+        turned = [*loads["virginia"][earlier_h:], *loads["virginia"][:earlier_h]]
+        assert turned == pytest.approx(loads[name], rel=1e-3)
 
 
 def test_loads_are_the_means_of_the_steps_and_offsets_turn_the_day(tmp_path: Path) -> None:
