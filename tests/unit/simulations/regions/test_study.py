@@ -65,6 +65,9 @@ def test_a_lost_region_costs_room_at_once_and_money_afterwards(tmp_path: Path) -
     for hour, (gone, room) in enumerate(zip(loss.displaced, loss.at_once, strict=True)):
         assert gone == pytest.approx(found.shifted.served("west", hour))
         assert 0 <= room <= gone + 0.01
+        _, running = found.shifted.steps["east"][hour]
+        replicas = running.cost_per_hour  # at $1 each: 50 items a second, of which a stream has 3.125
+        assert found.shifted.served("east", hour) + room <= 16 * replicas
     assert loss.at_once[2] < loss.displaced[2]
     assert loss.startup_s == 50
     assert "west" not in loss.assignment.costs
