@@ -63,7 +63,7 @@ def regions(file: Path, *, out: Path | None, output: str) -> None:
     """
     from simulations.commands.regions_output import document, print_study
     from simulations.commands.simulate import check_writable
-    from simulations.regions.assignment import NotSolved
+    from simulations.regions.model import NotSolved
     from simulations.regions.scenario import load_regions
     from simulations.regions.study import study
     from simulations.scenario.scenario import InvalidScenario

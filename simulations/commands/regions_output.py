@@ -6,7 +6,7 @@ from typing import Any
 from controller.commands.terminal import Page
 from controller.core.messages.phrases import duration
 from controller.core.state.spec import DemandUnit
-from simulations.regions.assignment import Assignment
+from simulations.regions.model import Assignment
 from simulations.regions.scenario import Regions
 from simulations.regions.study import Loss, Study
 from simulations.report import formats

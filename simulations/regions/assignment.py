@@ -1,126 +1,36 @@
 """Where streams are served, by the hour: the cheapest assignment of the loads of regions to regions. Pure.
 
-A mixed integer program, solved by HiGHS. Its variables are flows (streams of a region that another serves in an hour)
-and, for each region and hour, one step of its costs: the replicas that carry a load within a latency. A region that
-serves users from afar has less of the SLA's latency left for its own work, so its costs have tiers: the further its
-furthest users, the higher the cost of the same load. The tier is chosen once for the day, because a SpeechPipeline
-states one latency for all hours.
+A day with few choices is solved as one program (`program.py`), to within its gap. A day with many is solved in parts,
+because 24 hours of whole replicas in several regions are too many choices for one program:
 
-Costs by the hour are summed. Where capacity is paid for the whole day, it costs what the most expensive hour needs, in
-every hour.
+1. With the convex hull of the steps instead of the steps, the day has few choices: one tier for each region. That
+   program gives tiers, flows that are allowed, and a bound.
+2. Each hour on its own, with a tier of its own and without streams that stay, costs at least as little as in any day:
+   the sum of the hours is a bound too, and mostly the higher one. The tiers that the hours use are tried as well.
+3. With given tiers, the steps of regions that are paid for the whole day are chosen, and then the flows of each hour,
+   within what the hours before and after it allow. An hour that becomes cheaper changes what its neighbours allow, so
+   this is repeated while it saves.
+4. While the cost is not within the gap of the bound, the tier below is tried, region by region.
 
-Load without a place is a last resort: the program first finds the least such load, then the cheapest assignment that
-leaves no more.
+Every change is kept only if it costs less, so the result is never above the flows of the first program.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
+from simulations.regions.model import TOLERANCE, Assignment, NotSolved, Pair, Region, Step, Tier, Way
+from simulations.regions.program import GAP, Solved, solved
 
-Array = NDArray[np.float64]
-Pair = tuple[str, str]
-"""The region where users are, and the region that serves them."""
-
-GAP = 1e-3
-"""By default the solver stops once the cost is proven to within this share."""
-MOST_NODES = 20_000
-"""The solver stops after this many nodes of its search, the same on every machine."""
-_LEFT_TOLERANCE = 1e-3
-"""So much more load than the least may have no place: the tolerance of the solver."""
-
-
-_INFEASIBLE = 2
-"""The status of `scipy.optimize.milp` for a program without any solution."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Replicas that carry at most `load` (in the pipeline's unit) and cost `cost_per_hour` (USD)."""
-
-    load: float
-    cost_per_hour: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
-    """The costs of a region where the way to its furthest users takes at most `way_s` of the SLA (s).
-
-    `steps` ascend strictly in load and in cost; the first is paid even without load.
-    """
-
-    way_s: float
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """A region: what its users offer in each hour, and what serving costs there.
-
-    Attributes:
-        loads: the load of its own users, one entry for each hour of the day.
-        tiers: ascending in `way_s`, the first for its own users (0).
-        shiftable: the share (0–1) of its load that others may serve.
-        kept: the share (0–1) of the streams of an hour that last into the next: they stay where they are.
-        paid_for_day: whether its capacity is paid for the whole day.
-    """
-
-    name: str
-    loads: tuple[float, ...]
-    tiers: tuple[Tier, ...]
-    shiftable: float = 1.0
-    kept: float = 0.0
-    paid_for_day: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """The way from users to a region that serves them: its time (s), and its price for a stream and hour (USD)."""
-
-    time_s: float
-    price_per_hour: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """Where streams are served, and what that costs.
-
-    Attributes:
-        flows: for each pair of regions with any, the load in each hour.
-        unserved: for each region, the load in each hour that has no place.
-        steps: for each region, the tier and the step in each hour.
-        costs: for each region, USD in each hour; capacity paid for the day costs the same in every hour.
-        ways: USD for the ways, in each hour.
-        bound: no assignment that leaves as little unserved costs less, in USD for the day, by the same steps.
-    """
-
-    flows: Mapping[Pair, tuple[float, ...]]
-    unserved: Mapping[str, tuple[float, ...]]
-    steps: Mapping[str, tuple[tuple[Tier, Step], ...]]
-    costs: Mapping[str, tuple[float, ...]]
-    ways: tuple[float, ...]
-    bound: float
-
-    @property
-    def cost(self) -> float:
-        """The cost of the day in USD."""
-        return sum(sum(each) for each in self.costs.values()) + sum(self.ways)
-
-    @property
-    def leaves_load(self) -> bool:
-        """Whether load has no place, beyond the tolerance of the solver."""
-        return sum(map(sum, self.unserved.values())) > 2 * _LEFT_TOLERANCE
-
-    def served(self, region: str, hour: int) -> float:
-        """Return the load that `region` serves in `hour`."""
-        return sum(loads[hour] for (_, to), loads in self.flows.items() if to == region)
-
-
-class NotSolved(RuntimeError):
-    """The solver found no assignment; the message has its text."""
+FEW_CHOICES = 400
+"""A day with at most so many choices (steps of all tiers, hours and regions) is one program: it takes seconds."""
+_HOUR_NODES = 500
+"""The solver stops after this many nodes of its search in one hour; the bound does not depend on it."""
+_HOUR_GAP = 1e-3
+_ROUNDS = 3
+_WORTH = 5e-4
+"""Hours are chosen once more while that saves this share of the cost."""
+_NEAR = 3e-3
+"""No other tiers are tried once the cost is proven to within this share."""
 
 
 def assign(
@@ -131,8 +41,9 @@ def assign(
     may_leave: bool = False,
     hour_h: float = 1.0,
     gap: float = GAP,
+    few: int = FEW_CHOICES,
 ) -> Assignment:
-    """Return the cheapest assignment of the day.
+    """Return the cheapest assignment of the day that was found, with a bound.
 
     Args:
         regions: at least one; all have the same number of hours.
@@ -141,215 +52,254 @@ def assign(
             count.
         may_leave: whether load may have no place. It has none only where no region can carry it.
         hour_h: the length of an hour of the day in hours.
-        gap: the solver stops once the cost is proven to within this share.
+        gap: one program is solved once the cost is proven to within this share.
+        few: up to so many choices the day is one program.
 
     Raises:
         NotSolved: there is no assignment, such as where the load is above what the steps carry, without `may_leave`.
     """
-    program = _Program(regions, ways, lost=lost, may_leave=may_leave or lost is not None, hour_h=hour_h)
-    return program.solved(gap)
+    asked = _without(regions, lost)
+    left = None if may_leave or lost is not None else 0.0
+    names = {region.name for region in asked}
+    if _choices(asked) <= few:
+        found = solved(asked, ways, whole=names, left=left, hour_h=hour_h, gap=gap)
+        return _Day(_on_tiers(asked, found.tiers), ways, found, hour_h).assignment(found.bound)
+    relaxed = solved(asked, ways, left=left, hour_h=hour_h, gap=gap)
+    return _Search(asked, ways, relaxed, hour_h).found()
 
 
-class _Infeasible(NotSolved):
-    """The load is above what can be carried."""
+def hours_apart(regions: Sequence[Region], ways: Mapping[Pair, Way], hour_h: float = 1.0) -> list[Solved]:
+    """Return the cheapest solution of each hour on its own: with tiers of its own, and without streams that stay.
+
+    No day costs less than the sum of the bounds. Regions must be paid by the hour, and all load must have a place.
+    """
+    every = {region.name for region in regions}
+    return [
+        solved(
+            [_at(region, hour) for region in regions],
+            ways,
+            whole=every,
+            hour_h=hour_h,
+            gap=_HOUR_GAP,
+            nodes=_HOUR_NODES,
+        )
+        for hour in range(len(regions[0].loads))
+    ]
 
 
-class _Program:
-    """The program: columns are numbered as they are declared, rows are added one by one."""
+def _at(region: Region, hour: int) -> Region:
+    return replace(region, loads=(region.loads[hour],))
+
+
+def _without(regions: Sequence[Region], lost: str | None) -> list[Region]:
+    """Return the regions as they are without the lost one: it serves nothing, and all streams may move at once."""
+    if lost is None:
+        return list(regions)
+    return [
+        replace(region, tiers=() if region.name == lost else region.tiers, shiftable=1.0, kept=0.0)
+        for region in regions
+    ]
+
+
+def _on_tiers(regions: Sequence[Region], tiers: Mapping[str, int]) -> list[Region]:
+    """Return the regions with one tier each, those that are chosen."""
+    return [
+        replace(region, tiers=(region.tiers[tiers[region.name]],)) if region.tiers else region for region in regions
+    ]
+
+
+def _choices(regions: Sequence[Region]) -> int:
+    return sum(
+        (1 if region.paid_for_day else len(region.loads)) * sum(len(tier.steps) for tier in region.tiers)
+        for region in regions
+    )
+
+
+class _Search:
+    """The search for the tiers of a day with many choices."""
 
     def __init__(
-        self,
-        regions: Sequence[Region],
-        ways: Mapping[Pair, Way],
-        *,
-        lost: str | None,
-        may_leave: bool,
-        hour_h: float,
+        self, regions: Sequence[Region], ways: Mapping[Pair, Way], relaxed: Solved, hour_h: float
     ) -> None:
+        self.regions, self.ways, self.hour_h = regions, ways, hour_h
+        self.relaxed = relaxed
+        self.left = sum(map(sum, relaxed.unserved.values()))
+        self.for_day = {region.name for region in regions if region.paid_for_day}
+
+    def found(self) -> Assignment:
+        """Return the best assignment of all tiers that are tried."""
+        bound, starts = self.relaxed.bound, [dict(self.relaxed.tiers)]
+        if not self.for_day and not self.left:
+            hours = hours_apart(self.regions, self.ways, self.hour_h)
+            bound = max(bound, sum(hour.bound for hour in hours))
+            starts.append(self._used(hours))
+        tried: dict[tuple[int, ...], Assignment | None] = {}
+
+        def at(tiers: Mapping[str, int]) -> Assignment | None:
+            key = tuple(tiers.values())
+            if key not in tried:
+                tried[key] = self._on(tiers, bound)
+            return tried[key]
+
+        best: Assignment | None = None
+        chosen: Mapping[str, int] = {}
+        for tiers in starts:
+            found = at(tiers)
+            if found is not None and (best is None or found.cost < best.cost):
+                best, chosen = found, tiers
+        assert best is not None, "the first program has flows on its tiers"
+        for tiers in self._lower(chosen):
+            if best.cost <= bound * (1 + _NEAR):
+                break
+            found = at(tiers)
+            if found is not None and found.cost < best.cost:
+                best = found
+        return best
+
+    def _used(self, hours: Sequence[Solved]) -> dict[str, int]:
+        """Return the first tiers on which the flows of all hours are allowed."""
+        tiers: dict[str, int] = {}
+        for region in self.regions:
+            far_s = max(
+                (
+                    self.ways[pair].time_s
+                    for hour in hours
+                    for pair, (load,) in hour.flows.items()
+                    if pair[1] == region.name and pair[0] != region.name and load > 0
+                ),
+                default=0.0,
+            )
+            if region.tiers:
+                tiers[region.name] = next(k for k, tier in enumerate(region.tiers) if tier.way_s >= far_s)
+        return tiers
+
+    @staticmethod
+    def _lower(tiers: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+        """Yield the choices with one region a tier lower."""
+        for name, tier in tiers.items():
+            if tier > 0:
+                yield {**tiers, name: tier - 1}
+
+    def _on(self, tiers: Mapping[str, int], bound: float) -> Assignment | None:
+        """Return the assignment of a day on given tiers; None: not all load has a place that had one."""
+        regions = _on_tiers(self.regions, tiers)
+        left = self.left and self.left + TOLERANCE
+        try:
+            found = solved(regions, self.ways, whole=self.for_day, left=left, hour_h=self.hour_h)
+        except NotSolved:
+            return None
+        day = _Day(regions, self.ways, found, self.hour_h)
+        day.improve()
+        return day.assignment(bound)
+
+
+class _Day:
+    """The flows of a day, hour by hour. Regions have one tier each, or none."""
+
+    def __init__(self, regions: Sequence[Region], ways: Mapping[Pair, Way], found: Solved, hour_h: float) -> None:
         self.regions = {region.name: region for region in regions}
+        self.tiers = {region.name: tier for region in regions for tier in region.tiers}
         self.hours = range(len(regions[0].loads))
         self.hour_h = hour_h
-        self.lost = lost
-        self.ways = {(region.name, region.name): Way(time_s=0.0) for region in regions if region.name != lost} | {
-            pair: way for pair, way in ways.items() if pair[1] != lost and self._reachable(pair[1], way)
-        }
-        self.costs: list[float] = []
-        self.integral: list[int] = []
-        self.upper: list[float] = []
-        self.rows: list[tuple[dict[int, float], float, float]] = []
-        self.flow = {
-            (pair, hour): self._column(way.price_per_hour * hour_h, np.inf)
-            for pair, way in self.ways.items()
-            for hour in self.hours
-        }
-        self.left = {
-            (region.name, hour): self._column(0.0, np.inf if may_leave else 0.0)
-            for region in regions
-            for hour in self.hours
-        }
-        self.chosen: dict[tuple[str, int], dict[tuple[int, int], int]] = {}
-        for region in regions:
-            if region.name != lost:
-                self._costs(region)
-            self._loads(region)
+        self.ways = {pair: ways.get(pair, Way(time_s=0.0)) for pair in found.flows}
+        self.flows = {pair: list(loads) for pair, loads in found.flows.items()}
+        self.left = {name: list(loads) for name, loads in found.unserved.items()}
 
-    def _reachable(self, to: str, way: Way) -> bool:
-        return way.time_s <= self.regions[to].tiers[-1].way_s
+    def improve(self) -> None:
+        """Choose the flows of each hour anew while that saves."""
+        if all(region.paid_for_day for region in self.regions.values()):
+            return
+        changed = set(self.hours)
+        for _ in range(_ROUNDS):
+            before, tried = sum(map(self._cost, self.hours)), changed
+            changed = set()
+            for hour in sorted(tried):
+                if self._improve(hour):
+                    changed |= {(hour - 1) % len(self.hours), (hour + 1) % len(self.hours)}
+            if not changed or sum(map(self._cost, self.hours)) > before * (1 - _WORTH):
+                return
 
-    def _column(self, cost: float, upper: float, *, whole: bool = False) -> int:
-        self.costs.append(cost)
-        self.upper.append(upper)
-        self.integral.append(int(whole))
-        return len(self.costs) - 1
-
-    def _row(self, terms: Mapping[int, float], low: float = -np.inf, high: float = np.inf) -> None:
-        self.rows.append((dict(terms), low, high))
-
-    def _costs(self, region: Region) -> None:
-        """Declare the steps of a region, and bind its flows to them in every hour."""
-        tiers = range(len(region.tiers))
-        if region.paid_for_day:
-            # The most expensive hour is paid in all: one step for the day.
-            every = dict.fromkeys(self.hours, self._steps(region, len(self.hours) * self.hour_h))
-        else:
-            every = {hour: self._steps(region, self.hour_h) for hour in self.hours}
-            fixed = [self._column(0.0, 1.0, whole=True) for _ in tiers]
-            self._row(dict.fromkeys(fixed, 1.0), 1.0, 1.0)
-            for steps in every.values():
-                for tier, column in enumerate(fixed):
-                    self._row({**{steps[t, k]: 1.0 for t, k in steps if t == tier}, column: -1.0}, high=0.0)
-        for hour, steps in every.items():
-            self.chosen[region.name, hour] = steps
-            for tier in tiers:
-                # What comes from further than the tier before may only be served on this tier or a later one.
-                near = region.tiers[tier - 1].way_s if tier else -1.0
-                flows = {
-                    self.flow[pair, hour]: 1.0
-                    for pair, way in self.ways.items()
-                    if pair[1] == region.name and way.time_s > near
-                }
-                room = {column: -region.tiers[t].steps[k].load for (t, k), column in steps.items() if t >= tier}
-                if flows:
-                    self._row({**flows, **room}, high=0.0)
-
-    def _steps(self, region: Region, hours: float) -> dict[tuple[int, int], int]:
-        """Declare one choice among the steps of a region, which is paid for so many hours."""
-        steps = {
-            (tier, k): self._column(step.cost_per_hour * hours, 1.0, whole=True)
-            for tier, own in enumerate(region.tiers)
-            for k, step in enumerate(own.steps)
-        }
-        self._row(dict.fromkeys(steps.values(), 1.0), 1.0, 1.0)
-        return steps
-
-    def _loads(self, region: Region) -> None:
-        """State where the load of a region goes."""
-        own = [pair for pair in self.ways if pair[0] == region.name]
-        away = [pair for pair in own if pair[1] != region.name]
-        for hour in self.hours:
-            load = region.loads[hour]
-            flows = {self.flow[pair, hour]: 1.0 for pair in own}
-            self._row({**flows, self.left[region.name, hour]: 1.0}, load, load)
-            if self.lost is not None:
-                continue
-            if away:
-                self._row({self.flow[pair, hour]: 1.0 for pair in away}, high=region.shiftable * load)
-            before = region.loads[hour - 1]
-            stay = min(region.kept, load / before) if before > 0 and len(self.hours) > 1 else 0.0
-            for pair in own if stay > 0 else ():
-                self._row(
-                    {self.flow[pair, hour]: 1.0, self.flow[pair, hour - 1 if hour else self.hours[-1]]: -stay}, low=0.0
-                )
-
-    def solved(self, gap: float) -> Assignment:
-        """Solve the program and read the assignment from its columns."""
-        may_leave = [column for column in self.left.values() if self.upper[column]]
-        for column in may_leave:
-            self.upper[column] = 0.0
-        costs = np.array(self.costs)
+    def _improve(self, hour: int) -> bool:
+        """Choose the flows of an hour within what the hours before and after it allow; return whether that saved."""
+        regions = [self._in(region, hour) for region in self.regions.values()]
+        rest = sum(left[hour] for left in self.left.values())
         try:
-            return self._read(*self._least(costs, gap))
-        except _Infeasible:
-            if not may_leave:
-                raise
-        weights = np.zeros(len(self.costs))
-        for column in may_leave:
-            self.upper[column], weights[column] = np.inf, 1.0
-        x, _ = self._least(weights, gap)
-        self._row(dict.fromkeys(may_leave, 1.0), high=float(weights @ x) + _LEFT_TOLERANCE)
-        return self._read(*self._least(costs, gap))
+            found = solved(
+                regions,
+                self.ways,
+                whole={region.name for region in regions},
+                left=rest and rest + TOLERANCE,
+                limits={pair: self._limits(pair, hour) for pair in self.ways},
+                hour_h=self.hour_h,
+                gap=_HOUR_GAP,
+                nodes=_HOUR_NODES,
+            )
+        except NotSolved:  # the limits are met only to within the solver's tolerance: the flows stay
+            return False
+        cost = self._cost(hour)
+        kept = {pair: loads[hour] for pair, loads in self.flows.items()}
+        kept_left = {name: left[hour] for name, left in self.left.items()}
+        for pair, (load,) in found.flows.items():
+            self.flows[pair][hour] = load
+        for name, (load,) in found.unserved.items():
+            self.left[name][hour] = load
+        if self._cost(hour) < cost:
+            return True
+        for pair, load in kept.items():
+            self.flows[pair][hour] = load
+        for name, load in kept_left.items():
+            self.left[name][hour] = load
+        return False
 
-    def _least(self, objective: Array, gap: float) -> tuple[Array, float]:
-        """Return the columns with the least value of `objective`, and a bound that no columns undercut."""
-        entries = [(row, column, value) for row, (terms, *_) in enumerate(self.rows) for column, value in terms.items()]
-        rows, columns, values = (np.array(part) for part in zip(*entries, strict=True))
-        shape = len(self.rows), len(self.costs)
-        found = milp(
-            objective,
-            constraints=LinearConstraint(
-                coo_array((values.astype(np.float64), (rows, columns)), shape=shape).tocsr(),
-                np.array([low for _, low, _ in self.rows]),
-                np.array([high for *_, high in self.rows]),
-            ),
-            bounds=Bounds(np.zeros(shape[1]), np.array(self.upper)),
-            integrality=np.array(self.integral),
-            options={"mip_rel_gap": gap, "node_limit": MOST_NODES},
+    def _in(self, region: Region, hour: int) -> Region:
+        """Return a region in one hour. What is paid for the day is there, at no price."""
+        if region.paid_for_day and region.tiers:
+            (tier,) = region.tiers
+            most = max((self._step(region.name, each) for each in self.hours), key=lambda step: step.load)
+            region = replace(region, tiers=(Tier(way_s=tier.way_s, steps=(replace(most, cost_per_hour=0.0),)),))
+        return _at(region, hour)
+
+    def _limits(self, pair: Pair, hour: int) -> tuple[float, float]:
+        """Return the least and the most load of a pair in an hour: streams stay from the hour before, and for the next.
+
+        Only so many may be there that those which stay have room in the next hour, whose flows are given.
+        """
+        users = self.regions[pair[0]]
+        loads, after = self.flows[pair], (hour + 1) % len(self.hours)
+        low = users.stay(hour) * loads[hour - 1]
+        high = loads[after] / stay if (stay := users.stay(after)) > 0 else float("inf")
+        return min(low, loads[hour]), max(high, loads[hour])
+
+    def _step(self, name: str, hour: int) -> Step:
+        """Return the first step that carries what a region serves in an hour."""
+        served = sum(loads[hour] for (_, to), loads in self.flows.items() if to == name)
+        steps = self.tiers[name].steps
+        return next((step for step in steps if step.load >= served - TOLERANCE), steps[-1])
+
+    def _cost(self, hour: int) -> float:
+        """Return the cost of an hour (USD) by the hour: what is paid for the day does not count."""
+        steps = sum(
+            self._step(name, hour).cost_per_hour for name in self.tiers if not self.regions[name].paid_for_day
         )
-        if found.x is None:
-            raise (_Infeasible if found.status == _INFEASIBLE else NotSolved)(str(found.message))
-        return found.x, float(found.mip_dual_bound)
+        return steps * self.hour_h + self._ways(hour)
 
-    def _read(self, x: Array, bound: float) -> Assignment:
-        flows = {
-            pair: loads
-            for pair in self.ways
-            if any(loads := tuple(_positive(x[self.flow[pair, hour]]) for hour in self.hours))
-        }
-        unserved = {name: tuple(_positive(x[self.left[name, hour]]) for hour in self.hours) for name in self.regions}
-        served = {
-            (name, hour): sum(loads[hour] for (_, to), loads in flows.items() if to == name)
-            for name in self.regions
-            for hour in self.hours
-        }
-        steps = {
-            name: tuple(self._chosen(name, hour, x, served[name, hour]) for hour in self.hours)
-            for name in self._served()
-        }
-        costs = {name: self._cost(name, steps[name]) for name in steps}
+    def _ways(self, hour: int) -> float:
+        return sum(way.price_per_hour * self.flows[pair][hour] for pair, way in self.ways.items()) * self.hour_h
+
+    def assignment(self, bound: float) -> Assignment:
+        """Return the assignment of these flows."""
+        steps = {name: tuple((tier, self._step(name, hour)) for hour in self.hours) for name, tier in self.tiers.items()}
         return Assignment(
-            flows=flows,
-            unserved=unserved,
+            flows={pair: tuple(loads) for pair, loads in self.flows.items() if any(loads)},
+            unserved={name: tuple(loads) for name, loads in self.left.items()},
             steps=steps,
-            costs=costs,
-            ways=tuple(
-                float(
-                    sum(self.ways[pair].price_per_hour * self.hour_h * x[self.flow[pair, hour]] for pair in self.ways)
-                )
-                for hour in self.hours
-            ),
+            costs={name: self._paid(name, [step.cost_per_hour for _, step in own]) for name, own in steps.items()},
+            ways=tuple(map(self._ways, self.hours)),
             bound=bound,
         )
 
-    def _served(self) -> Iterator[str]:
-        return (name for name in self.regions if name != self.lost)
-
-    def _chosen(self, name: str, hour: int, x: Array, served: float) -> tuple[Tier, Step]:
-        """Return the tier that was chosen, and its first step that carries what is served."""
-        steps = self.chosen[name, hour]
-        tier, most = max(steps, key=lambda key: x[steps[key]])
-        found = self.regions[name].tiers[tier]
-        for step in found.steps[:most]:
-            if step.load >= served - _LEFT_TOLERANCE:
-                return found, step
-        return found, found.steps[most]
-
-    def _cost(self, name: str, steps: Sequence[tuple[Tier, Step]]) -> tuple[float, ...]:
-        by_hour = [step.cost_per_hour for _, step in steps]
+    def _paid(self, name: str, by_hour: Sequence[float]) -> tuple[float, ...]:
+        """Return the cost of a region in each hour (USD)."""
         if self.regions[name].paid_for_day:
             by_hour = [max(by_hour)] * len(by_hour)
         return tuple(cost * self.hour_h for cost in by_hour)
-
-
-def _positive(value: float) -> float:
-    """Return a flow without the solver's tolerance."""
-    return float(value) if value > _LEFT_TOLERANCE else 0.0

@@ -16,7 +16,7 @@ from optimizer.allocate import allocate
 from optimizer.latency.predict import predicted_latency_s
 from optimizer.model import PipelineKey, PlacementKey, Problem
 from optimizer.plan import PipelinePlan
-from simulations.regions.assignment import Step, Tier
+from simulations.regions.model import Step, Tier
 
 POINTS = 48
 """So many loads are planned for each way to users."""

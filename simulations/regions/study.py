@@ -13,7 +13,8 @@ from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from optimizer.model import Problem
 from optimizer.plan import PipelinePlan
-from simulations.regions.assignment import Assignment, Pair, Region, Step, Tier, Way, assign
+from simulations.regions.assignment import assign
+from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
 from simulations.regions.costs import POINTS, Costs, carried, costs_of
 from simulations.regions.scenario import Cluster, Regions
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from simulations.regions.assignment import GAP, Pair, Region, Step, Tier, Way, assign
+from simulations.regions.assignment import assign
+from simulations.regions.model import Pair, Region, Step, Tier, Way
+from simulations.regions.program import GAP
 
 NEAR_S, FAR_S = 0.0, 0.1
 

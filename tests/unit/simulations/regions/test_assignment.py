@@ -2,7 +2,8 @@
 
 import pytest
 
-from simulations.regions.assignment import NotSolved, Region, Step, Tier, Way, assign
+from simulations.regions.assignment import assign
+from simulations.regions.model import NotSolved, Region, Step, Tier, Way
 
 STEPS = (Step(load=0.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), Step(load=20.0, cost_per_hour=4.0))
 WAYS = {("a", "b"): Way(time_s=0.1, price_per_hour=0.01), ("b", "a"): Way(time_s=0.1)}

@@ -7,7 +7,7 @@ from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.spec import PipelineSpec
 from optimizer.allocate import allocate
 from optimizer.model import Problem
-from simulations.regions.assignment import Tier
+from simulations.regions.model import Tier
 from simulations.regions.costs import carried, costs_of
 from simulations.regions.scenario import load_regions
 from simulations.regions.study import problem_of
