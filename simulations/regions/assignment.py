@@ -10,12 +10,13 @@ because 24 hours of whole replicas in several regions are too many choices for o
 3. With given tiers, the steps of regions that are paid for the whole day are chosen, and then the flows of each hour,
    within what the hours before and after it allow. An hour that becomes cheaper changes what its neighbours allow, so
    this is repeated while it saves.
-4. While the cost is not within the gap of the bound, the tier below is tried, region by region.
+4. While the cost is not near the bound, the tiers next to the best ones are tried, a region at a time.
 
 Every change is kept only if it costs less, so the result is never above the flows of the first program.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from simulations.regions.model import TOLERANCE, Assignment, NotSolved, Pair, Region, Step, Tier, Way
@@ -28,9 +29,11 @@ _HOUR_NODES = 500
 _HOUR_GAP = 1e-3
 _ROUNDS = 3
 _WORTH = 5e-4
-"""Hours are chosen once more while that saves this share of the cost."""
+"""Hours that others limit are chosen once more while that saves this share of the cost."""
 _NEAR = 3e-3
 """No other tiers are tried once the cost is proven to within this share."""
+_MOST_TIERS = 16
+"""So many choices of tiers are tried at most; each takes about a second of one core for three regions."""
 
 
 def assign(
@@ -76,7 +79,7 @@ def hours_apart(regions: Sequence[Region], ways: Mapping[Pair, Way], hour_h: flo
     every = {region.name for region in regions}
     return [
         solved(
-            [_at(region, hour) for region in regions],
+            _in_hour(regions, hour),
             ways,
             whole=every,
             hour_h=hour_h,
@@ -87,8 +90,22 @@ def hours_apart(regions: Sequence[Region], ways: Mapping[Pair, Way], hour_h: flo
     ]
 
 
-def _at(region: Region, hour: int) -> Region:
-    return replace(region, loads=(region.loads[hour],))
+def _in_hour(regions: Sequence[Region], hour: int) -> list[Region]:
+    """Return the regions in one hour, without steps for more than the load of all."""
+    load = sum(region.loads[hour] for region in regions)
+    return [
+        replace(
+            region,
+            loads=(region.loads[hour],),
+            tiers=tuple(replace(tier, steps=_up_to(tier.steps, load)) for tier in region.tiers),
+        )
+        for region in regions
+    ]
+
+
+def _up_to(steps: Sequence[Step], load: float) -> tuple[Step, ...]:
+    """Return the steps up to the first that carries `load`."""
+    return tuple(step for step, before in zip(steps, (None, *steps), strict=False) if not before or before.load < load)
 
 
 def _without(regions: Sequence[Region], lost: str | None) -> list[Region]:
@@ -115,6 +132,9 @@ def _choices(regions: Sequence[Region]) -> int:
     )
 
 
+_Tiers = tuple[tuple[str, int], ...]
+
+
 class _Search:
     """The search for the tiers of a day with many choices."""
 
@@ -125,6 +145,7 @@ class _Search:
         self.relaxed = relaxed
         self.left = sum(map(sum, relaxed.unserved.values()))
         self.for_day = {region.name for region in regions if region.paid_for_day}
+        self.tried: dict[_Tiers, Assignment | None] = {}
 
     def found(self) -> Assignment:
         """Return the best assignment of all tiers that are tried."""
@@ -133,28 +154,33 @@ class _Search:
             hours = hours_apart(self.regions, self.ways, self.hour_h)
             bound = max(bound, sum(hour.bound for hour in hours))
             starts.append(self._used(hours))
-        tried: dict[tuple[int, ...], Assignment | None] = {}
-
-        def at(tiers: Mapping[str, int]) -> Assignment | None:
-            key = tuple(tiers.values())
-            if key not in tried:
-                tried[key] = self._on(tiers, bound)
-            return tried[key]
-
-        best: Assignment | None = None
-        chosen: Mapping[str, int] = {}
         for tiers in starts:
-            found = at(tiers)
-            if found is not None and (best is None or found.cost < best.cost):
-                best, chosen = found, tiers
-        assert best is not None, "the first program has flows on its tiers"
-        for tiers in self._lower(chosen):
-            if best.cost <= bound * (1 + _NEAR):
-                break
-            found = at(tiers)
-            if found is not None and found.cost < best.cost:
-                best = found
-        return best
+            self._try(tiers)
+        while len(self.tried) < _MOST_TIERS and (tiers := self._next(bound)) is not None:
+            self._try(tiers)
+        return replace(self._best()[1], bound=bound)
+
+    def _try(self, tiers: Mapping[str, int]) -> None:
+        key = tuple(tiers.items())
+        if key not in self.tried:
+            self.tried[key] = self._on(tiers)
+
+    def _best(self) -> tuple[_Tiers, Assignment]:
+        found = [(key, each) for key, each in self.tried.items() if each is not None]
+        return min(found, key=lambda pair: pair[1].cost)
+
+    def _next(self, bound: float) -> Mapping[str, int] | None:
+        """Return tiers that are a step from the best ones; None: all were tried, or the best are near the bound."""
+        best, assignment = self._best()
+        if assignment.cost <= bound * (1 + _NEAR):
+            return None
+        most = {region.name: len(region.tiers) for region in self.regions}
+        for step in (1, -1):
+            for name, tier in best:
+                other = {**dict(best), name: tier + step}
+                if 0 <= tier + step < most[name] and tuple(other.items()) not in self.tried:
+                    return other
+        return None
 
     def _used(self, hours: Sequence[Solved]) -> dict[str, int]:
         """Return the first tiers on which the flows of all hours are allowed."""
@@ -173,14 +199,7 @@ class _Search:
                 tiers[region.name] = next(k for k, tier in enumerate(region.tiers) if tier.way_s >= far_s)
         return tiers
 
-    @staticmethod
-    def _lower(tiers: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
-        """Yield the choices with one region a tier lower."""
-        for name, tier in tiers.items():
-            if tier > 0:
-                yield {**tiers, name: tier - 1}
-
-    def _on(self, tiers: Mapping[str, int], bound: float) -> Assignment | None:
+    def _on(self, tiers: Mapping[str, int]) -> Assignment | None:
         """Return the assignment of a day on given tiers; None: not all load has a place that had one."""
         regions = _on_tiers(self.regions, tiers)
         left = self.left and self.left + TOLERANCE
@@ -190,7 +209,16 @@ class _Search:
             return None
         day = _Day(regions, self.ways, found, self.hour_h)
         day.improve()
-        return day.assignment(bound)
+        return day.assignment(self.relaxed.bound)
+
+
+def _at_limit(found: Solved, limits: Mapping[Pair, tuple[float, float]]) -> bool:
+    """Return whether flows of an hour are as low or as high as streams that stay allow."""
+    return any(
+        TOLERANCE < low >= load - TOLERANCE or load >= high - TOLERANCE
+        for pair, (low, high) in limits.items()
+        for load in found.flows[pair]
+    )
 
 
 class _Day:
@@ -206,58 +234,95 @@ class _Day:
         self.left = {name: list(loads) for name, loads in found.unserved.items()}
 
     def improve(self) -> None:
-        """Choose the flows of each hour anew while that saves."""
+        """Choose the flows of each hour anew, and once more while that saves."""
         if all(region.paid_for_day for region in self.regions.values()):
             return
-        changed = set(self.hours)
+        flows, left, cost = self._kept(), self._kept_left(), self._by_hour()
+        again = self._one_after_the_other()
+        if again is None or self._by_hour() > cost:
+            self.flows, self.left = flows, left
+            again = set(self.hours)
         for _ in range(_ROUNDS):
-            before, tried = sum(map(self._cost, self.hours)), changed
-            changed = set()
-            for hour in sorted(tried):
-                if self._improve(hour):
-                    changed |= {(hour - 1) % len(self.hours), (hour + 1) % len(self.hours)}
-            if not changed or sum(map(self._cost, self.hours)) > before * (1 - _WORTH):
+            before = self._by_hour()
+            again = {hour for hour in sorted(again) if self._improve(hour)}
+            if self._by_hour() > before * (1 - _WORTH):
                 return
 
+    def _one_after_the_other(self) -> set[int] | None:
+        """Choose the flows of each hour after those of the hour before; return the hours that this limited.
+
+        None: streams that stay leave too little room in an hour.
+        """
+        limited: set[int] = set()
+        for hour in self.hours:
+            last = hour == self.hours[-1]
+            limits = {
+                pair: (low if hour else 0.0, high if last else math.inf)
+                for pair in self.ways
+                for low, high in (self._limits(pair, hour),)
+            }
+            found = self._solved(hour, limits)
+            if found is None:
+                return None
+            self._set(hour, found)
+            if hour == 0 or _at_limit(found, limits):
+                limited.add(hour)
+        return limited
+
     def _improve(self, hour: int) -> bool:
-        """Choose the flows of an hour within what the hours before and after it allow; return whether that saved."""
-        regions = [self._in(region, hour) for region in self.regions.values()]
+        """Choose the flows of an hour within what the hours before and after it allow; return whether that limits it."""
+        # The flows are within their own limits, whatever the tolerance of the solver.
+        limits = {
+            pair: (min(low, loads[hour]), max(high, loads[hour]))
+            for pair, loads in self.flows.items()
+            for low, high in (self._limits(pair, hour),)
+        }
+        found = self._solved(hour, limits)
+        if found is None:
+            return False
+        flows, left, cost = self._kept(), self._kept_left(), self._cost(hour)
+        self._set(hour, found)
+        if self._cost(hour) > cost:
+            self.flows, self.left = flows, left
+        return _at_limit(found, limits)
+
+    def _solved(self, hour: int, limits: Mapping[Pair, tuple[float, float]]) -> Solved | None:
+        """Return the cheapest flows of an hour with whole steps; None where there are none within the limits."""
+        regions = _in_hour([self._paid_for(region) for region in self.regions.values()], hour)
         rest = sum(left[hour] for left in self.left.values())
         try:
-            found = solved(
+            return solved(
                 regions,
                 self.ways,
                 whole={region.name for region in regions},
                 left=rest and rest + TOLERANCE,
-                limits={pair: self._limits(pair, hour) for pair in self.ways},
+                limits=limits,
                 hour_h=self.hour_h,
                 gap=_HOUR_GAP,
                 nodes=_HOUR_NODES,
             )
-        except NotSolved:  # the limits are met only to within the solver's tolerance: the flows stay
-            return False
-        cost = self._cost(hour)
-        kept = {pair: loads[hour] for pair, loads in self.flows.items()}
-        kept_left = {name: left[hour] for name, left in self.left.items()}
+        except NotSolved:
+            return None
+
+    def _set(self, hour: int, found: Solved) -> None:
         for pair, (load,) in found.flows.items():
             self.flows[pair][hour] = load
         for name, (load,) in found.unserved.items():
             self.left[name][hour] = load
-        if self._cost(hour) < cost:
-            return True
-        for pair, load in kept.items():
-            self.flows[pair][hour] = load
-        for name, load in kept_left.items():
-            self.left[name][hour] = load
-        return False
 
-    def _in(self, region: Region, hour: int) -> Region:
-        """Return a region in one hour. What is paid for the day is there, at no price."""
-        if region.paid_for_day and region.tiers:
-            (tier,) = region.tiers
-            most = max((self._step(region.name, each) for each in self.hours), key=lambda step: step.load)
-            region = replace(region, tiers=(Tier(way_s=tier.way_s, steps=(replace(most, cost_per_hour=0.0),)),))
-        return _at(region, hour)
+    def _kept(self) -> dict[Pair, list[float]]:
+        return {pair: list(loads) for pair, loads in self.flows.items()}
+
+    def _kept_left(self) -> dict[str, list[float]]:
+        return {name: list(loads) for name, loads in self.left.items()}
+
+    def _paid_for(self, region: Region) -> Region:
+        """Return a region as it is when what is paid for the day is there, at no price."""
+        if not region.paid_for_day or not region.tiers:
+            return region
+        (tier,) = region.tiers
+        most = max((self._step(region.name, each) for each in self.hours), key=lambda step: step.load)
+        return replace(region, tiers=(Tier(way_s=tier.way_s, steps=(replace(most, cost_per_hour=0.0),)),))
 
     def _limits(self, pair: Pair, hour: int) -> tuple[float, float]:
         """Return the least and the most load of a pair in an hour: streams stay from the hour before, and for the next.
@@ -266,15 +331,17 @@ class _Day:
         """
         users = self.regions[pair[0]]
         loads, after = self.flows[pair], (hour + 1) % len(self.hours)
-        low = users.stay(hour) * loads[hour - 1]
-        high = loads[after] / stay if (stay := users.stay(after)) > 0 else float("inf")
-        return min(low, loads[hour]), max(high, loads[hour])
+        stay = users.stay(after)
+        return users.stay(hour) * loads[hour - 1], loads[after] / stay if stay > 0 else math.inf
 
     def _step(self, name: str, hour: int) -> Step:
         """Return the first step that carries what a region serves in an hour."""
         served = sum(loads[hour] for (_, to), loads in self.flows.items() if to == name)
         steps = self.tiers[name].steps
         return next((step for step in steps if step.load >= served - TOLERANCE), steps[-1])
+
+    def _by_hour(self) -> float:
+        return sum(map(self._cost, self.hours))
 
     def _cost(self, hour: int) -> float:
         """Return the cost of an hour (USD) by the hour: what is paid for the day does not count."""

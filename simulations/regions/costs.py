@@ -2,11 +2,12 @@
 
 Plans know queues and whole replicas, so the cost rises in steps. A load between two planned ones needs at most the
 replicas of the upper one, and costs at least as much as the lower one; so both curves together show how far an
-assignment may be from the best. Loads are planned where the two curves are furthest apart.
+assignment may be from the best. A few loads are planned first, where the two curves are furthest apart; then the loads
+at which the costs of an assignment end (`Costs.refine`).
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,10 +19,14 @@ from optimizer.model import PipelineKey, PlacementKey, Problem
 from optimizer.plan import PipelinePlan
 from simulations.regions.model import Step, Tier
 
-POINTS = 48
-"""So many loads are planned for each way to users."""
+POINTS = 16
+"""So many loads are planned first for each tier."""
+MOST_TIERS = 3
+"""A region has at most so many tiers; ways of similar length share the plans of the longest of them."""
 _NARROWEST = 1 / 400
 """Loads closer to each other than this share of the highest one are not told apart."""
+_FINE = 1 / 100
+"""Where a cost ends is known to within this share of the load there."""
 _LIMIT = 1 - 1e-3
 """Where a plan serves only a part of a load, this share of the part is planned next."""
 _REFUSED = 1 + 1e-3
@@ -29,18 +34,8 @@ _REFUSED = 1 + 1e-3
 _DIGITS = 4
 """Planned loads have so many significant digits, and streams are whole."""
 _HALVINGS = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """The costs of a region: `tiers` as plans have them, and `least`, which no plan undercuts at any load.
-
-    `plans` has the plan of each step of `tiers`, by the way (s) of its tier and its load.
-    """
-
-    tiers: tuple[Tier, ...]
-    least: tuple[Tier, ...]
-    plans: Mapping[tuple[float, float], PipelinePlan]
+_SAME = 1e-9
+"""Costs closer than this (USD per hour) are the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +51,144 @@ class _Planned:
         return Step(load=self.load, cost_per_hour=self.plan.cost_per_hour)
 
 
+class Curve:
+    """The costs of the pipeline `spec`, the only one of `problem`, where the way to users takes `way_s` (s).
+
+    Loads are in the pipeline's unit, from 0 to `most`. Loads are planned as they are asked for.
+    """
+
+    def __init__(self, problem: Problem, spec: PipelineSpec, most: float, way_s: float) -> None:
+        (self._pipeline,) = problem.pipelines
+        self._problem, self._spec, self._most = problem, spec, most
+        self.way_s = way_s
+        self._sla = replace(self._pipeline.sla, latency_s=self._pipeline.sla.latency_s - way_s)
+        self._found: dict[float, _Planned] = {}
+        streams = spec.unit is DemandUnit.STREAMS
+        self._grain = 1.0 if streams else 10.0 ** (math.floor(math.log10(most or 1.0)) + 1 - _DIGITS)
+
+    def spread(self, points: int) -> None:
+        """Plan no load, the most, and up to `points` loads between them, where the cost is least known."""
+        self.add(0.0)
+        if self._most <= 0:
+            return
+        if part := self.add(self._most):
+            self.add(part * _LIMIT, down=True)
+            self._found.setdefault(part * _REFUSED, _Planned(load=part * _REFUSED, plan=None))
+        narrowest = max(self._most * _NARROWEST, self._grain)
+        while len(self._found) < points and (widest := _widest(self._planned(), narrowest)) is not None:
+            self.add(widest, down=True)
+
+    def add(self, load: float, *, down: bool = False) -> float | None:
+        """Plan a load, rounded up; return the largest part of it that can be served where that is less."""
+        load = (math.floor(load / self._grain) if down else math.ceil(load / self._grain - _SAME)) * self._grain
+        if load in self._found:
+            return None
+        asked = replace(self._pipeline, demand=optimizer_demand(self._spec, load), sla=self._sla)
+        plan = allocate(replace(self._problem, pipelines=(asked,))).of(PipelineKey(self._spec.key))
+        # No load at all needs the least replicas that the manifest states, whatever their latency.
+        served = plan.feasible or load <= 0
+        self._found[load] = _Planned(load=load, plan=plan if served else None)
+        return None if served else load * plan.served_fraction
+
+    def refine(self, cost_per_hour: float) -> None:
+        """Plan loads until it is known where the plans for a cost (USD per hour), and cheaper ones, end."""
+        while True:
+            ascending = self._planned()
+            within = [each for each in ascending if each.plan and each.step.cost_per_hour <= cost_per_hour + _SAME]
+            if len(within) in {0, len(ascending)}:
+                return
+            low, high = within[-1].load, ascending[len(within)].load
+            middle = math.floor((low + high) / 2 / self._grain) * self._grain
+            if high - low <= max(self._grain, _FINE * high) or middle in self._found:
+                return
+            self.add(middle)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the costs of plans: a load between two planned ones gets the plan of the upper one."""
+        return _rising(each.step for each in self._planned() if each.plan is not None)
+
+    def least(self) -> tuple[Step, ...]:
+        """Return costs that no plan undercuts at any load."""
+        ascending = self._planned()
+        steps = [each.step for each in ascending if each.plan is not None]
+        return _rising(_undercut(steps, [each.load for each in ascending]))
+
+    def plan(self, load: float) -> PipelinePlan:
+        """Return the plan for a load that was planned and can be served."""
+        plan = self._found[load].plan
+        assert plan is not None
+        return plan
+
+    def _planned(self) -> list[_Planned]:
+        """Return the plans in ascending order of their loads, up to the first load that cannot be carried."""
+        ascending = [self._found[load] for load in sorted(self._found)]
+        refused = next((index for index, each in enumerate(ascending) if each.plan is None), len(ascending))
+        return ascending[: refused + 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """The costs of a region: a curve for each tier, and the longest way (s) that no curve before the next one has.
+
+    A way between those of two curves has the costs of the later one, and costs at least those of the earlier one.
+    """
+
+    curves: tuple[Curve, ...]
+    reach_s: tuple[float, ...]
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The costs of plans."""
+        return tuple(Tier(way_s=curve.way_s, steps=curve.steps()) for curve in self.curves)
+
+    @property
+    def least(self) -> tuple[Tier, ...]:
+        """Costs that no plan undercuts."""
+        return tuple(
+            Tier(way_s=reach_s, steps=curve.least()) for curve, reach_s in zip(self.curves, self.reach_s, strict=True)
+        )
+
+    def plan(self, tier: Tier, step: Step) -> PipelinePlan:
+        """Return the replicas of a step of `tiers`."""
+        return self._curve(tier).plan(step.load)
+
+    def refine(self, tier: int, steps: Iterable[Step]) -> None:
+        """Plan loads until it is known where the costs of `steps` of a tier end."""
+        for cost_per_hour in sorted({step.cost_per_hour for step in steps}):
+            self.curves[tier].refine(cost_per_hour)
+
+    def _curve(self, tier: Tier) -> Curve:
+        (curve,) = (curve for curve in self.curves if curve.way_s == tier.way_s)
+        return curve
+
+
 def costs_of(
     problem: Problem, spec: PipelineSpec, most: float, ways_s: Sequence[float], *, points: int = POINTS
 ) -> Costs:
     """Return the costs of the pipeline `spec`, the only one of `problem`, for loads from 0 to `most`.
 
     `most` is in the pipeline's unit. `ways_s` are the times (s) that the ways to users take, ascending from 0; one that
-    leaves nothing of the SLA has no tier. `points` loads are planned for each way.
+    leaves nothing of the SLA has no tier. `points` loads are planned for each tier.
     """
-    tiers: list[Tier] = []
-    least: list[Tier] = []
-    plans: dict[tuple[float, float], PipelinePlan] = {}
-    for way_s in ways_s:
-        if way_s >= _sla_s(problem):
-            break
-        found = _planned(problem, spec, most, way_s, points)
-        served = [each for each in found if each.plan is not None]
-        steps = [each.step for each in served]
-        tiers.append(Tier(way_s=way_s, steps=_rising(steps)))
-        least.append(Tier(way_s=way_s, steps=_rising(_undercut(steps, [each.load for each in found]))))
-        plans |= {(way_s, each.load): each.plan for each in served if each.plan is not None}
-    return Costs(tiers=tuple(tiers), least=tuple(least), plans=plans)
+    near = [way_s for way_s in ways_s if way_s < _sla_s(problem)]
+    chosen = tier_ways(near)
+    curves = tuple(Curve(problem, spec, most, way_s) for way_s in chosen)
+    for curve in curves:
+        curve.spread(points)
+    ends = [*chosen[1:], math.inf]
+    return Costs(curves=curves, reach_s=tuple(max(way_s for way_s in near if way_s < end) for end in ends))
+
+
+def tier_ways(ways_s: Sequence[float]) -> list[float]:
+    """Return the ways (s), at most `MOST_TIERS`, that stand for `ways_s`, which ascend from 0.
+
+    Of two that are close, the longer one stays. The first stays: a region serves its own users.
+    """
+    chosen = list(ways_s)
+    while len(chosen) > MOST_TIERS:
+        closest = min(range(1, len(chosen) - 1), key=lambda index: chosen[index + 1] - chosen[index])
+        del chosen[closest]
+    return chosen
 
 
 def carried(
@@ -113,41 +225,6 @@ def _sla_s(problem: Problem) -> float:
 
 def _batches(plan: PipelinePlan) -> dict[PlacementKey, int]:
     return {(stage.name, placement.name): placement.batch for stage in plan.stages for placement in stage.placements}
-
-
-def _planned(problem: Problem, spec: PipelineSpec, most: float, way_s: float, points: int) -> list[_Planned]:
-    """Return plans of loads, ascending from 0, up to the first that cannot be carried."""
-    (pipeline,) = problem.pipelines
-    sla = replace(pipeline.sla, latency_s=pipeline.sla.latency_s - way_s)
-    found: dict[float, _Planned] = {}
-    grain = 1.0 if spec.unit is DemandUnit.STREAMS else 10.0 ** (math.floor(math.log10(most or 1.0)) + 1 - _DIGITS)
-
-    def add(load: float) -> float | None:
-        """Plan a load; return the largest part of it that can be served where that is less."""
-        asked = replace(pipeline, demand=optimizer_demand(spec, load), sla=sla)
-        plan = allocate(replace(problem, pipelines=(asked,))).of(PipelineKey(spec.key))
-        # No load at all needs the least replicas that the manifest states, whatever their latency.
-        served = plan.feasible or load <= 0
-        found[load] = _Planned(load=load, plan=plan if served else None)
-        return None if served else load * plan.served_fraction
-
-    add(0.0)
-    if most <= 0:
-        return _until_refused(found)
-    if part := add(math.ceil(most / grain) * grain):
-        add(math.floor(part * _LIMIT / grain) * grain)
-        found.setdefault(part * _REFUSED, _Planned(load=part * _REFUSED, plan=None))
-    narrowest = max(most * _NARROWEST, grain)
-    while len(found) < points and (widest := _widest(_until_refused(found), narrowest)) is not None:
-        add(math.floor(widest / grain) * grain)
-    return _until_refused(found)
-
-
-def _until_refused(found: Mapping[float, _Planned]) -> list[_Planned]:
-    """Return the plans in ascending order of their loads, up to the first load that cannot be carried."""
-    ascending = [found[load] for load in sorted(found)]
-    refused = next((index for index, each in enumerate(ascending) if each.plan is None), len(ascending))
-    return ascending[: refused + 1]
 
 
 def _widest(ascending: Sequence[_Planned], narrowest: float) -> float | None:

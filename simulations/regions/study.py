@@ -5,24 +5,26 @@ growth, and without replicas that overlap while they are replaced.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from controller.commands.plan_request import ask, budgets_of, specs_of
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from optimizer.model import Problem
 from optimizer.plan import PipelinePlan
-from simulations.regions.assignment import assign
+from simulations.regions.assignment import assign, hours_apart
 from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
 from simulations.regions.costs import POINTS, Costs, carried, costs_of
+from simulations.regions.program import solved
 from simulations.regions.scenario import Cluster, Regions
 
 _ALMOST_FREE = 1e-6
 """The price (USD per hour) of room on replicas that run anyway: above 0, because costs ascend."""
 
-_BOUND_GAP = 5e-3
-"""The bound is searched for to within this share: the plans that it rests on are further apart."""
+_ROUNDS = 4
+_WORTH = 2e-3
+"""Loads are planned in rounds, while a round raises the bound by this share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +80,31 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planned:
-    """A region with the costs that were planned for it, for loads up to `most`; `carried` keeps what was computed."""
+    """A region with the costs that were planned for it, for loads up to `most`; `carried` keeps what was computed.
 
-    region: Region
-    least: Region
+    `bare` is the region without its costs.
+    """
+
+    bare: Region
     spec: PipelineSpec
     problem: Problem
     costs: Costs
     most: float
     carried: dict[tuple[float, float, float], float] = field(default_factory=dict)
 
+    @property
+    def region(self) -> Region:
+        """The region with the costs of plans."""
+        return replace(self.bare, tiers=self.costs.tiers)
+
+    @property
+    def least(self) -> Region:
+        """The region with costs that no plan undercuts."""
+        return replace(self.bare, tiers=self.costs.least)
+
     def plan(self, tier: Tier, step: Step) -> PipelinePlan:
         """Return the replicas of a step."""
-        return self.costs.plans[tier.way_s, step.load]
+        return self.costs.plan(tier, step)
 
     def carries(self, tier: Tier, step: Step, way_s: float) -> float:
         """Return the load that the replicas of a step carry where the furthest users are `way_s` (s) away."""
@@ -113,18 +127,18 @@ def study(regions: Regions, *, points: int = POINTS) -> Study:
     """
     ways = _ways(regions)
     planned = {cluster.region.name: _planned(regions, cluster, ways, points) for cluster in regions.clusters}
-    every = [each.region for each in planned.values()]
     hour_h = regions.step_s / 3600
     near = {pair: way for pair, way in ways.items() if way.time_s < _sla_s(planned[pair[1]])}
+    bound = _refined(planned, near, hour_h)
+    every = [each.region for each in planned.values()]
     alone = assign(every, {}, may_leave=True, hour_h=hour_h)
     shifted = assign(every, near, may_leave=True, hour_h=hour_h)
-    least = assign([each.least for each in planned.values()], near, may_leave=True, hour_h=hour_h, gap=_BOUND_GAP)
     return Study(
         regions=tuple(every),
         specs={name: each.spec for name, each in planned.items()},
         alone=alone,
         shifted=shifted,
-        bound=min(least.bound, shifted.bound),
+        bound=min(bound, shifted.bound),
         losses={name: _loss(name, planned, near, shifted, hour_h) for name in planned},
         ways_s={pair: way.time_s for pair, way in near.items()} | {(name, name): 0.0 for name in planned},
         too_far=tuple(pair for pair in ways if pair not in near),
@@ -160,19 +174,51 @@ def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], point
     if spec.unit is DemandUnit.STREAMS and regions.session_s is not None:
         kept = math.exp(-regions.step_s / regions.session_s)
 
-    def region(tiers: tuple[Tier, ...]) -> Region:
-        return Region(
+    return _Planned(
+        bare=Region(
             name=name,
             loads=cluster.loads,
-            tiers=tiers,
+            tiers=(),
             shiftable=cluster.region.shiftable,
             kept=kept,
             paid_for_day=cluster.region.paid == "ForDay",
-        )
-
-    return _Planned(
-        region=region(costs.tiers), least=region(costs.least), spec=spec, problem=problem, costs=costs, most=most
+        ),
+        spec=spec,
+        problem=problem,
+        costs=costs,
+        most=most,
     )
+
+
+def _refined(planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], hour_h: float) -> float:
+    """Plan more loads where an assignment ends up; return a bound of its cost, in USD for the day.
+
+    The bound is that of costs that no plan undercuts. Where the cheapest assignment by these costs ends a step, loads
+    are planned until it is known where the step ends.
+    """
+    for each in planned.values():
+        for load in each.bare.loads:
+            each.costs.curves[0].add(load)
+    bound = 0.0
+    for _ in range(_ROUNDS):
+        regions = [each.least for each in planned.values()]
+        relaxed = solved(regions, ways, whole=_for_day(regions), left=None, hour_h=hour_h)
+        parts = [relaxed]
+        found = relaxed.bound
+        if not _for_day(regions) and not any(map(any, relaxed.unserved.values())):
+            parts = hours_apart(regions, ways, hour_h)
+            found = max(found, sum(part.bound for part in parts))
+        before, bound = bound, max(bound, found)
+        if bound <= before * (1 + _WORTH):
+            break
+        for part in parts:
+            for name, tier in part.tiers.items():
+                planned[name].costs.refine(tier, part.steps[name])
+    return bound
+
+
+def _for_day(regions: Sequence[Region]) -> set[str]:
+    return {region.name for region in regions if region.paid_for_day}
 
 
 def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
@@ -192,7 +238,7 @@ def _loss(
     lost: str, planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], shifted: Assignment, hour_h: float
 ) -> Loss:
     assignment = assign([each.region for each in planned.values()], ways, lost=lost, hour_h=hour_h)
-    hours = range(len(planned[lost].region.loads))
+    hours = range(len(planned[lost].bare.loads))
     displaced = [
         {users: loads[hour] for (users, to), loads in shifted.flows.items() if to == lost and loads[hour]}
         for hour in hours

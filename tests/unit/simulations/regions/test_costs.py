@@ -55,7 +55,7 @@ def test_further_users_leave_less_for_the_same_replicas(region: tuple[Problem, P
     problem, spec = region
     found = costs_of(problem, spec, 60.0, [0.0], points=6)
     step = found.tiers[0].steps[-1]
-    plan = found.plans[0.0, step.load]
+    plan = found.plan(found.tiers[0], step)
     loads = [
         carried(problem, spec, plan, planned_way_s=0.0, way_s=way_s, most=200.0) for way_s in (0.0, 0.2, 0.35, 0.39)
     ]
