@@ -35,7 +35,7 @@ _Dumper.add_representer(str, _text)
 
 @click.command(
     short_help="Plan one product over several clusters",
-    epilog=examples("sluice regions regions.yaml", "sluice regions regions.yaml --out shares"),
+    epilog=examples("sluice regions regions.yaml --report report.html", "sluice regions regions.yaml --out shares"),
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -45,6 +45,12 @@ _Dumper.add_representer(str, _text)
     help="Folder for REGION.yaml: what the SpeechPipeline of each cluster gets, for `kubectl apply --server-side`.",
 )
 @click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.html",
+    help="HTML page with charts and tables, in one file that loads nothing.",
+)
+@click.option(
     "-o",
     "--output",
     type=click.Choice(["table", "json"]),
@@ -52,7 +58,7 @@ _Dumper.add_representer(str, _text)
     show_default=True,
     help="Format of the output.",
 )
-def regions(file: Path, *, out: Path | None, output: str) -> None:
+def regions(file: Path, *, out: Path | None, report: Path | None, output: str) -> None:
     """Plan where the streams of one product are served, hour by hour, from the regions in FILE.
 
     Prints what that costs against each region on its own, and what a lost region costs: the load without a place at
@@ -64,12 +70,15 @@ def regions(file: Path, *, out: Path | None, output: str) -> None:
     from simulations.commands.regions_output import document, print_study
     from simulations.commands.simulate import check_writable
     from simulations.regions.model import NotSolved
+    from simulations.regions.page import render
     from simulations.regions.scenario import load_regions
     from simulations.regions.study import study
     from simulations.scenario.scenario import InvalidScenario
 
     if out is not None:
         check_writable(out)
+    if report is not None:
+        check_writable(report.parent, option="--report")
     try:
         loaded = load_regions(file)
     except InvalidScenario as error:
@@ -83,6 +92,9 @@ def regions(file: Path, *, out: Path | None, output: str) -> None:
         click.echo(json.dumps(document(found, loaded), indent=2, allow_nan=False))
     else:
         print_study(found, loaded)
+    if report is not None:
+        report.write_text(render(found, loaded), encoding="utf-8")
+        click.echo(f"report: {report}", err=output == "json")
     if out is not None:
         _write(found, loaded, out, to_stderr=output == "json")
     if found.shifted.leaves_load:

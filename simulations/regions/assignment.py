@@ -6,7 +6,8 @@ because 24 hours of whole replicas in several regions are too many choices for o
 1. With the convex hull of the steps instead of the steps, the day has few choices: one tier for each region. That
    program gives tiers, flows that are allowed, and a bound.
 2. Each hour on its own, with a tier of its own and without streams that stay, costs at least as little as in any day:
-   the sum of the hours is a bound too, and mostly the higher one. The tiers that the hours use are tried as well.
+   the sum of the hours is a bound too, and mostly the higher one. The tiers that the hours use are tried as well, if
+   the caller asks for it (`hours_apart`, `used_tiers`).
 3. With given tiers, the steps of regions that are paid for the whole day are chosen, and then the flows of each hour,
    within what the hours before and after it allow. An hour that becomes cheaper changes what its neighbours allow, so
    this is repeated while it saves.
@@ -24,15 +25,15 @@ from simulations.regions.program import GAP, Solved, solved
 
 FEW_CHOICES = 400
 """A day with at most so many choices (steps of all tiers, hours and regions) is one program: it takes seconds."""
-_HOUR_NODES = 500
+_HOUR_NODES = 200
 """The solver stops after this many nodes of its search in one hour; the bound does not depend on it."""
-_HOUR_GAP = 1e-3
+_HOUR_GAP = 2e-3
 _ROUNDS = 3
 _WORTH = 5e-4
 """Hours that others limit are chosen once more while that saves this share of the cost."""
 _NEAR = 3e-3
 """No other tiers are tried once the cost is proven to within this share."""
-_MOST_TIERS = 16
+_MOST_TIERS = 8
 """So many choices of tiers are tried at most; each takes about a second of one core for three regions."""
 
 
@@ -45,6 +46,8 @@ def assign(
     hour_h: float = 1.0,
     gap: float = GAP,
     few: int = FEW_CHOICES,
+    tiers: Mapping[str, int] | None = None,
+    bound: float = 0.0,
 ) -> Assignment:
     """Return the cheapest assignment of the day that was found, with a bound.
 
@@ -57,6 +60,8 @@ def assign(
         hour_h: the length of an hour of the day in hours.
         gap: one program is solved once the cost is proven to within this share.
         few: up to so many choices the day is one program.
+        tiers: the tier of each region to try, beside those of the hull (`used_tiers`).
+        bound: what is known of the least cost; the search ends near it.
 
     Raises:
         NotSolved: there is no assignment, such as where the load is above what the steps carry, without `may_leave`.
@@ -68,7 +73,7 @@ def assign(
         found = solved(asked, ways, whole=names, left=left, hour_h=hour_h, gap=gap)
         return _Day(_on_tiers(asked, found.tiers), ways, found, hour_h).assignment(found.bound)
     relaxed = solved(asked, ways, left=left, hour_h=hour_h, gap=gap)
-    return _Search(asked, ways, relaxed, hour_h).found()
+    return _Search(asked, ways, relaxed, hour_h).found(tiers, bound)
 
 
 def hours_apart(regions: Sequence[Region], ways: Mapping[Pair, Way], hour_h: float = 1.0) -> list[Solved]:
@@ -88,6 +93,24 @@ def hours_apart(regions: Sequence[Region], ways: Mapping[Pair, Way], hour_h: flo
         )
         for hour in range(len(regions[0].loads))
     ]
+
+
+def used_tiers(regions: Sequence[Region], ways: Mapping[Pair, Way], parts: Sequence[Solved]) -> dict[str, int]:
+    """Return the first tier of each region on which the flows of all `parts` of a day are allowed."""
+    tiers: dict[str, int] = {}
+    for region in regions:
+        far_s = max(
+            (
+                ways[pair].time_s
+                for part in parts
+                for pair, loads in part.flows.items()
+                if pair[1] == region.name and pair[0] != region.name and any(loads)
+            ),
+            default=0.0,
+        )
+        if region.tiers:
+            tiers[region.name] = next(k for k, tier in enumerate(region.tiers) if tier.way_s >= far_s)
+    return tiers
 
 
 def _in_hour(regions: Sequence[Region], hour: int) -> list[Region]:
@@ -147,18 +170,14 @@ class _Search:
         self.for_day = {region.name for region in regions if region.paid_for_day}
         self.tried: dict[_Tiers, Assignment | None] = {}
 
-    def found(self) -> Assignment:
+    def found(self, tiers: Mapping[str, int] | None, bound: float) -> Assignment:
         """Return the best assignment of all tiers that are tried."""
-        bound, starts = self.relaxed.bound, [dict(self.relaxed.tiers)]
-        if not self.for_day and not self.left:
-            hours = hours_apart(self.regions, self.ways, self.hour_h)
-            bound = max(bound, sum(hour.bound for hour in hours))
-            starts.append(self._used(hours))
-        for tiers in starts:
+        self._try(self.relaxed.tiers)
+        if tiers is not None:
             self._try(tiers)
-        while len(self.tried) < _MOST_TIERS and (tiers := self._next(bound)) is not None:
-            self._try(tiers)
-        return replace(self._best()[1], bound=bound)
+            while len(self.tried) < _MOST_TIERS and (step := self._next(max(bound, self.relaxed.bound))) is not None:
+                self._try(step)
+        return self._best()[1]
 
     def _try(self, tiers: Mapping[str, int]) -> None:
         key = tuple(tiers.items())
@@ -181,23 +200,6 @@ class _Search:
                 if 0 <= tier + step < most[name] and tuple(other.items()) not in self.tried:
                     return other
         return None
-
-    def _used(self, hours: Sequence[Solved]) -> dict[str, int]:
-        """Return the first tiers on which the flows of all hours are allowed."""
-        tiers: dict[str, int] = {}
-        for region in self.regions:
-            far_s = max(
-                (
-                    self.ways[pair].time_s
-                    for hour in hours
-                    for pair, (load,) in hour.flows.items()
-                    if pair[1] == region.name and pair[0] != region.name and load > 0
-                ),
-                default=0.0,
-            )
-            if region.tiers:
-                tiers[region.name] = next(k for k, tier in enumerate(region.tiers) if tier.way_s >= far_s)
-        return tiers
 
     def _on(self, tiers: Mapping[str, int]) -> Assignment | None:
         """Return the assignment of a day on given tiers; None: not all load has a place that had one."""

@@ -19,7 +19,7 @@ from optimizer.model import PipelineKey, PlacementKey, Problem
 from optimizer.plan import PipelinePlan
 from simulations.regions.model import Step, Tier
 
-POINTS = 16
+POINTS = 12
 """So many loads are planned first for each tier."""
 MOST_TIERS = 3
 """A region has at most so many tiers; ways of similar length share the plans of the longest of them."""
@@ -143,14 +143,20 @@ class Costs:
 
     @property
     def least(self) -> tuple[Tier, ...]:
-        """Costs that no plan undercuts."""
-        return tuple(
-            Tier(way_s=reach_s, steps=curve.least()) for curve, reach_s in zip(self.curves, self.reach_s, strict=True)
-        )
+        """Costs that no plan undercuts. What a load costs for near users, it costs at least for far ones."""
+        tiers: list[Tier] = []
+        for curve, reach_s in zip(self.curves, self.reach_s, strict=True):
+            steps = _higher(curve.least(), tiers[-1].steps) if tiers else curve.least()
+            tiers.append(Tier(way_s=reach_s, steps=steps))
+        return tuple(tiers)
 
     def plan(self, tier: Tier, step: Step) -> PipelinePlan:
         """Return the replicas of a step of `tiers`."""
         return self._curve(tier).plan(step.load)
+
+    def add(self, tier: Tier, load: float) -> None:
+        """Plan a load on a tier of `tiers`."""
+        self._curve(tier).add(load)
 
     def refine(self, tier: int, steps: Iterable[Step]) -> None:
         """Plan loads until it is known where the costs of `steps` of a tier end."""
@@ -248,6 +254,17 @@ def _rising(steps: Iterable[Step]) -> tuple[Step, ...]:
             kept.pop()
         kept.append(step)
     return tuple(kept)
+
+
+def _higher(steps: Sequence[Step], others: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the higher of two costs at every load that both carry."""
+    most = min(steps[-1].load, others[-1].load)
+    loads = sorted({step.load for step in (*steps, *others) if step.load <= most})
+    return _rising(Step(load=load, cost_per_hour=max(_at(steps, load), _at(others, load))) for load in loads)
+
+
+def _at(steps: Sequence[Step], load: float) -> float:
+    return next(step.cost_per_hour for step in steps if step.load >= load)
 
 
 def _undercut(steps: Sequence[Step], loads: Sequence[float]) -> Iterator[Step]:

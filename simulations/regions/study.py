@@ -7,22 +7,25 @@ growth, and without replicas that overlap while they are replaced.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from controller.commands.plan_request import ask, budgets_of, specs_of
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from optimizer.model import Problem
 from optimizer.plan import PipelinePlan
-from simulations.regions.assignment import assign, hours_apart
+from simulations.regions.assignment import assign, hours_apart, used_tiers
 from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
 from simulations.regions.costs import POINTS, Costs, carried, costs_of
-from simulations.regions.program import solved
+from simulations.regions.program import Solved, solved
 from simulations.regions.scenario import Cluster, Regions
 
 _ALMOST_FREE = 1e-6
 """The price (USD per hour) of room on replicas that run anyway: above 0, because costs ascend."""
 
-_ROUNDS = 4
+_ROUNDS = 10
+_PASSES = 2
+"""Assignments are made so many times, each time with plans for the loads that the one before led to."""
 _WORTH = 2e-3
 """Loads are planned in rounds, while a round raises the bound by this share."""
 
@@ -129,20 +132,35 @@ def study(regions: Regions, *, points: int = POINTS) -> Study:
     planned = {cluster.region.name: _planned(regions, cluster, ways, points) for cluster in regions.clusters}
     hour_h = regions.step_s / 3600
     near = {pair: way for pair, way in ways.items() if way.time_s < _sla_s(planned[pair[1]])}
-    bound = _refined(planned, near, hour_h)
-    every = [each.region for each in planned.values()]
-    alone = assign(every, {}, may_leave=True, hour_h=hour_h)
-    shifted = assign(every, near, may_leave=True, hour_h=hour_h)
+    bound, parts = _refined(planned, near, hour_h)
+    tiers = used_tiers([each.region for each in planned.values()], near, parts)
+    alone = _assigned(planned, {}, hour_h)
+    shifted = _assigned(planned, near, hour_h, tiers=tiers, bound=bound)
     return Study(
-        regions=tuple(every),
+        regions=tuple(each.region for each in planned.values()),
         specs={name: each.spec for name, each in planned.items()},
         alone=alone,
         shifted=shifted,
-        bound=min(bound, shifted.bound),
+        bound=bound,
         losses={name: _loss(name, planned, near, shifted, hour_h) for name in planned},
         ways_s={pair: way.time_s for pair, way in near.items()} | {(name, name): 0.0 for name in planned},
         too_far=tuple(pair for pair in ways if pair not in near),
     )
+
+
+def _assigned(planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], hour_h: float, **more: Any) -> Assignment:
+    """Return the cheapest assignment that was found, with plans for the loads that it leads to."""
+    best: Assignment | None = None
+    for _ in range(_PASSES):
+        found = assign([each.region for each in planned.values()], ways, may_leave=True, hour_h=hour_h, **more)
+        if best is not None and best.cost <= found.cost:
+            break
+        best = found
+        for name, steps in found.steps.items():
+            for hour, (tier, _) in enumerate(steps):
+                planned[name].costs.add(tier, found.served(name, hour))
+    assert best is not None
+    return best
 
 
 def _sla_s(planned: _Planned) -> float:
@@ -190,11 +208,14 @@ def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], point
     )
 
 
-def _refined(planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], hour_h: float) -> float:
-    """Plan more loads where an assignment ends up; return a bound of its cost, in USD for the day.
+def _refined(
+    planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], hour_h: float
+) -> tuple[float, Sequence[Solved]]:
+    """Plan more loads where an assignment ends up; return a bound of its cost (USD for the day), and parts of a day.
 
-    The bound is that of costs that no plan undercuts. Where the cheapest assignment by these costs ends a step, loads
-    are planned until it is known where the step ends.
+    The bound is that of costs that no plan undercuts. Where the cheapest assignment by these costs, or by those of
+    plans, ends a step, loads are planned until it is known where the step ends: first by the hull of the steps, which
+    is solved in a moment, and at last by whole steps in each hour.
     """
     for each in planned.values():
         for load in each.bare.loads:
@@ -202,19 +223,26 @@ def _refined(planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], hour_h: 
     bound = 0.0
     for _ in range(_ROUNDS):
         regions = [each.least for each in planned.values()]
-        relaxed = solved(regions, ways, whole=_for_day(regions), left=None, hour_h=hour_h)
-        parts = [relaxed]
-        found = relaxed.bound
-        if not _for_day(regions) and not any(map(any, relaxed.unserved.values())):
-            parts = hours_apart(regions, ways, hour_h)
-            found = max(found, sum(part.bound for part in parts))
-        before, bound = bound, max(bound, found)
+        least = solved(regions, ways, whole=_for_day(regions), left=None, hour_h=hour_h)
+        of_plans = [each.region for each in planned.values()]
+        before, bound = bound, max(bound, least.bound)
         if bound <= before * (1 + _WORTH):
             break
-        for part in parts:
-            for name, tier in part.tiers.items():
-                planned[name].costs.refine(tier, part.steps[name])
-    return bound
+        _refine(planned, [least, solved(of_plans, ways, whole=_for_day(of_plans), left=None, hour_h=hour_h)])
+    if _for_day(regions) or any(map(any, least.unserved.values())):
+        return bound, [least]
+    parts = hours_apart([each.least for each in planned.values()], ways, hour_h)
+    _refine(planned, parts)
+    parts = hours_apart([each.least for each in planned.values()], ways, hour_h)
+    _refine(planned, parts)
+    return max(bound, sum(part.bound for part in parts)), parts
+
+
+def _refine(planned: Mapping[str, _Planned], parts: Sequence[Solved]) -> None:
+    """Plan loads until it is known where the steps end that parts of a day use."""
+    for part in parts:
+        for name, tier in part.tiers.items():
+            planned[name].costs.refine(tier, part.steps[name])
 
 
 def _for_day(regions: Sequence[Region]) -> set[str]:
@@ -237,7 +265,7 @@ def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
 def _loss(
     lost: str, planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], shifted: Assignment, hour_h: float
 ) -> Loss:
-    assignment = assign([each.region for each in planned.values()], ways, lost=lost, hour_h=hour_h)
+    assignment = _assigned(planned, ways, hour_h, lost=lost)
     hours = range(len(planned[lost].bare.loads))
     displaced = [
         {users: loads[hour] for (users, to), loads in shifted.flows.items() if to == lost and loads[hour]}
