@@ -1,4 +1,8 @@
-"""The assignment of streams to regions is the cheapest: every choice of replicas is tried on small problems."""
+"""The assignment of streams to regions is the cheapest: every choice of replicas is tried on small problems.
+
+A day with many choices is solved in parts. Small days are solved in parts too, to compare them with every choice: their
+bound is never above the best one, and their cost is that of flows that are allowed.
+"""
 
 import itertools
 import math
@@ -9,15 +13,18 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from simulations.regions.assignment import assign
-from simulations.regions.model import Pair, Region, Step, Tier, Way
-from simulations.regions.program import GAP
+from simulations.regions.assignment import assign, hours_apart, used_tiers
+from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
+from simulations.regions.program import GAP, solved
 
 NEAR_S, FAR_S = 0.0, 0.1
 
 
-def problem(seed: int) -> tuple[list[Region], dict[Pair, Way]]:
-    """Two regions with two hours, two or three steps and one or two tiers; sometimes paid for the day."""
+def problem(seed: int, *, by_hour: bool = False) -> tuple[list[Region], dict[Pair, Way]]:
+    """Two regions with two hours, two or three steps and one or two tiers; sometimes paid for the day.
+
+    With `by_hour`, all are paid by the hour, have two tiers, and keep more than half of their streams.
+    """
     rng = random.Random(seed)
     regions = []
     for name in ("east", "west"):
@@ -29,10 +36,10 @@ def problem(seed: int) -> tuple[list[Region], dict[Pair, Way]]:
             Region(
                 name=name,
                 loads=(rng.uniform(1, 9), rng.uniform(1, 9)),
-                tiers=tuple(tiers[: rng.choice([1, 2, 2])]),
+                tiers=tuple(tiers[: 2 if by_hour else rng.choice([1, 2, 2])]),
                 shiftable=rng.choice([0.3, 1.0]),
-                kept=rng.choice([0.0, 0.6]),
-                paid_for_day=rng.random() < 0.3,
+                kept=0.6 if by_hour else rng.choice([0.0, 0.6]),
+                paid_for_day=not by_hour and rng.random() < 0.3,
             )
         )
     pairs = [("east", "west"), ("west", "east")]
@@ -95,3 +102,45 @@ def test_no_choice_of_replicas_is_cheaper(seed: int) -> None:
     best = cheapest(regions, ways)
     assert found.cost == pytest.approx(best, rel=2 * GAP, abs=1e-6)
     assert found.bound <= best * (1 + 1e-6)
+
+
+def check_flows(regions: Sequence[Region], ways: Mapping[Pair, Way], found: Assignment) -> None:
+    """See that all load is served where it may be, by replicas that carry it, on one tier, and that streams stay."""
+    for region in regions:
+        own = {to: loads for (users, to), loads in found.flows.items() if users == region.name}
+        assert all(to == region.name or (region.name, to) in ways for to in own)
+        assert len({tier.way_s for tier, _ in found.steps[region.name]}) == 1
+        for hour, load in enumerate(region.loads):
+            assert sum(loads[hour] for loads in own.values()) == pytest.approx(load, abs=0.01)
+            away = sum(loads[hour] for to, loads in own.items() if to != region.name)
+            assert away <= region.shiftable * load + 0.01
+            stay = min(region.kept, load / region.loads[hour - 1])
+            assert all(loads[hour] >= stay * loads[hour - 1] - 0.01 for loads in own.values())
+            tier, step = found.steps[region.name][hour]
+            assert found.served(region.name, hour) <= step.load + 0.01
+            far = [users for (users, to), loads in found.flows.items() if to == region.name != users and loads[hour]]
+            assert not far or tier.way_s >= FAR_S
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_day_by_the_hour_in_parts_is_allowed(seed: int) -> None:
+    """Steps of a third of the load leave room above the best; how much at the size of a day, its bound says."""
+    regions, ways = problem(seed, by_hour=True)
+    best = cheapest(regions, ways)
+    parts = hours_apart(regions, ways)
+    assert sum(part.bound for part in parts) <= best * (1 + 1e-6)
+    found = assign(regions, ways, few=0, tiers=used_tiers(regions, ways, parts))
+    assert found.bound <= best * (1 + 1e-6)
+    check_flows(regions, ways, found)
+    assert best * (1 - 1e-4) - 1e-6 <= found.cost <= best * 1.5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_mixed_day_in_parts_is_allowed(seed: int) -> None:
+    regions, ways = problem(seed)
+    best = cheapest(regions, ways)
+    found = assign(regions, ways, few=0)
+    for_day = [region.name for region in regions if region.paid_for_day]
+    assert max(found.bound, solved(regions, ways, whole=for_day).bound) <= best * (1 + 1e-6)
+    check_flows(regions, ways, found)
+    assert found.cost >= best * (1 - 1e-4) - 1e-6
