@@ -161,9 +161,7 @@ _Tiers = tuple[tuple[str, int], ...]
 class _Search:
     """The search for the tiers of a day with many choices."""
 
-    def __init__(
-        self, regions: Sequence[Region], ways: Mapping[Pair, Way], relaxed: Solved, hour_h: float
-    ) -> None:
+    def __init__(self, regions: Sequence[Region], ways: Mapping[Pair, Way], relaxed: Solved, hour_h: float) -> None:
         self.regions, self.ways, self.hour_h = regions, ways, hour_h
         self.relaxed = relaxed
         self.left = sum(map(sum, relaxed.unserved.values()))
@@ -347,9 +345,7 @@ class _Day:
 
     def _cost(self, hour: int) -> float:
         """Return the cost of an hour (USD) by the hour: what is paid for the day does not count."""
-        steps = sum(
-            self._step(name, hour).cost_per_hour for name in self.tiers if not self.regions[name].paid_for_day
-        )
+        steps = sum(self._step(name, hour).cost_per_hour for name in self.tiers if not self.regions[name].paid_for_day)
         return steps * self.hour_h + self._ways(hour)
 
     def _ways(self, hour: int) -> float:
@@ -357,7 +353,9 @@ class _Day:
 
     def assignment(self, bound: float) -> Assignment:
         """Return the assignment of these flows."""
-        steps = {name: tuple((tier, self._step(name, hour)) for hour in self.hours) for name, tier in self.tiers.items()}
+        steps = {
+            name: tuple((tier, self._step(name, hour)) for hour in self.hours) for name, tier in self.tiers.items()
+        }
         return Assignment(
             flows={pair: tuple(loads) for pair, loads in self.flows.items() if any(loads)},
             unserved={name: tuple(loads) for name, loads in self.left.items()},

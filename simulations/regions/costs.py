@@ -269,5 +269,7 @@ def _at(steps: Sequence[Step], load: float) -> float:
 
 def _undercut(steps: Sequence[Step], loads: Sequence[float]) -> Iterator[Step]:
     """Yield for every load the cost of the load before, also for the first that could not be carried."""
+    if len(loads) == 1:  # there is no load to serve
+        yield from steps
     for step, load in zip(steps, loads[1:], strict=False):
         yield Step(load=load, cost_per_hour=step.cost_per_hour)

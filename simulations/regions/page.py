@@ -88,8 +88,8 @@ def _verdict(study: Study, regions: Regions) -> Markup:
 
 def _figures(study: Study) -> Iterator[tuple[str, str, str]]:
     """Yield key figures: name, value and a note."""
-    yield "alone", formats.money(study.alone.cost), "for the day, each region with its own users"
-    yield "shifted", formats.money(study.shifted.cost), "for the day, transfer included"
+    yield "alone", _dollars(study.alone.cost), "for the day, each region with its own users"
+    yield "shifted", _dollars(study.shifted.cost), "for the day, transfer included"
     over = tables.above(study)
     yield "above the least possible", formats.MISSING if over is None else formats.share(over), "at most, proven"
     own, served = tables.peaks(study)
@@ -172,10 +172,17 @@ def _lost(study: Study, regions: Regions) -> Markup:
 
 def _trust(study: Study) -> Markup:
     over = tables.above(study)
-    bound = [] if over is None else [
-        f"The cost is at most {formats.share(over)} above that of any assignment by plans of this optimizer."
-    ]
+    bound = (
+        []
+        if over is None
+        else [f"The cost is at most {formats.share(over)} above that of any assignment by plans of this optimizer."]
+    )
     return element("ul", [element("li", words) for words in (*bound, *tables.trust(study), *LIMITS)])
+
+
+def _dollars(usd: float) -> str:
+    """Return an amount that fits a card: without cents from $1,000 on."""
+    return f"${usd:,.0f}" if usd >= 1000 else formats.money(usd)
 
 
 def _sentence(words: str) -> str:

@@ -63,6 +63,23 @@ def test_out_has_a_share_for_each_cluster(tmp_path: Path) -> None:
         assert part["spec"]["demand"]["atLeast"][0]["name"] == "share-0000"
 
 
+def test_the_report_is_one_page_with_the_saving_first(tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "report.html"
+    result = call(write_regions(tmp_path, BOTH), "--report", page, "-o", "json")
+    assert result.exit_code == 0, result.output
+    saving = json.loads(result.stdout)["saving"]
+    text = page.read_text()
+    assert f"Serving streams across regions saves ${saving:,.2f}" in text
+    assert text.count("<figure") == 2
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_study(tmp_path: Path) -> None:
+    result = call(write_regions(tmp_path, BOTH), "--report", "/proc/none/report.html")
+    assert result.exit_code == 2
+    assert "--report" in result.stderr
+
+
 def test_a_typing_error_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     path = write_regions(tmp_path, BOTH)
     path.write_text(path.read_text().replace("roundTrip", "roundtrip"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulations.regions.assignment import assign
+from simulations.regions.assignment import assign, hours_apart, used_tiers
 from simulations.regions.model import NotSolved, Region, Step, Tier, Way
 
 STEPS = (Step(load=0.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), Step(load=20.0, cost_per_hour=4.0))
@@ -48,3 +48,18 @@ def test_a_lost_region_serves_nothing_and_its_users_may_all_go() -> None:
     assert found.flows["a", "b"] == pytest.approx([5], abs=0.01)
     assert "a" not in found.costs
     assert found.cost == pytest.approx(2 + 5 * 0.01)
+
+
+def test_a_day_in_parts_takes_the_tier_that_the_hours_use() -> None:
+    """Each hour alone fills steps of 10 that the hull does not see; one hour needs streams from afar."""
+    steps = (Step(load=0.0, cost_per_hour=0.5), Step(load=10.0, cost_per_hour=4.0), Step(load=20.0, cost_per_hour=8.0))
+    days = [
+        Region(name="a", loads=(5.0, 5.0), tiers=(Tier(way_s=0.0, steps=steps), Tier(way_s=0.1, steps=steps))),
+        Region(name="b", loads=(5.0, 12.0), tiers=(Tier(way_s=0.0, steps=steps), Tier(way_s=0.1, steps=steps))),
+    ]
+    parts = hours_apart(days, WAYS)
+    assert sum(part.cost for part in parts) == pytest.approx(4.5 + 8 + 2 * 0.01, abs=0.1)
+    tiers = used_tiers(days, WAYS, parts)
+    found = assign(days, WAYS, few=0, tiers=tiers)
+    assert found.cost == pytest.approx(assign(days, WAYS).cost, abs=0.01)
+    assert found.bound <= found.cost

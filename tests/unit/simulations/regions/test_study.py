@@ -114,3 +114,19 @@ def test_only_new_streams_are_shifted(tmp_path: Path, session: str, follow_slowl
         for hour in range(4)
     ]
     assert all(stay) is follow_slowly
+
+
+def test_no_load_at_all_costs_the_least_replicas(tmp_path: Path) -> None:
+    nothing = {"east": (0, 0, 0, 0), "west": (0, 0, 0, 0)}
+    found = studied(tmp_path, nothing, paid="ByHour")
+    assert found.shifted.cost == found.alone.cost == 2 * 24
+    assert not found.shifted.leaves_load
+
+
+def test_a_region_without_a_link_serves_its_own_users_alone(tmp_path: Path) -> None:
+    path = write_regions(tmp_path, {**OPPOSITE, "north": EAST}, prices={"north": "9.00"})
+    lines = [line for line in path.read_text().splitlines() if "north" not in line or "between" not in line]
+    path.write_text("\n".join(lines) + "\n")
+    found = study(load_regions(path), points=8)
+    assert [pair for pair in found.shifted.flows if "north" in pair] == [("north", "north")]
+    assert found.losses["north"].assignment.unserved["north"] == pytest.approx(EAST, abs=0.01)
