@@ -270,7 +270,7 @@ class _Day:
         return limited
 
     def _improve(self, hour: int) -> bool:
-        """Choose the flows of an hour within what the hours before and after it allow; return whether that limits it."""
+        """Choose the flows of an hour within what its neighbours allow; return whether that limits it."""
         # The flows are within their own limits, whatever the tolerance of the solver.
         limits = {
             pair: (min(low, loads[hour]), max(high, loads[hour]))

@@ -13,8 +13,10 @@ from simulations.report.table import table
 
 LIMITS = (
     "Streams move as new ones begin; their lengths are taken as exponential. Requests move at once.",
-    "A way takes its round trip, the same for all items and all hours. One latency holds for the whole day: that of the "
-    "furthest users that a region serves.",
+    (
+        "A way takes its round trip, the same for all items and hours. One latency holds for the day: that of the furthest "
+        "users that a region serves."
+    ),
     "A lost region is lost for a day. Nodes that have to be launched take longer than the start-up of a replica.",
     "Loads are means of a step; peaks within it, and days that differ, are for the operator in each cluster.",
 )
@@ -66,9 +68,10 @@ def render(study: Study, regions: Regions) -> str:
 
 def _verdict(study: Study, regions: Regions) -> Markup:
     saves = study.saving >= 0
+    amount = formats.money(abs(study.saving))
     share = f" ({formats.share(abs(study.saving) / study.alone.cost)})" if study.alone.cost > 0 else ""
     sentence = (
-        f"Serving streams across regions {'saves' if saves else 'costs'} {formats.money(abs(study.saving))}{share} a day"
+        f"Serving streams across regions {'saves' if saves else 'costs'} {amount}{share} a day"
         f"{'' if saves else ' more'}."
     )
     leaves = study.shifted.leaves_load

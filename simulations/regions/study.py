@@ -15,8 +15,8 @@ from controller.resources.fields import duration_s
 from optimizer.model import Problem
 from optimizer.plan import PipelinePlan
 from simulations.regions.assignment import assign, hours_apart, used_tiers
-from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
 from simulations.regions.costs import POINTS, Costs, carried, costs_of
+from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
 from simulations.regions.program import Solved, solved
 from simulations.regions.scenario import Cluster, Regions
 

@@ -7,8 +7,8 @@ from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.spec import PipelineSpec
 from optimizer.allocate import allocate
 from optimizer.model import Problem
-from simulations.regions.model import Tier
 from simulations.regions.costs import MOST_TIERS, Curve, carried, costs_of, tier_ways
+from simulations.regions.model import Tier
 from simulations.regions.scenario import load_regions
 from simulations.regions.study import problem_of
 
