@@ -14,8 +14,8 @@ from simulations.report.table import table
 LIMITS = (
     "Streams move as new ones begin; their lengths are taken as exponential. Requests move at once.",
     (
-        "A way takes its round trip, the same for all items and hours. One latency holds for the day: that of the furthest "
-        "users that a region serves."
+        "A way takes its round trip, the same for all items and hours. One latency holds for the day: that of the "
+        "furthest users that a region serves."
     ),
     "A lost region is lost for a day. Nodes that have to be launched take longer than the start-up of a replica.",
     "Loads are means of a step; peaks within it, and days that differ, are for the operator in each cluster.",
