@@ -15,6 +15,7 @@ from controller.core.assess.skews import sessions_unread
 from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
 from controller.core.plan import batching, variants
+from controller.core.plan.backlogs import outlook
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, Surprise
 from controller.core.state.decision import (
@@ -76,10 +77,11 @@ def pipeline_decision(
     limit = reported.limited_by
     # What is not known to be a limit is no reason to refuse load.
     unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in unbounded
-    by_plan = None if unknown else admitted_by_plan(assessment, reported)
+    # Nothing refuses items of a backlog: they wait.
+    by_plan = None if unknown or assessment.pace is not None else admitted_by_plan(assessment, reported)
     meanwhile = (
         None
-        if awaits_turn
+        if awaits_turn or assessment.pace is not None
         else admitted_meanwhile(assessment, plan, rollout.desired, by_plan, policy=policy, now_s=now_s)
     )
     return PipelineDecision(
@@ -147,6 +149,7 @@ def pipeline_decision(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
         batch_writes=tuple(batching.batch_writes(assessment)),
+        backlog=outlook(assessment, fleet, goal.replicas, now_s),
     )
 
 

@@ -401,6 +401,33 @@ class VariantSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaterDeadline:
+    """What a backlog would save (USD) with a deadline that is later by `extension`, a share of the time left."""
+
+    extension: float
+    saving: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogOutlook:
+    """What is expected of work that can wait. Times are in seconds since the epoch, rates in items per second.
+
+    `left` are the items left, `due_s` is the deadline, and `required_rps` the pace that meets it, reserve included.
+    `rate_rps` is what the planned replicas do, `finish_s` when they are done, and `cost` (USD) what this costs from now
+    on. Each is None where it is not known. `met` says whether the work is done by the deadline.
+    """
+
+    left: Reading
+    due_s: float | None
+    required_rps: float | None
+    rate_rps: float | None = None
+    finish_s: float | None = None
+    met: bool | None = None
+    cost: float | None = None
+    later: tuple[LaterDeadline, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
 
@@ -423,6 +450,7 @@ class PipelineDecision:
     memory lately. `diagnosis` has the causes that speak for a missed SLA, the most certain first. `closings` has the
     replicas that wait for their sessions to end, and `takes_sessions` the pods whose label is to change: to whether
     they get new ones. `batch_writes` has the batch settings to write for servers.
+    `backlog` is what is expected of work that can wait, None for a pipeline without a backlog.
     """
 
     spec: PipelineSpec
@@ -462,6 +490,7 @@ class PipelineDecision:
     closings: tuple[Closing, ...] = ()
     takes_sessions: Mapping[str, bool] = field(default_factory=dict)
     batch_writes: tuple[BatchWrite, ...] = ()
+    backlog: BacklogOutlook | None = None
 
     @property
     def refused(self) -> float | None:
