@@ -47,5 +47,5 @@ class Backlog(Part):
     """Items per hour that one replica of a stage takes, by pool. It counts for placements without serviceTime, until
     the service time is measured."""
     shares_fragile: Literal["Allowed", "Never"] = "Never"
-    """Whether replicas may be on interruptible (spot) pools that a pipeline without a backlog names too. Never: after an
-    interruption, the nodes that are left are for live streams."""
+    """Whether replicas may be on interruptible (spot) pools that a pipeline without a backlog names too. Never: the
+    nodes that an interruption leaves are for live streams."""

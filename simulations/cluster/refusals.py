@@ -166,6 +166,9 @@ def _floors(name: str, pipeline: PipelineSpec, fault: int | None) -> Iterator[Re
     rule = "must be absent where the scenario has no begins: the run has no date and no time of day"
     for field, names in named.items():
         yield Refusal(resource=name, path=("spec", "demand", field), value=", ".join(names), rule=rule, fault=fault)
+    if pipeline.backlog is not None and pipeline.backlog.deadline_s is not None:
+        path = ("spec", "demand", "backlog", "deadline")
+        yield Refusal(resource=name, path=path, value=pipeline.backlog.deadline_s, rule=f"{rule}; use within", fault=fault)
 
 
 def _metrics(

@@ -34,6 +34,8 @@ def item(pipeline: PipelineSpec) -> str:
 
 def load_words(load: Load) -> str:
     """Return a load entry in words."""
+    if load.backlog is not None:
+        return f"{load.pipeline}: a backlog of {load.backlog.items:,} items, {load.backlog.at} after the begin"
     return f"{load.pipeline}: {', '.join(_load_parts(load))}"
 
 

@@ -26,7 +26,9 @@ SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
 
 
 UNPACED = DemandState(
-    observed=Absence(reason=AbsenceReason.UNSUPPORTED, detail="a backlog has no offered load"), stabilized=None, samples=()
+    observed=Absence(reason=AbsenceReason.UNSUPPORTED, detail="a backlog has no offered load"),
+    stabilized=None,
+    samples=(),
 )
 """What is known of the load of a backlog before its pace: replicas take items when they can."""
 

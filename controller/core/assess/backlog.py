@@ -17,7 +17,7 @@ from profiler.samples import Absence, AbsenceReason, Reading
 RESERVE = 0.1
 """The share of the time from the start of a backlog to its deadline that its pace leaves unused, for replicas that
 fail, are late, or give their capacity to live pipelines."""
-LEAST_S = 60.0
+LEAST_S = 10.0
 """The least time that a pace is computed for: after the deadline, the work goes on as fast as caps allow."""
 MOST_ITEMS = 1e15
 """More items than this are no number of items."""

@@ -101,9 +101,7 @@ def _taking(each: Assessment, live: FloorPlan) -> Assessment:
     return replace(each, current=most)
 
 
-def _beside(
-    taken: Sequence[Assessment], assessments: Sequence[Assessment], ledger: Ledger, limits: Limits
-) -> Limits:
+def _beside(taken: Sequence[Assessment], assessments: Sequence[Assessment], ledger: Ledger, limits: Limits) -> Limits:
     """Return `limits` less what the live pipelines will cost beyond their present spend."""
     more = {
         one.key: max(0.0, ledger.cost_of(one, one.present) - ledger.observed_per_hour(one.key))

@@ -1,0 +1,150 @@
+"""Work that can wait gets what the live pipelines leave, and says what it will cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from backlogs import ASR, ITEM_S, a_backlog
+from builders import (
+    NOW_S,
+    a_placement,
+    a_pool,
+    a_rule,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    pools,
+)
+from controller.core.cycle import decide
+from controller.core.state.decision import BacklogOutlook, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, PoolState
+from controller.core.state.spec import Mode
+from optimizer.model import PlacementKey, PoolName, StageName
+from profiler.samples import Absence, AbsenceReason
+
+HOUR_S = 3600.0
+ENCODER: PlacementKey = (StageName("encoder"), PoolName("gpu"))
+MISSING = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
+
+
+def captions(demand: float, replicas: int, **spec: object) -> PipelineState:
+    """Return a live pipeline of which a replica serves some 16 requests per second in time."""
+    own = a_spec(a_stage("encoder", a_placement("gpu")))
+    return a_state(replace(own, **spec), demand=demand, replicas={ENCODER: replicas})  # type: ignore[arg-type]
+
+
+def archive(left: float | Absence, replicas: int = 0, *, due_in_s: float = HOUR_S, **spec: object) -> PipelineState:
+    state = a_state(a_backlog(due_s=NOW_S + due_in_s, **spec), demand=left, replicas={ASR: replicas})  # type: ignore[arg-type]
+    return replace(state, memory=replace(state.memory, begun_s=NOW_S - 1, demand=1.0))
+
+
+def decided(*states: PipelineState, gpus: int = 10, budget: float | None = None) -> dict[str, PipelineDecision]:
+    fleet = pools(a_pool("gpu", instances=gpus, ready=gpus))
+    decision = decide(a_snapshot(*states, fleet=fleet), Policy(budget_per_hour=budget))
+    return {own.spec.name: own for own in decision.pipelines}
+
+
+def outlook_of(decision: PipelineDecision) -> BacklogOutlook:
+    assert decision.backlog is not None
+    return decision.backlog
+
+
+def test_the_pace_that_meets_the_deadline_is_planned() -> None:
+    found = decided(archive(3240.0))["archive"]  # one item per second for nine tenths of an hour
+    assert found.desired[ASR] * (1 / ITEM_S) >= 1.0
+    assert found.desired[ASR] <= 3
+    assert outlook_of(found).met
+    assert found.admissible is None
+
+
+def test_a_live_pipeline_has_the_capacity_first_whatever_the_priority() -> None:
+    found = decided(captions(150.0, 0), archive(1e6, priority=1_000_000_000))
+    alone = decided(captions(150.0, 0))
+    assert found["captions"].desired == alone["captions"].desired
+    assert found["captions"].desired[ENCODER] + found["archive"].desired[ASR] <= 10
+    assert found["archive"].desired[ASR] > 0
+
+
+def test_replicas_go_in_the_same_cycle_when_a_live_pipeline_needs_the_capacity() -> None:
+    found = decided(captions(1000.0, 1), archive(1e6, 9))
+    assert found["archive"].desired[ASR] == 0
+
+
+def test_replicas_go_for_a_live_pipeline_without_data_too() -> None:
+    found = decided(captions(1000.0, 1), archive(MISSING, 9))
+    assert found["archive"].desired[ASR] == 0
+
+
+def test_no_replica_is_removed_without_data_while_nothing_else_needs_the_capacity() -> None:
+    assert decided(captions(10.0, 1), archive(MISSING, 8))["archive"].desired[ASR] == 8
+
+
+def test_an_empty_backlog_has_no_replica() -> None:
+    found = decided(archive(0.0, 8))["archive"]
+    assert found.desired[ASR] == 0
+    assert outlook_of(found).met
+
+
+def test_floors_of_a_live_pipeline_come_before_the_backlog() -> None:
+    rule = a_rule(metric=None, above=0.5, add=6)
+    own = a_spec(a_stage("encoder", a_placement("gpu"), rules=[rule]))
+    live = a_state(own, demand=10.0, replicas={ENCODER: 1}, rule_readings={(StageName("encoder"), "busy"): 1.0})
+    found, alone = decided(live, archive(1e6)), decided(live)
+    assert found["captions"].unconstrained == alone["captions"].unconstrained
+    assert found["captions"].unconstrained[ENCODER] >= 7
+    assert found["archive"].desired[ASR] <= 10 - found["captions"].unconstrained[ENCODER]
+
+
+def test_the_budget_of_the_fleet_is_for_live_pipelines_first() -> None:
+    found = decided(captions(100.0, 0), archive(1e6), budget=8.0)
+    alone = decided(captions(100.0, 0), budget=8.0)
+    assert found["captions"].desired == alone["captions"].desired
+    assert found["captions"].desired[ENCODER] + found["archive"].desired[ASR] <= 8
+
+
+def test_the_own_budget_cuts_the_pace_and_the_deadline_is_reported_as_missed() -> None:
+    found = decided(archive(7200.0, budget=2.5))["archive"]
+    assert found.desired[ASR] == 2
+    own = outlook_of(found)
+    assert own.met is False
+    assert own.finish_s is not None
+    assert own.finish_s >= NOW_S + 7200 * ITEM_S / 2
+
+
+def test_the_expected_cost_is_that_of_the_items_left() -> None:
+    own = outlook_of(decided(archive(1800.0))["archive"])
+    assert own.cost == pytest.approx(1800 * ITEM_S / 3600)  # of replicas at one dollar per hour
+
+
+def test_a_later_deadline_saves_what_a_cheaper_pool_has_no_room_for_now() -> None:
+    spec = a_backlog(
+        a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S), due_s=NOW_S + HOUR_S
+    )
+    state = a_state(spec, demand=3240.0 * 2)
+    state = replace(state, memory=replace(state.memory, begun_s=NOW_S))
+    fleet: dict[PoolName, PoolState] = dict(pools(a_pool("gpu", instances=3, ready=3), a_pool("dear", price=5.0)))
+    own = outlook_of(decide(a_snapshot(state, fleet=fleet), Policy()).pipelines[0])
+    savings = [later.saving for later in own.later]
+    assert savings == sorted(savings)
+    assert savings[0] >= 0
+    assert savings[1] > 0
+
+
+def test_a_paused_backlog_keeps_its_replicas() -> None:
+    paused = archive(1e6, 4)
+    paused = replace(paused, spec=replace(paused.spec, mode=Mode.PAUSED))
+    found = decided(captions(1000.0, 1), paused)
+    assert found["archive"].desired[ASR] == 4
+    assert found["captions"].desired[ENCODER] <= 6
+
+
+def test_two_backlogs_share_by_priority() -> None:
+    found = decided(
+        archive(1e6, name="archive", priority=0),
+        replace(archive(1e6, name="urgent", priority=5)),
+        gpus=4,
+    )
+    assert found["urgent"].desired[ASR] == 4
+    assert found["archive"].desired[ASR] == 0
