@@ -146,5 +146,5 @@ def test_two_backlogs_share_by_priority() -> None:
         replace(archive(1e6, name="urgent", priority=5)),
         gpus=4,
     )
-    assert found["urgent"].desired[ASR] == 4
-    assert found["archive"].desired[ASR] == 0
+    assert found["urgent"].desired[ASR] == 3  # each has its first replica first
+    assert found["archive"].desired[ASR] <= 1
