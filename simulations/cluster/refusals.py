@@ -168,7 +168,9 @@ def _floors(name: str, pipeline: PipelineSpec, fault: int | None) -> Iterator[Re
         yield Refusal(resource=name, path=("spec", "demand", field), value=", ".join(names), rule=rule, fault=fault)
     if pipeline.backlog is not None and pipeline.backlog.deadline_s is not None:
         path = ("spec", "demand", "backlog", "deadline")
-        yield Refusal(resource=name, path=path, value=pipeline.backlog.deadline_s, rule=f"{rule}; use within", fault=fault)
+        yield Refusal(
+            resource=name, path=path, value=pipeline.backlog.deadline_s, rule=f"{rule}; use within", fault=fault
+        )
 
 
 def _metrics(

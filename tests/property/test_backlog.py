@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from backlogs import ASR, ITEM_S, a_backlog
+from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, applied, pools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backlogs import ASR, ITEM_S, a_backlog
-from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, applied, pools
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
@@ -79,9 +79,7 @@ def test_a_backlog_changes_nothing_for_live_pipelines_and_keeps_the_caps(
     hours=st.floats(1.0, 4.0),
     lost=st.sets(st.integers(1, 20), max_size=4),
 )
-def test_the_deadline_is_met_where_capacity_suffices(
-    share: float, gpus: int, hours: float, lost: set[int]
-) -> None:
+def test_the_deadline_is_met_where_capacity_suffices(share: float, gpus: int, hours: float, lost: set[int]) -> None:
     """The pool could do the items in `share` of the time; the number left is not known in the cycles `lost`."""
     due_s = NOW_S + hours * 3600
     left = share * gpus / ITEM_S * hours * 3600

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from builders import a_placement, a_scaling, a_spec, a_stage
+
 from controller.core.state.spec import BELOW_LIVE, NO_SLA_S, BacklogSpec, DemandUnit, PipelineSpec, PlacementSpec
 from optimizer.model import PlacementKey, PoolName, StageName
 

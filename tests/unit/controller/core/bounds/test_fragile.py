@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-
 from backlogs import ASR, a_backlog
 from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
+
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
 from backlogs import ASR, ITEM_S, a_backlog
 from builders import (
     NOW_S,
@@ -16,6 +15,7 @@ from builders import (
     a_state,
     pools,
 )
+
 from controller.core.cycle import decide
 from controller.core.state.decision import BacklogOutlook, PipelineDecision
 from controller.core.state.policy import Policy
@@ -119,9 +119,7 @@ def test_the_expected_cost_is_that_of_the_items_left() -> None:
 
 
 def test_a_later_deadline_saves_what_a_cheaper_pool_has_no_room_for_now() -> None:
-    spec = a_backlog(
-        a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S), due_s=NOW_S + HOUR_S
-    )
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S), due_s=NOW_S + HOUR_S)
     state = a_state(spec, demand=3240.0 * 2)
     state = replace(state, memory=replace(state.memory, begun_s=NOW_S))
     fleet: dict[PoolName, PoolState] = dict(pools(a_pool("gpu", instances=3, ready=3), a_pool("dear", price=5.0)))
