@@ -794,6 +794,11 @@ def load_scenario(
         raise invalid(scenario, unpriced)
     scenario = with_instances(with_documents(scenario, separate), file.instances or {})
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
+    breaches += [
+        Breach(path=("load", index, "backlog"), rule="only in the simulator")
+        for index, load in enumerate(file.load)
+        if live and load.backlog is not None
+    ]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
