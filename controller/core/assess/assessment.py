@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from controller.core.assess.backlog import Pace, capacity_rps, pace_of, paced_demand
@@ -304,6 +304,17 @@ def _paced(
         now_s=now_s,
     )
     return pace, paced_demand(pace, spec.scaling.idle_after_s, memory, ahead, now_s)
+
+
+def at_pace(assessment: Assessment, rate: float, now_s: float) -> Assessment:
+    """Return the assessment of a backlog, without bounds, that is to go at `rate` items per second."""
+    assert assessment.pace is not None
+    assert assessment.demand.horizon is not None
+    pace = replace(assessment.pace, rate=rate)
+    idle_after_s, memory = assessment.spec.scaling.idle_after_s, assessment.state.memory
+    demand = paced_demand(pace, idle_after_s, memory, assessment.demand.horizon, now_s)
+    pipeline = replace(assessment.pipeline, demand=optimizer_demand(assessment.spec, _planned(demand)))
+    return replace(assessment, pace=pace, demand=demand, pipeline=pipeline)
 
 
 def _planned(demand: DemandState) -> float:

@@ -414,7 +414,8 @@ class BacklogOutlook:
 
     `left` are the items left, `due_s` is the deadline, and `required_rps` the pace that meets it, reserve included.
     `rate_rps` is what the planned replicas do, `finish_s` when they are done, and `cost` (USD) what this costs from now
-    on. Each is None where it is not known. `met` says whether the work is done by the deadline.
+    on. Each is None where it is not known. `met` says whether the work is done by the deadline. `waits_until_s` is when
+    cheaper capacity is expected that the work waits for, None: it does not wait.
     """
 
     left: Reading
@@ -425,6 +426,7 @@ class BacklogOutlook:
     met: bool | None = None
     cost: float | None = None
     later: tuple[LaterDeadline, ...] = ()
+    waits_until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,11 +138,26 @@ def test_a_paused_backlog_keeps_its_replicas() -> None:
     assert found["captions"].desired[ENCODER] <= 6
 
 
-def test_two_backlogs_share_by_priority() -> None:
-    found = decided(
-        archive(1e6, name="archive", priority=0),
-        replace(archive(1e6, name="urgent", priority=5)),
-        gpus=4,
-    )
-    assert found["urgent"].desired[ASR] == 3  # each has its first replica first
-    assert found["archive"].desired[ASR] <= 1
+def test_the_backlog_with_the_higher_priority_is_served_first_wholly() -> None:
+    urgent, other = archive(1e6, name="urgent", priority=5), archive(1e6, name="archive", priority=0)
+    found = decided(other, urgent, gpus=4)
+    assert (found["urgent"].desired[ASR], found["archive"].desired[ASR]) == (4, 0)
+
+
+def test_a_declared_minimum_of_a_backlog_yields_to_a_higher_priority() -> None:
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S, bounds=(1, 20)), due_s=NOW_S + HOUR_S)
+    least = replace(archive(1e6), spec=spec)
+    found = decided(least, archive(1e6, name="urgent", priority=5), gpus=4)
+    assert (found["urgent"].desired[ASR], found["archive"].desired[ASR]) == (4, 0)
+
+
+def test_of_equal_priorities_the_earlier_deadline_comes_first() -> None:
+    later, sooner = archive(1e6, name="a", due_in_s=2 * HOUR_S), archive(1e6, name="b", due_in_s=HOUR_S)
+    found = decided(later, sooner, gpus=4)
+    assert (found["b"].desired[ASR], found["a"].desired[ASR]) == (4, 0)
+
+
+def test_what_the_first_backlog_does_not_need_is_for_the_next() -> None:
+    found = decided(archive(3240.0, name="urgent", priority=5), archive(1e6), gpus=5)
+    assert found["urgent"].desired[ASR] + found["archive"].desired[ASR] == 5
+    assert found["urgent"].desired[ASR] <= 3
