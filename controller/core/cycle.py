@@ -108,6 +108,7 @@ def decide(
                 limits=Limits(pools=pools, policy=within, budgets=groups),
                 ledger_with=lambda own, shares: ledger_with(own, cost_shares=shares),
                 at_pace=lambda key, rate: excuse.assessed(bounded([at_pace(unbounded[key], rate, now_s)]))[0],
+                following={*follows.pipelines, *(each.key for each in backlogs)},
                 now_s=now_s,
             ),
         )

@@ -4,7 +4,7 @@ The live pipelines are planned as if there were no backlogs, their floors includ
 have, whichever is more, is then taken. The pace of a backlog is that of its schedule: later hours may be cheaper.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
@@ -69,7 +69,7 @@ class Backlogs:
 
     `first` are the assessments of all others, `waiting` those of the backlogs in the order of `apart`. `ledger_with`
     returns the ledger of assessments and cost shares. `at_pace` returns the assessment of a backlog, bounds included,
-    that goes at a number of items per second.
+    that goes at a number of items per second. `following` are the pipelines that follow their plans.
     """
 
     first: Sequence[Assessment]
@@ -77,6 +77,7 @@ class Backlogs:
     limits: Limits
     ledger_with: Callable[[Sequence[Assessment], CostShares], Ledger]
     at_pace: Callable[[PipelineKey, float], Assessment]
+    following: Collection[PipelineKey]
     now_s: float
 
 
@@ -144,6 +145,7 @@ class _Turn:
         steps = ceil(time_s * (1 + max(EXTENSIONS)) / step_s)
         taken = taken_later(
             self._taking(),
+            self._settled(),
             self.plans.fleet.pipelines,
             self.plans.fleet.courses,
             self.backlogs.limits.pools,
@@ -160,6 +162,12 @@ class _Turn:
 
     def _taking(self) -> Sequence[Assessment]:
         return [_taking(each, self.plans) if each.acting else each for each in self.done]
+
+    def _settled(self) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
+        """Return the replicas of those that follow their plans when they have got there."""
+        raised = self.plans.raised
+        keys = [each.key for each in self.done if each.acting and each.key in self.backlogs.following]
+        return {key: raised[key].replicas for key in keys}
 
     def _allocated(self, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
         taken, present = [*self._taking(), *group], [*self.done, *group]

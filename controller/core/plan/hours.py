@@ -28,6 +28,7 @@ class Taken:
 
 def taken_later(
     taken: Sequence[Assessment],
+    settled: Mapping[PipelineKey, Mapping[PlacementKey, int]],
     pipelines: Mapping[PipelineKey, Pipeline],
     courses: Mapping[PipelineKey, Course],
     pools: Mapping[PoolName, PoolState],
@@ -38,14 +39,14 @@ def taken_later(
 ) -> Sequence[Taken]:
     """Return what `taken`, which have their replicas as `current`, take in each of `steps` periods of `step_s` seconds.
 
-    The first is the present one. Replicas of a live pipeline follow its expected demand, those of a backlog its course.
-    What does not act or shares stages keeps its replicas.
+    The first is the present one. After it, pipelines have their `settled` replicas, or the present ones. Those of live
+    pipelines follow the expected demand, those of a backlog its course. What does not act or shares stages keeps them.
     """
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
     replicas: list[list[tuple[Assessment, Mapping[PlacementKey, int]]]] = [[] for _ in range(steps)]
     for each in taken:
-        pipeline = pipelines.get(each.key)
-        for index, counts in enumerate(_replicas_later(each, pipeline, prices, now_s, step_s, steps)):
+        pipeline, after = pipelines.get(each.key), settled.get(each.key, each.present)
+        for index, counts in enumerate(_replicas_later(each, after, pipeline, prices, now_s, step_s, steps)):
             replicas[index].append((each, counts))
     found: list[Taken] = []
     for index, own in enumerate(replicas):
@@ -57,26 +58,27 @@ def taken_later(
 
 def _replicas_later(
     each: Assessment,
+    after: Mapping[PlacementKey, int],
     pipeline: Pipeline | None,
     prices: Mapping[PoolName, float],
     now_s: float,
     step_s: float,
     steps: int,
 ) -> Iterable[Mapping[PlacementKey, int]]:
-    present = each.present
+    present, same = each.present, [after] * (steps - 1)
     alone = pipeline is not None and all(own.sharing is None for own in pipeline.stages)
     if pipeline is None or not alone or not each.acting or each.pace is not None:
-        return [present] * steps
+        return [present, *same]
     held_s = each.spec.scaling.down.stabilization_s
     demands = expected_demands(each.demand, each.spec.at_least, held_s, now_s, step_s, steps)
     if demands is None:
-        return [present] * steps
-    known: dict[float, Mapping[PlacementKey, int]] = {demands[0]: present}
+        return [present, *same]
+    known: dict[float, Mapping[PlacementKey, int]] = {demands[0]: after}
     for demand in demands:
         if demand not in known:
             rates = [optimizer_demand(each.spec, own).entry_rate_rps for own in (demands[0], demand)]
-            known[demand] = later_replicas(pipeline, present, prices, rates[0], rates[1])
-    return [known[demand] for demand in demands]
+            known[demand] = later_replicas(pipeline, after, prices, rates[0], rates[1])
+    return [present, *(known[demand] for demand in demands[1:])]
 
 
 def later_replicas(

@@ -5,9 +5,9 @@ used first. Without start-ups, the cheapest schedule uses all capacity below one
 capacity at this price in every period (the fractional knapsack). Replicas that start are paid, and do nothing, for the
 start-up; both schedules that are compared are counted so.
 
-Waiting is a bet on the later periods. It is taken only where it saves more than a tolerance of the cost, and where what
-is free now, or less where less is expected, does all items after one more cycle and a start-up. So an expectation that
-is too low or too high costs no deadline that the present capacity meets.
+Waiting is a bet on the later periods. It is taken only where it saves more than a tolerance of the cost of the work
+that it moves, and where what is free now, or less where less is expected, does all items after one more cycle and a
+start-up. So a wrong expectation costs no deadline that the present capacity meets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -84,7 +84,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caution:
-    """When to wait: where it saves more than the share `tolerance` of the cost, decided anew every `interval_s`."""
+    """When to wait: where it saves more than the share `tolerance` of what it moves; decided every `interval_s`."""
 
     tolerance: float = 0.0
     interval_s: float = 0.0
@@ -117,7 +117,11 @@ def schedule(work: Work, periods: Sequence[Period], caution: Caution) -> Schedul
     found = cheapest(work, periods)
     running = work.ready_rps > 0
     tolerance = 2 * caution.tolerance if running else caution.tolerance  # a run that is begun is not stopped for little
-    if not found.complete or even.cost - found.cost <= max(tolerance * even.cost, _EPSILON * even.cost):
+    moved = sum(
+        each.length_s * max(0.0, each.cost_per_s(one) - each.cost_per_s(other))
+        for each, one, other in zip(periods, even.rates, found.rates, strict=True)
+    )
+    if not found.complete or even.cost - found.cost <= max(tolerance * moved, _EPSILON * even.cost):
         return even
     waits = found.rates[0] < even.rates[0] * (1 - _EPSILON)
     if waits and work.left > (SURE_SHARE if running else 1.0) * sure_items(work, periods, caution.interval_s):

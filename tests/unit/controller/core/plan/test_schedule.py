@@ -62,7 +62,7 @@ def test_a_saving_below_the_tolerance_is_not_waited_for() -> None:
 
 
 def test_a_run_that_is_begun_is_stopped_only_for_twice_the_tolerance() -> None:
-    less = hour((10.0, 0.75 * DEAR))  # saves a seventh of the even pace
+    less = hour((10.0, 0.85 * DEAR))  # saves 15 %
     later = [*[DAY] * 3, *[less] * 3]
     assert not schedule(Work(left=10_000.0), later, CAUTION).even
     assert schedule(Work(left=10_000.0, ready_rps=1.0), later, CAUTION).even
@@ -125,7 +125,7 @@ def test_a_later_deadline_costs_no_more(work: Work, hours: list[Period], dearer:
 
 @given(work=works, hours=periods, caution=st.floats(0, 600))
 def test_the_present_capacity_catches_up_with_what_waits(work: Work, hours: list[Period], caution: float) -> None:
-    """The season is wrong: from the next cycle on, there is what is free now, or what was expected where that is less."""
+    """The season is wrong: from the next cycle on there is what is free now, or what was expected if that is less."""
     found = schedule(work, hours, Caution(tolerance=0.1, interval_s=caution))
     if found.even or found.rates[0] >= even_schedule(work, hours).rates[0]:
         return
