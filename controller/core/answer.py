@@ -150,7 +150,7 @@ def pipeline_decision(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
         batch_writes=tuple(batching.batch_writes(assessment)),
-        backlog=outlook(assessment, fleet, goal.replicas, now_s),
+        backlog=outlook(assessment, fleet, goal.replicas if assessment.acting else rollout.desired, now_s),
     )
 
 

@@ -18,16 +18,17 @@ from controller.core.plan.following import Following
 from controller.core.plan.hours import periods_of, taken_later
 from controller.core.plan.ledger import Ledger
 from controller.core.plan.schedule import Caution, Course, Work
-from controller.core.state.decision import BacklogOutlook, LaterDeadline
+from controller.core.state.decision import BacklogOutlook, LaterDeadline, LateReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState
 from optimizer.model import GroupBudget, PipelineKey, PlacementKey, PoolName, Problem
-from optimizer.plan import PipelinePlan, Plan
+from optimizer.plan import LimitKind, PipelinePlan, Plan
 from optimizer.runtime.effort import Effort
 from profiler.samples import Absence
 
 EXTENSIONS = (0.25, 1.0)
 """By these shares of the time left the deadline would be later for which the saving is reported."""
+_EPSILON = 1e-9
 STEPS = 48
 """Into so many periods the time to use is divided at most: half-hours of a day."""
 APART = 32
@@ -257,6 +258,7 @@ def outlook(
     pipeline, course = fleet.pipelines[assessment.key], fleet.courses.get(assessment.key)
     rate = capacity_rps(pipeline, replicas, batches)
     found = BacklogOutlook(left=left, due_s=due_s, required_rps=pace.required, rate_rps=rate, met=False)
+    startup_s = 0.0 if assessment.demand.horizon is None else assessment.demand.horizon.ahead_s
     remaining: tuple[float, float] | None
     if course is not None and course.changes:
         remaining = course.remaining(rate)
@@ -264,21 +266,40 @@ def outlook(
         remaining = None
     else:
         ready = capacity_rps(pipeline, {key: assessment.state.ready(*key) for key in replicas}, batches)
-        ahead = assessment.demand.horizon
-        late_s = ahead.ahead_s * max(0.0, 1 - ready / rate) if ahead is not None else 0.0  # what starting ones miss
+        late_s = startup_s * max(0.0, 1 - ready / rate)  # what starting ones miss
         remaining = late_s + left / rate, plan.cost_per_hour / 3600 / rate * left
     waits_s = None if course is None or not course.changes else course.waits_s
     found = replace(found, waits_until_s=None if waits_s is None else now_s + waits_s)
+    held = rate < capacity_rps(pipeline, plan.replicas(), batches) * (1 - _EPSILON)
+    early = rate > 0 and due_s is not None and now_s + left / rate <= due_s
+    late = _late(due_s, plan, held=held, ready=early, now_s=now_s)
     if remaining is None:
-        return found
+        return replace(found, late=late)
     finish_s, cost = now_s + remaining[0], remaining[1]
     ahead_of_deadline = course is not None and due_s is not None and due_s > now_s
+    met = due_s is not None and finish_s <= due_s
     return replace(
         found,
         finish_s=finish_s,
-        met=due_s is not None and finish_s <= due_s,
+        met=met,
+        late=None if met else late,
         cost=cost,
         later=tuple(LaterDeadline(extension=own, saving=course.saving(own)) for own in EXTENSIONS)
         if course is not None and ahead_of_deadline
         else (),
     )
+
+
+def _late(due_s: float | None, plan: PipelinePlan, *, held: bool, ready: bool, now_s: float) -> LateReason:
+    """Return why a backlog is late.
+
+    `held` says that it has less than its plan, `ready` that it would be in time if all its replicas were ready.
+    """
+    if due_s is not None and due_s <= now_s:
+        return LateReason.DEADLINE_PASSED
+    if held:
+        return LateReason.HELD_BACK
+    if plan.feasible or ready:
+        return LateReason.STARTUP_TOO_LONG
+    money = plan.limited_by is not None and plan.limited_by.kind is LimitKind.BUDGET
+    return LateReason.BUDGET_TOO_LOW if money else LateReason.CAPACITY_TOO_SMALL
