@@ -518,8 +518,10 @@ class _Fleet(Collector):
         self._decided_at_s = decision.now_s
         last, self._counted = self._counted, {name: {} for name, _, _ in COUNTERS}
         for pipeline in decision.pipelines:
+            if pipeline.spec.backlog is not None:
+                continue  # it has no SLA
             labels = (pipeline.spec.namespace, pipeline.spec.name)
-            known = pipeline.backlog is None and not isinstance(pipeline.profile.latency_s, Absence)
+            known = not isinstance(pipeline.profile.latency_s, Absence)
             held = {"pipeline_sla_missed_seconds": missed(pipeline), "pipeline_sla_known_seconds": known}
             for name, counts in held.items():
                 self._counted[name][labels] = last[name].get(labels, 0.0) + (passed_s if counts else 0.0)
