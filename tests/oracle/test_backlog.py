@@ -1,14 +1,24 @@
 """Backlogs against brute force: every schedule of whole replicas, and every plan of whole replicas."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
+from backlogs import a_backlog
+from builders import NOW_S, a_placement, a_pool, a_snapshot, a_state, pools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controller.core.cycle import decide
 from controller.core.plan.schedule import Period, Segment, Work, cheapest
+from controller.core.state.policy import Policy
+from optimizer.model import Mixing, pool_of
 
 HOUR_S = 3600.0
+ITEM_S = {"gpu": 2.0, "old": 3.0, "dear": 1.0}
+"""How long a replica takes for an item, by pool."""
+UTILIZED = 0.9
+"""Plans use a stage of few replicas at most to this share: items may come in bursts."""
 Hour = tuple[tuple[int, float], tuple[int, float]]
 """The replicas that two pools leave in an hour, and the price of one (USD per hour)."""
 
@@ -81,3 +91,45 @@ def test_followed_hour_by_hour_with_whole_replicas_it_costs_at_most_one_replica_
         left -= count
     assert left == 0
     assert spent <= best + 1e-6 + max(price for hour in hours for count, price in hour if count)
+
+
+def plans(most: dict[str, int]) -> Iterator[tuple[float, dict[str, int]]]:
+    """Yield the items per second of every choice of replicas within the pools."""
+    for counts in product(*(range(count + 1) for count in most.values())):
+        chosen = dict(zip(most, counts, strict=True))
+        yield sum(count / ITEM_S[pool] for pool, count in chosen.items()), chosen
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    pace=st.floats(0.05, 4.0),
+    most=st.fixed_dictionaries({pool: st.integers(0, 4) for pool in ITEM_S}),
+    prices=st.fixed_dictionaries({pool: st.sampled_from([0.5, 1.0, 2.0, 3.5]) for pool in ITEM_S}),
+    budget=st.floats(1.0, 20.0),
+)
+def test_the_plan_has_the_cheapest_replicas_that_sustain_the_pace(
+    pace: float, most: dict[str, int], prices: dict[str, float], budget: float
+) -> None:
+    """No replicas are cheaper at the pace; those of the plan cost no more than the cheapest that are not full."""
+
+    def cost(chosen: dict[str, int]) -> float:
+        return sum(prices[pool] * count for pool, count in chosen.items())
+
+    affordable = [(rate, cost(chosen)) for rate, chosen in plans(most) if cost(chosen) <= budget]
+    least = min((spent for rate, spent in affordable if rate >= pace), default=None)
+    roomy = min((spent for rate, spent in affordable if rate * UTILIZED >= pace), default=None)
+    placements = [a_placement(pool, service_s=ITEM_S[pool], bounds=(0, most[pool])) for pool in ITEM_S]
+    spec = a_backlog(*placements, due_s=NOW_S + HOUR_S, budget=budget)
+    spec = replace(spec, scaling=replace(spec.scaling, mixing=Mixing.FREE))
+    time_s = 0.9 * HOUR_S
+    state = a_state(spec, demand=pace * time_s, replicas={})
+    state = replace(state, memory=replace(state.memory, begun_s=NOW_S))
+    fleet = pools(*(a_pool(pool, price=prices[pool], instances=4, ready=4) for pool in ITEM_S))
+    own = decide(a_snapshot(state, fleet=fleet), Policy(interval_s=1.0)).pipelines[0]
+    chosen = {pool_of(key[1]): count for key, count in own.desired.items()}
+    spent = sum(prices[pool] * count for pool, count in chosen.items())
+    assert spent <= budget + 1e-9
+    if roomy is not None:
+        assert least is not None
+        assert sum(count / ITEM_S[pool] for pool, count in chosen.items()) >= pace
+        assert least - 1e-9 <= spent <= roomy + 1e-9

@@ -182,7 +182,9 @@ class _Turn:
         problem, plan = self._allocated(group)
         fleet = _joined(live.fleet, problem, {own.key: own for own in plan.pipelines})
         cost_shares = served_cost_shares(present, fleet.plans)
-        fleet = replace(fleet, plan=live.fleet.plan or plan, cost_shares=cost_shares)
+        if live.fleet.planned is None:  # a large fleet has no common plan
+            fleet = replace(fleet, plan=live.fleet.plan or plan)
+        fleet = replace(fleet, cost_shares=cost_shares)
         ledger = self.backlogs.ledger_with(present, cost_shares)
         keys = {each.key for each in group}
         raised = raise_plans(
