@@ -45,11 +45,15 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedWork:
-    """`items` to do in `time_s` seconds, the reserve left out; the ready replicas do `ready_rps` items per second."""
+    """`items` to do in `time_s` seconds, the reserve left out; the ready replicas do `ready_rps` items per second.
+
+    `waiting` says that the last cycle has decided to wait.
+    """
 
     items: float
     time_s: float
     ready_rps: float
+    waiting: bool
 
 
 def items_left(reading: Reading) -> Reading:
@@ -93,7 +97,8 @@ def pace_of(
         return Pace(left=left, begun_s=since_s, due_s=due_s, rate=0.0, required=0.0)
     time_s = usable_s(since_s, due_s, now_s)
     rate = min(most_rps, required_rps(items, time_s, ready_rps=ready_rps, startup_s=startup_s))
-    work = TimedWork(items=items, time_s=time_s, ready_rps=ready_rps)
+    waiting = memory.demand == 0 and bool(memory.items_left)
+    work = TimedWork(items=items, time_s=time_s, ready_rps=ready_rps, waiting=waiting)
     return Pace(left=left, begun_s=since_s, due_s=due_s, rate=rate, required=rate, most=most_rps, work=work)
 
 

@@ -21,6 +21,7 @@ def expected_demands(
     if planned is None:
         return None
     load = demand.stabilized or 0.0
+    base = load if demand.forecast is None else demand.forecast  # the load as it is, without what windows hold
     ahead_s = 0.0 if demand.horizon is None else demand.horizon.ahead_s
     record = None if demand.horizon is None else demand.horizon.record
     if record is None and not floors:
@@ -30,7 +31,7 @@ def expected_demands(
     levels = [load, *(load for _ in times)]
     if record is not None and isinstance(demand.observed, float | int):
         for index, change in zip(times, record.changes([index * step_s for index in times]), strict=True):
-            levels[index] = load if change is None else max(0.0, load + change.expected + change.error)
+            levels[index] = load if change is None else max(0.0, base + change.expected + change.error)
 
     def at(index: int) -> float:
         begin_s, end_s = index * step_s, (index + 1) * step_s

@@ -155,7 +155,12 @@ class _Turn:
             steps=steps,
         )
         return Course.of(
-            Work(left=pace.work.items, ready_rps=pace.work.ready_rps, startup_s=ahead.ahead_s),
+            Work(
+                left=pace.work.items,
+                ready_rps=pace.work.ready_rps,
+                startup_s=ahead.ahead_s,
+                waiting=pace.work.waiting,
+            ),
             periods_of(problem, each.key, taken, step_s),
             time_s,
             Caution(tolerance=spec.scaling.tolerance, interval_s=policy.interval_s),

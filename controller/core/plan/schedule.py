@@ -74,12 +74,14 @@ class Period:
 class Work:
     """What is to be done: `left` items (above 0), in the time of the periods.
 
-    The replicas that are ready do `ready_rps` items per second; others are ready after `startup_s` seconds.
+    The replicas that are ready do `ready_rps` items per second; others are ready after `startup_s` seconds. `waiting`
+    says that the work waits already.
     """
 
     left: float
     ready_rps: float = 0.0
     startup_s: float = 0.0
+    waiting: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,8 @@ def schedule(work: Work, periods: Sequence[Period], caution: Caution) -> Schedul
         return even
     found = cheapest(work, periods)
     running = work.ready_rps > 0
-    tolerance = 2 * caution.tolerance if running else caution.tolerance  # a run that is begun is not stopped for little
+    # A run that is begun is not stopped for little, and one that waits goes on waiting: expectations scatter.
+    tolerance = caution.tolerance * (2 if running else 0 if work.waiting else 1)
     moved = sum(
         each.length_s * max(0.0, each.cost_per_s(one) - each.cost_per_s(other))
         for each, one, other in zip(periods, even.rates, found.rates, strict=True)

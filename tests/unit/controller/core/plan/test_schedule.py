@@ -61,6 +61,12 @@ def test_a_saving_below_the_tolerance_is_not_waited_for() -> None:
     assert not schedule(Work(left=10_000.0), [DAY, little, little], Caution(tolerance=0.01)).even
 
 
+def test_work_that_waits_goes_on_waiting_for_any_saving() -> None:
+    little = hour((10.0, 0.95 * DEAR))
+    assert not schedule(Work(left=10_000.0, waiting=True), [DAY, little, little], CAUTION).even
+    assert schedule(Work(left=10_000.0, waiting=True), [DAY, DAY, DAY], CAUTION).even
+
+
 def test_a_run_that_is_begun_is_stopped_only_for_twice_the_tolerance() -> None:
     less = hour((10.0, 0.85 * DEAR))  # saves 15 %
     later = [*[DAY] * 3, *[less] * 3]
