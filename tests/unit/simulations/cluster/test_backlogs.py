@@ -78,5 +78,5 @@ def test_a_load_that_is_no_backlog_is_refused(tmp_path: Path, load: str, message
 
 def test_a_live_run_is_refused(tmp_path: Path) -> None:
     path = a_run(tmp_path).path
-    with pytest.raises(InvalidScenario, match="backlog: .*only in the simulator"):
+    with pytest.raises(InvalidScenario, match=r"backlog: .*only in the simulator"):
         load_scenario(path, live=True)
