@@ -319,6 +319,11 @@ def _planned(
 
     runs = planned_runs(scenario, policies=policies, what_ifs=what_ifs, seeds=seeds)
     bounds = dict.fromkeys((run.what_if, run.seed) for run in runs)
+    if any(pipeline.spec.demand.backlog is not None for pipeline in scenario.pipelines):
+        others = sorted({run.policy for run in runs} - {"sluice"})
+        if others:
+            raise click.UsageError(f"{', '.join(others)}: not for a scenario with spec.demand.backlog; only sluice is")
+        bounds = {}  # the bound serves every item within a latency
     try:
         check_simulated(
             scenario,
