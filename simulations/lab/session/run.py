@@ -209,13 +209,13 @@ class _Run:
     def _wait_for_every_stage(self, observer: Observer) -> None:
         """Wait until every stage has a ready replica, so that no item arrives at an empty one, or until a deadline.
 
-        Stages of a backlog need none: their items wait.
+        Stages of a backlog need none, because their items wait. Its deadline counts from when it was seen to be empty.
         """
         self._view.say("waiting for a ready replica of every stage")
-        waiting = {pipeline.key for pipeline in self._pipelines if pipeline.backlog is not None}
         startups_s = [
             p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
         ]
+        waiting = {pipeline.key for pipeline in self._pipelines if pipeline.backlog is not None}
         deadline = time.monotonic() + _READY_S + max(startups_s)
         while True:
             self._cluster.check()
@@ -223,11 +223,12 @@ class _Run:
             for (key, stage, _), replicas in observer.observe().placements.items():
                 if key not in waiting:
                     ready[key, stage] = ready.get((key, stage), 0) + replicas.ready
-            if all(ready.values()):
+            missing = [f"a ready replica of {key} {stage}" for (key, stage), count in ready.items() if not count]
+            missing += [f"a status of {key}" for key in sorted(waiting - observer.backlogs())] if waiting else []
+            if not missing:
                 return
             if time.monotonic() > deadline:
-                empty = ", ".join(f"{key} {stage}" for (key, stage), count in ready.items() if not count)
-                self._view.say(f"starting without a ready replica of {empty}; see {self._cluster.operator_log}")
+                self._view.say(f"starting without {', '.join(missing)}; see {self._cluster.operator_log}")
                 return
             time.sleep(_TICK_S)
 
