@@ -52,7 +52,7 @@ def _parts(pipeline: PipelineSpec, items: Items) -> Iterator[tuple[Items, float]
     assert pipeline.backlog is not None
     ended_s = np.where(np.isin(items.outcome, (SERVED, FILTERED)), items.arrival_s + items.latency_s, np.inf)
     begins_s = [at_s for at_s in np.unique(items.arrival_s) if not np.any((items.arrival_s < at_s) & (ended_s > at_s))]
-    for begin_s, next_s in zip(begins_s, [*begins_s[1:], np.inf], strict=True):
+    for begin_s, next_s in zip(begins_s, [*begins_s[1:], np.inf], strict=False):
         part = items.select((items.arrival_s >= begin_s) & (items.arrival_s < next_s))
         yield part, pipeline.backlog.due_s(float(begin_s))
 

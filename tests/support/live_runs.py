@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from builders import a_placement, a_spec, a_stage
 
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import BacklogSpec, DemandUnit, PipelineSpec
 from optimizer.model import PipelineKey, PlacementId, PoolName, StageName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.lab.session.report import LiveRun, lab_result
@@ -113,6 +113,25 @@ def a_run(
         retries=5,
         peak_instances=peak_instances,
         generator_lag_p99_s=0.001,
+    )
+
+
+def a_run_with_a_backlog() -> LiveRun:
+    """Return a run of captions, and of an archive with one replica: ten items at the begin, one done every 3 s."""
+    spec = pipeline("archive")
+    archive = replace(spec, unit=DemandUnit.ITEMS, backlog=BacklogSpec(within_s=35.0))
+    on_cpu, on_gpu = ((archive.key, StageName("asr"), pool) for pool in (CPU, GPU))
+    placements = {ASR_CPU: replicas(2), ASR_GPU: replicas(0), on_cpu: replicas(1), on_gpu: replicas(0)}
+    done = Items(
+        arrival_s=np.zeros(10),
+        latency_s=3.0 * np.arange(1, 11),
+        outcome=np.full(10, Outcome.SERVED, dtype=np.uint8),
+    )
+    return a_run(
+        pipeline(),
+        archive,
+        items_of={CAPTIONS: items(), archive.key: done},
+        observations=observed(lambda t_s: an_observation(t_s, placements)),
     )
 
 
