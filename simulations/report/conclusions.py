@@ -71,7 +71,8 @@ def cut_words(sessions_cut: float) -> str:
 
 def users_words(users: Users) -> str:
     """Return the users in words, such as `405 of 412 open streams (mean)`."""
-    noun = "open streams (mean)" if users.unit is DemandUnit.STREAMS else "requests"
+    nouns = {DemandUnit.STREAMS: "open streams (mean)", DemandUnit.ITEMS: "items that could wait"}
+    noun = nouns.get(users.unit, "requests")
     return f"{formats.users(users.as_promised)} of {formats.users(users.offered)} {noun}"
 
 
@@ -87,9 +88,12 @@ def users_of_all(run: Run, fate: str) -> str:
 def _served_words(users: Users) -> str:
     asked = formats.share(users.promised_share)
     against = f"the SLA asks for {asked}" if users.kept else f"below the {asked} of the SLA"
+    verdict = f"as promised ({formats.share(users.share)}; {against})"
+    if users.unit is DemandUnit.ITEMS:
+        verdict = f"by the deadline ({formats.share(users.share)})"
     parts = ((users.refused, "refused"), (users.late, "late"), (users.lost, "lost"))
     rest = ", ".join(f"{formats.users(count)} {word}" for count, word in parts)
-    return f"{users_words(users)} as promised ({formats.share(users.share)}; {against}): {rest}"
+    return f"{users_words(users)} {verdict}: {rest}"
 
 
 def today_of(experiment: Experiment, run: Run, static_peak_cost: float | None = None) -> Today | None:
@@ -119,7 +123,8 @@ def figures(experiment: Experiment, today: Today | None) -> Iterator[Figure]:
         yield Figure(
             name="served as promised" if len(by_unit(run.users)) == 1 else f"{users.unit.value.lower()} as promised",
             words=formats.share(users.share),
-            note=f"{users_words(users)}; the SLA asks for {formats.share(users.promised_share)}",
+            note=users_words(users)
+            + ("" if users.unit is DemandUnit.ITEMS else f"; the SLA asks for {formats.share(users.promised_share)}"),
             good=promise_kept([one for one in run.users if one.unit is users.unit]),
         )
     per_hour = run.cost_per_hour

@@ -37,8 +37,8 @@ class LiveRun:
     `began_s` is the begin of the run in seconds since the epoch; `interval_s` is the time between the operator's
     cycles. `faults` are the intervals of the scenario's faults. `sla_changes` are the SLAs that faults set during the
     run. `retries` counts items that were sent again because their pod was leaving or had vanished. `peak_instances` is
-    the static allocation for the peak of the same load without backlogs, in instances of each pool; None when no
-    allocation can serve the peak, or no service time is declared. `generator_lag_p99_s` is the lag of the load
+    the static allocation for the peak of the same load, in instances of each pool; None when no allocation can serve
+    the peak, no service time is declared, or a pipeline has a backlog. `generator_lag_p99_s` is the lag of the load
     generator. The SLA of a pipeline with a backlog is the time to its deadline, which is in the time of the run.
     """
 
@@ -83,10 +83,10 @@ class LabSummary:
     `windows` is the number of scored windows, `sla_windows_met` the share of them that met the SLA, and
     `sla_windows_met_calm` the same share of those without a fault in or shortly before them; None without such windows.
     `sla_windows_met_admitted` is the share with shed items left out. Windows are those of pipelines without a backlog,
-    items and costs those of all. Items: `offered` = `served` + `filtered` +
-    `shed` + `refused` + `lost` + `in_flight`; `late` counts served ones. `cost` is what the scheduled replicas cost in
-    the scored time, `static_peak_cost` what the static allocation for the peak costs (None: no allocation serves it).
-    `replica_changes` is Σ|Δ desired| over the placements.
+    items and costs those of all. Items: `offered` = `served` + `filtered` + `shed` + `refused` + `lost` + `in_flight`;
+    `late` counts served ones. `cost` is what the scheduled replicas cost in the scored time, `static_peak_cost` what
+    the static allocation for the peak costs (None: no allocation serves it, or there is a backlog). `replica_changes`
+    is Σ|Δ desired| over the placements.
     """
 
     sla_windows_met: float | None

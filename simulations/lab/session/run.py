@@ -178,9 +178,9 @@ class _Run:
         self._scaler = scaler
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
         self._peak_instances = None
-        live = tuple(pipeline for pipeline in pipelines if pipeline.backlog is None)
-        if live and scenario.file.speech is None:  # else no service time is declared from which to plan the peak
-            self._peak_instances = peak_instances(live, pools, self._loads, scenario.file.clock.duration_s)
+        # Without a declared service time the peak cannot be planned, and a backlog has none.
+        if scenario.file.speech is None and all(pipeline.backlog is None for pipeline in pipelines):
+            self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
         slas = sla_changes(scenario)
         self._sla_changes = {pipeline.key: slas[pipeline.key] for pipeline in pipelines}
         self._began_s = 0.0
