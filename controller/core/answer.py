@@ -10,6 +10,7 @@ from controller.core.act.rollout import PipelineRollout, Rollout
 from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.backlog import items_remembered
 from controller.core.assess.prices import next_price
 from controller.core.assess.skews import sessions_unread
 from controller.core.bounds import alternation, not_ours
@@ -149,7 +150,7 @@ def pipeline_decision(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
         batch_writes=tuple(batching.batch_writes(assessment)),
-        backlog=outlook(assessment, fleet, goal.replicas, now_s),
+        backlog=outlook(assessment, fleet, goal.replicas if assessment.acting else rollout.desired, now_s),
     )
 
 
@@ -355,6 +356,7 @@ def _memory(
         quiet_since_s=assessment.demand.quiet_since_s,
         contradicted_since_s=assessment.demand.contradicted_since_s,
         begun_s=assessment.demand.begun_s,
+        items_left=items_remembered(assessment.pace, assessment.state.memory),
         left_alone_since_s=left_alone_since_s,
         kept_away_since_s=kept_away_since_s,
         drains=assessment.bounds.drain_memories,

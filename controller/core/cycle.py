@@ -7,7 +7,7 @@ from functools import partial
 from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
 from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
-from controller.core.assess.assessment import assess, observed_uses
+from controller.core.assess.assessment import assess, at_pace, observed_uses
 from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
@@ -20,7 +20,7 @@ from controller.core.bounds.elastic_pools import launches_s
 from controller.core.bounds.overrides import with_overrides
 from controller.core.bounds.stated import with_bounds
 from controller.core.diagnose.diagnosis import with_diagnosis
-from controller.core.plan.backlogs import Limits, apart, with_backlogs
+from controller.core.plan.backlogs import Backlogs, Limits, apart, with_backlogs
 from controller.core.plan.batching import with_choices
 from controller.core.plan.caps import excused
 from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
@@ -62,7 +62,9 @@ def decide(
     )
     # Bound: what each mechanism allows, and the plan inside that.
     availability = find_availability(snapshot, frozenset(each.key for each in assessments if not each.acting))
-    assessments = with_bounds(assessments, snapshot, availability, policy, without)
+    bounded = partial(with_bounds, snapshot=snapshot, availability=availability, policy=policy, without=without)
+    unbounded = {each.key: each for each in assessments if each.pace is not None}
+    assessments = bounded(assessments)
     pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
     present = ledger_of(
         assessments, pools, policy.budget_per_hour, cost_shares=served_cost_shares(assessments, {}), budgets=budgets
@@ -98,12 +100,21 @@ def decide(
     if raised.staying:
         follows = following(live, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
     if backlogs:
+        raised, backlogs = with_backlogs(
+            raised,
+            Backlogs(
+                first=live,
+                waiting=backlogs,
+                limits=Limits(pools=pools, policy=within, budgets=groups),
+                ledger_with=lambda own, shares: ledger_with(own, cost_shares=shares),
+                at_pace=lambda key, rate: excuse.assessed(bounded([at_pace(unbounded[key], rate, now_s)]))[0],
+                following={*follows.pipelines, *(each.key for each in backlogs)},
+                now_s=now_s,
+            ),
+        )
         found = {each.key: each for each in (*live, *backlogs)}
         assessments = tuple(found[each.key] for each in assessments)
-        ledger = ledger_with(assessments, cost_shares=fleet.cost_shares)
-        raised = with_backlogs(
-            raised, assessments, backlogs, ledger, Limits(pools=pools, policy=within, budgets=groups), now_s
-        )
+        ledger = ledger_with(assessments, cost_shares=raised.fleet.cost_shares)
         fleet = raised.fleet
         waiting = {each.key for each in backlogs}
         pressed |= waiting  # they follow their plan: what they hold may be needed
@@ -114,7 +125,7 @@ def decide(
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials(), excuse.per_hour)
     quotas = binding_quotas(snapshot)
-    unbounded = {name for name, pool in snapshot.pools.items() if pool.node_pool is not None and pool.node_pool.unseen}
+    unseen = {name for name, pool in snapshot.pools.items() if pool.node_pool is not None and pool.node_pool.unseen}
     return Decision(
         now_s=now_s,
         policy=policy,
@@ -131,7 +142,7 @@ def decide(
                     launches,
                     quotas,
                     excuse.left_alone_since_s.get(each.key),
-                    unbounded,
+                    unseen,
                 ),
                 policy.interval_s,
                 now_s,

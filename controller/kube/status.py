@@ -124,6 +124,7 @@ def _backlog(found: BacklogOutlook) -> Json:
         "deadline": None if found.due_s is None else timestamp(found.due_s),
         "expectedFinish": None if found.finish_s is None else timestamp(found.finish_s),
         "met": found.met,
+        "waitsUntil": None if found.waits_until_s is None else timestamp(found.waits_until_s),
         "expectedCost": number(found.cost),
         "later": [
             {"extension": f"{own.extension:.0%}", "saving": number(own.saving, rounding=ROUND_FLOOR)}

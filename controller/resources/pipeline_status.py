@@ -274,6 +274,8 @@ class BacklogStatus(Part):
     """Items per second of the planned replicas."""
     deadline: Timestamp | None = None
     """When the last item must be done."""
+    waits_until: Timestamp | None = None
+    """When cheaper capacity is expected that the work waits for. Absent where it does not wait."""
     expected_finish: Timestamp | None = None
     """When the planned replicas are done. Absent where nothing is planned."""
     met: bool | None = None
@@ -293,9 +295,9 @@ class PipelineStatus(Part):
     """The operator that scales this pipeline, as the namespace and the name of its Lease. No other one does, while that
     one renews its Lease."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=24)] = Field(default_factory=list)
-    """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    SessionsSpread, MemorySuffices, Shedding, PlannedInFull, Diagnosis, OneOperator."""
+    """Ready, SLAMet or DeadlineMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget,
+    RuleMetricMissing, Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy, SessionsSpread,
+    MemorySuffices, Shedding, PlannedInFull, Diagnosis, OneOperator."""
     diagnosis: Annotated[list[CauseStatus], Field(max_length=MAX_CAUSES)] = Field(default_factory=list)
     """The causes that speak for a missed SLA, the most certain first."""
     summary: Summary | None = None

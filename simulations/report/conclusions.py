@@ -69,11 +69,12 @@ def cut_words(sessions_cut: float) -> str:
     return f"{formats.count(sessions_cut)} {'session was' if sessions_cut == 1 else 'sessions were'} cut"
 
 
+_NOUNS = {DemandUnit.STREAMS: "open streams (mean)", DemandUnit.REQUESTS: "requests", DemandUnit.ITEMS: "items"}
+
+
 def users_words(users: Users) -> str:
     """Return the users in words, such as `405 of 412 open streams (mean)`."""
-    nouns = {DemandUnit.STREAMS: "open streams (mean)", DemandUnit.ITEMS: "items that could wait"}
-    noun = nouns.get(users.unit, "requests")
-    return f"{formats.users(users.as_promised)} of {formats.users(users.offered)} {noun}"
+    return f"{formats.users(users.as_promised)} of {formats.users(users.offered)} {_NOUNS[users.unit]}"
 
 
 def users_of_all(run: Run, fate: str) -> str:
@@ -87,13 +88,11 @@ def users_of_all(run: Run, fate: str) -> str:
 
 def _served_words(users: Users) -> str:
     asked = formats.share(users.promised_share)
-    against = f"the SLA asks for {asked}" if users.kept else f"below the {asked} of the SLA"
-    verdict = f"as promised ({formats.share(users.share)}; {against})"
-    if users.unit is DemandUnit.ITEMS:
-        verdict = f"by the deadline ({formats.share(users.share)})"
+    promise = "deadline" if users.unit is DemandUnit.ITEMS else "SLA"
+    against = f"the {promise} asks for {asked}" if users.kept else f"below the {asked} of the {promise}"
     parts = ((users.refused, "refused"), (users.late, "late"), (users.lost, "lost"))
     rest = ", ".join(f"{formats.users(count)} {word}" for count, word in parts)
-    return f"{users_words(users)} {verdict}: {rest}"
+    return f"{users_words(users)} as promised ({formats.share(users.share)}; {against}): {rest}"
 
 
 def today_of(experiment: Experiment, run: Run, static_peak_cost: float | None = None) -> Today | None:
@@ -123,8 +122,7 @@ def figures(experiment: Experiment, today: Today | None) -> Iterator[Figure]:
         yield Figure(
             name="served as promised" if len(by_unit(run.users)) == 1 else f"{users.unit.value.lower()} as promised",
             words=formats.share(users.share),
-            note=users_words(users)
-            + ("" if users.unit is DemandUnit.ITEMS else f"; the SLA asks for {formats.share(users.promised_share)}"),
+            note=f"{users_words(users)}; the SLA asks for {formats.share(users.promised_share)}",
             good=promise_kept([one for one in run.users if one.unit is users.unit]),
         )
     per_hour = run.cost_per_hour

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from controller.core.assess.backlog import Pace, capacity_rps, pace_of, paced_demand
@@ -17,6 +17,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, StageKey
+from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.model import Pipeline, PipelineKey, PlacementKey, PlacementName, PoolName, StageName, pool_of
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Answer, Quantity
@@ -264,7 +265,7 @@ def assess(
         demand=demand,
         pipeline=optimizer_pipeline(
             spec,
-            _planned(demand),
+            _offered(demand, pace),
             profile=profile,
             # Replicas on nodes that are being removed must be placed anew.
             current={key: max(0, count - leaving.get(key, 0)) for key, count in current.items()},
@@ -304,6 +305,22 @@ def _paced(
         now_s=now_s,
     )
     return pace, paced_demand(pace, spec.scaling.idle_after_s, memory, ahead, now_s)
+
+
+def at_pace(assessment: Assessment, rate: float, now_s: float) -> Assessment:
+    """Return the assessment of a backlog, without bounds, that is to go at `rate` items per second."""
+    assert assessment.pace is not None
+    assert assessment.demand.horizon is not None
+    pace = replace(assessment.pace, rate=rate)
+    idle_after_s, memory = assessment.spec.scaling.idle_after_s, assessment.state.memory
+    demand = paced_demand(pace, idle_after_s, memory, assessment.demand.horizon, now_s)
+    pipeline = replace(assessment.pipeline, demand=optimizer_demand(assessment.spec, _offered(demand, pace)))
+    return replace(assessment, pace=pace, demand=demand, pipeline=pipeline)
+
+
+def _offered(demand: DemandState, pace: Pace | None) -> float:
+    """Return the load to plan replicas for: those of a backlog are always busy, and plans keep room below that."""
+    return _planned(demand) if pace is None else rounded_up((demand.demand or 0.0) * UTILIZATION_CEILING)
 
 
 def _planned(demand: DemandState) -> float:

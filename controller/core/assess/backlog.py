@@ -29,13 +29,31 @@ class Pace:
 
     `left` is the number of items left. `begun_s` is when the backlog was last empty, None where it was never observed.
     `due_s` is its deadline, None where that is not known. `rate` is the pace to plan for, None: no pace is known, and
-    no replica is planned.
+    no replica is planned. `required` is the even pace that meets the deadline, `most` what the spec allows.
+
+    `work` is what a schedule is made for, None where nothing is to be scheduled.
     """
 
     left: Reading
     begun_s: float | None
     due_s: float | None
     rate: float | None
+    required: float | None = None
+    most: float = 0.0
+    work: "TimedWork | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedWork:
+    """`items` to do in `time_s` seconds, the reserve left out; the ready replicas do `ready_rps` items per second.
+
+    `waiting` says that the last cycle has decided to wait.
+    """
+
+    items: float
+    time_s: float
+    ready_rps: float
+    waiting: bool
 
 
 def items_left(reading: Reading) -> Reading:
@@ -66,19 +84,29 @@ def pace_of(
     """Return the pace of a backlog with `reading` items left.
 
     `ready_rps` is what the ready replicas do, `most_rps` what as many as the spec allows would do. A replica that is
-    started now is ready after `startup_s` seconds. Without a reading, the last pace holds.
+    started now is ready after `startup_s` seconds. Without a reading, the last pace holds. Where that was to wait, what
+    was last left counts: waiting for an answer would cost the deadline.
     """
     left = items_left(reading)
     since_s = begun_s(left, memory, now_s)
     due_s = spec.deadline_s if since_s is None else spec.due_s(since_s)
-    if isinstance(left, Absence):
-        return Pace(left=left, begun_s=since_s, due_s=due_s, rate=memory.demand)
-    assert since_s is not None
-    assert due_s is not None
-    if left == 0:
-        return Pace(left=left, begun_s=since_s, due_s=due_s, rate=0.0)
-    rate = required_rps(left, usable_s(since_s, due_s, now_s), ready_rps=ready_rps, startup_s=startup_s)
-    return Pace(left=left, begun_s=since_s, due_s=due_s, rate=min(rate, most_rps))
+    items = left if isinstance(left, float | int) else None if memory.demand else memory.items_left
+    if items is None or since_s is None or due_s is None:
+        return Pace(left=left, begun_s=since_s, due_s=due_s, rate=memory.demand, required=memory.demand)
+    if items == 0:
+        return Pace(left=left, begun_s=since_s, due_s=due_s, rate=0.0, required=0.0)
+    time_s = usable_s(since_s, due_s, now_s)
+    rate = min(most_rps, required_rps(items, time_s, ready_rps=ready_rps, startup_s=startup_s))
+    waiting = memory.demand == 0 and bool(memory.items_left)
+    work = TimedWork(items=items, time_s=time_s, ready_rps=ready_rps, waiting=waiting)
+    return Pace(left=left, begun_s=since_s, due_s=due_s, rate=rate, required=rate, most=most_rps, work=work)
+
+
+def items_remembered(pace: Pace | None, memory: PipelineMemory) -> float | None:
+    """Return the last known number of items left."""
+    if pace is None:
+        return None
+    return memory.items_left if isinstance(pace.left, Absence) else float(pace.left)
 
 
 def usable_s(since_s: float, due_s: float, now_s: float) -> float:

@@ -13,15 +13,18 @@ from builders import (
     a_spec,
     a_stage,
     a_state,
+    applied,
     pools,
 )
 
+from controller.core import cycle
 from controller.core.cycle import decide
-from controller.core.state.decision import BacklogOutlook, PipelineDecision
+from controller.core.plan import backlogs
+from controller.core.state.decision import BacklogOutlook, HoldReason, LateReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState
 from controller.core.state.spec import Mode
-from optimizer.model import PlacementKey, PoolName, StageName
+from optimizer.model import Basis, PipelineKey, PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
 HOUR_S = 3600.0
@@ -138,11 +141,64 @@ def test_a_paused_backlog_keeps_its_replicas() -> None:
     assert found["captions"].desired[ENCODER] <= 6
 
 
-def test_two_backlogs_share_by_priority() -> None:
-    found = decided(
-        archive(1e6, name="archive", priority=0),
-        replace(archive(1e6, name="urgent", priority=5)),
-        gpus=4,
-    )
-    assert found["urgent"].desired[ASR] == 3  # each has its first replica first
-    assert found["archive"].desired[ASR] <= 1
+def test_the_backlog_with_the_higher_priority_is_served_first_wholly() -> None:
+    urgent, other = archive(1e6, name="urgent", priority=5), archive(1e6, name="archive", priority=0)
+    found = decided(other, urgent, gpus=4)
+    assert (found["urgent"].desired[ASR], found["archive"].desired[ASR]) == (4, 0)
+
+
+def test_a_declared_minimum_of_a_backlog_yields_to_a_higher_priority() -> None:
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S, bounds=(1, 20)), due_s=NOW_S + HOUR_S)
+    least = replace(archive(1e6), spec=spec)
+    found = decided(least, archive(1e6, name="urgent", priority=5), gpus=4)
+    assert (found["urgent"].desired[ASR], found["archive"].desired[ASR]) == (4, 0)
+
+
+def test_of_equal_priorities_the_earlier_deadline_comes_first() -> None:
+    later, sooner = archive(1e6, name="a", due_in_s=2 * HOUR_S), archive(1e6, name="b", due_in_s=HOUR_S)
+    found = decided(later, sooner, gpus=4)
+    assert (found["b"].desired[ASR], found["a"].desired[ASR]) == (4, 0)
+
+
+def test_what_the_first_backlog_does_not_need_is_for_the_next() -> None:
+    found = decided(archive(3240.0, name="urgent", priority=5), archive(1e6), gpus=5)
+    assert found["urgent"].desired[ASR] + found["archive"].desired[ASR] == 5
+    assert found["urgent"].desired[ASR] <= 3
+
+
+def test_beside_a_fleet_that_is_planned_in_turns_it_gets_what_all_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycle, "AT_ONCE", 1)
+    live = [replace(captions(30.0, 2), spec=replace(captions(30.0, 2).spec, **named(f"live-{n}"))) for n in range(4)]
+    states = (*live, archive(1e6))
+    snapshot = a_snapshot(*states, fleet=pools(a_pool("gpu", instances=14, ready=14)))
+    for _ in range(8):
+        alone = decide(replace(snapshot, pipelines=snapshot.pipelines[:-1]), Policy())
+        decision = decide(snapshot, Policy())
+        assert [own.desired for own in decision.pipelines[:-1]] == [own.desired for own in alone.pipelines]
+        assert sum(sum(own.desired.values()) for own in decision.pipelines) <= 14
+        snapshot = applied(snapshot, decision)
+    assert decision.pipelines[-1].desired[ASR] == 14 - sum(own.desired[ENCODER] for own in decision.pipelines[:-1])
+    assert decision.pipelines[-1].backlog is not None
+    assert not any(hold.reason is HoldReason.AWAITING_TURN for hold in decision.pipelines[-1].holds)
+
+
+def named(name: str) -> dict[str, object]:
+    return {"name": name, "key": PipelineKey(f"speech/{name}"), "uid": f"uid-{name}"}
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+def test_whole_instances_are_budgeted_where_the_budget_counts_them(basis: Basis) -> None:
+    placement = a_placement("gpu", service_s=ITEM_S, per_instance=4)
+    spec = replace(a_backlog(placement, due_s=NOW_S + HOUR_S, budget=2.5), declared_basis=basis)
+    state = replace(archive(1e6), spec=spec)
+    own = decide(a_snapshot(state, fleet=pools(a_pool("gpu", instances=10, ready=10))), Policy()).pipelines[0]
+    assert own.desired[ASR] == (8 if basis is Basis.INSTANCES else 10)
+    assert outlook_of(own).late is LateReason.BUDGET_TOO_LOW
+
+
+def test_more_backlogs_than_are_planned_apart_keep_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlogs, "APART", 2)
+    states = [archive(1e6, name=f"b{n}", priority=9 - n) for n in range(5)]
+    found = decided(*states, gpus=6)
+    assert sum(own.desired[ASR] for own in found.values()) == 6
+    assert found["b0"].desired[ASR] == 6
