@@ -85,8 +85,8 @@ def test_the_status_says_when_the_backlog_will_be_done_and_what_that_costs(
 def test_the_status_says_what_a_later_deadline_saves(outlooks: list[dict[str, Any]]) -> None:
     assert all([each["extension"] for each in outlook["later"]] == ["25%", "100%"] for outlook in outlooks)
     savings = [float(outlook["later"][1]["saving"]) for outlook in outlooks]
-    assert savings[0] == 0, "all that is planned for is on the cheap accelerator"
-    assert max(savings) > 0, "some of it is on the dear one during the peak"
+    assert min(savings) >= 0
+    assert max(savings) > 0, "some of it is on the dear accelerator during the peak"
 
 
 def test_nothing_runs_for_an_empty_backlog(run: LabRun) -> None:
