@@ -56,7 +56,7 @@ def _by_cause(run: Run) -> Iterator[Markup]:
 
 
 def per_unit(run: Run) -> Iterator[str]:
-    """Yield what a stream-hour, or a thousand requests or items, cost, of those served as promised, for each pipeline."""
+    """Yield what a stream-hour, or a thousand requests or items, cost of those served as promised, by pipeline."""
     several = len(run.users) > 1
     for users in run.users:
         cost = _mean_cost(run, users.pipeline)

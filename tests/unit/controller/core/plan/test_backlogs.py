@@ -168,7 +168,7 @@ def test_what_the_first_backlog_does_not_need_is_for_the_next() -> None:
 
 def test_beside_a_fleet_that_is_planned_in_turns_it_gets_what_all_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cycle, "AT_ONCE", 1)
-    live = [replace(captions(30.0, 2), spec=replace(captions(30.0, 2).spec, **named(f"live-{n}"))) for n in range(4)]
+    live = [named(captions(30.0, 2), f"live-{n}") for n in range(4)]
     states = (*live, archive(1e6))
     snapshot = a_snapshot(*states, fleet=pools(a_pool("gpu", instances=14, ready=14)))
     for _ in range(8):
@@ -182,8 +182,8 @@ def test_beside_a_fleet_that_is_planned_in_turns_it_gets_what_all_leave(monkeypa
     assert not any(hold.reason is HoldReason.AWAITING_TURN for hold in decision.pipelines[-1].holds)
 
 
-def named(name: str) -> dict[str, object]:
-    return {"name": name, "key": PipelineKey(f"speech/{name}"), "uid": f"uid-{name}"}
+def named(state: PipelineState, name: str) -> PipelineState:
+    return replace(state, spec=replace(state.spec, name=name, key=PipelineKey(f"speech/{name}"), uid=f"uid-{name}"))
 
 
 @pytest.mark.parametrize("basis", list(Basis))
