@@ -124,7 +124,7 @@ class Load(LoadFields):
     pipeline: PipelineName
     """The pipeline that gets the load."""
     backlog: BacklogLoad | None = None
-    """Items for a pipeline with `spec.demand.backlog`, instead of a trace. Only in the simulator."""
+    """Items for a pipeline with `spec.demand.backlog`, instead of a trace."""
 
     @property
     def recording(self) -> tuple[str, str]:
@@ -795,9 +795,9 @@ def load_scenario(
     scenario = with_instances(with_documents(scenario, separate), file.instances or {})
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
     breaches += [
-        Breach(path=("load", index, "backlog"), rule="only in the simulator")
+        Breach(path=("load", index, "backlog"), rule="not with the reference service, which streams speak to")
         for index, load in enumerate(file.load)
-        if live and load.backlog is not None
+        if file.speech is not None and load.backlog is not None
     ]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:

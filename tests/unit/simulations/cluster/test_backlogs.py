@@ -74,9 +74,3 @@ def test_all_items_are_done_by_the_deadline_and_then_nothing_runs(tmp_path: Path
 def test_a_load_that_is_no_backlog_is_refused(tmp_path: Path, load: str, message: str) -> None:
     with pytest.raises(InvalidScenario, match=message):
         a_run(tmp_path, load)
-
-
-def test_a_live_run_is_refused(tmp_path: Path) -> None:
-    path = a_run(tmp_path).path
-    with pytest.raises(InvalidScenario, match=r"backlog: .*only in the simulator"):
-        load_scenario(path, live=True)
