@@ -72,7 +72,10 @@ def test_a_manifest_with_its_share_is_valid_and_planned_for_in_its_hours(
         share = found.shifted.served(name, hour)
         middle_s = MIDNIGHT_S + (hour + 0.5) * DAY_S / 4
         floor = highest_floor(spec.at_least, middle_s, middle_s)
-        assert (0.0 if floor is None else floor.demand) == pytest.approx(share, abs=1)
+        if floor is not None and floor.name == "launch":  # the user's own entry counts where it is more
+            assert floor.demand >= share
+        else:
+            assert (0.0 if floor is None else floor.demand) == pytest.approx(share, abs=1)
         demand = planning_demand(a_state(spec, demand=0.5), middle_s, 15.0).demand
         assert demand is not None
         assert demand >= share - 1e-3
