@@ -373,8 +373,10 @@ def measure_shards(pipelines: int, shards: int, cycles: int, interval_s: float) 
             operators.append(OperatorProcess(kubeconfig, own, interval_s, shard=f"{index}/{shards}", core=core))
             parts.callback(operators[-1].end)
         decided = [operator.wait(operator.decided, "came to no decision") for operator in operators]
-        told: dict[int, float] = {}
-        operators[0].wait(lambda: _note_told(maker, operators, told), "did not write all statuses", within_s=interval_s)
+        reported: dict[int, float] = {}
+        operators[0].wait(
+            lambda: _note_reported(maker, operators, reported), "did not write all statuses", within_s=interval_s
+        )
         quiet = 0
         while quiet < 2:
             played = maker.play_pods(fleet)
@@ -389,7 +391,7 @@ def measure_shards(pipelines: int, shards: int, cycles: int, interval_s: float) 
                 core=cores[index % len(cores)],
                 pipelines=_of_shard(maker, index, shards),
                 first_decision_s=decided[index],
-                all_statuses_s=told[index],
+                all_statuses_s=reported[index],
                 steady=steady,
                 peak_mib=operator.mib("VmHWM"),
                 pools=_entries(maker, index),
@@ -409,7 +411,7 @@ def _may_have_leases(kubectl: Path, kubeconfig: Path, shards: int) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _note_told(maker: Maker, operators: Sequence[OperatorProcess], told: dict[int, float]) -> bool:
+def _note_reported(maker: Maker, operators: Sequence[OperatorProcess], reported: dict[int, float]) -> bool:
     """Note, for each shard whose pipelines all have a status, the time since the start of its operator."""
     missing = set[int]()
     for page in maker.gateway.pages(PIPELINES):
@@ -418,8 +420,8 @@ def _note_told(maker: Maker, operators: Sequence[OperatorProcess], told: dict[in
                 missing.add(shard_of(each["metadata"]["namespace"], len(operators)))
     for index, operator in enumerate(operators):
         if index not in missing:
-            told.setdefault(index, time.monotonic() - operator.started_s)
-    return len(told) == len(operators)
+            reported.setdefault(index, time.monotonic() - operator.started_s)
+    return len(reported) == len(operators)
 
 
 def _of_shard(maker: Maker, index: int, shards: int) -> int:

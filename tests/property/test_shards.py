@@ -170,7 +170,7 @@ class Division(RuleBasedStateMachine):
             self.hand_over(process, foreign)
 
     def hand_over(self, process: Process, foreign: list[str]) -> None:
-        """Claim what nobody has in this shard, and release what is outside of it."""
+        """Claim what has no operator in this shard, and release what is outside of it."""
         for name, pipeline in self.pipelines.items():
             _, _, version = process.claims[name]
             if process.has(name) and name not in foreign and pipeline.version == version:

@@ -147,7 +147,7 @@ class World:
         return tuple(status.get("operator", "") for status in statuses)
 
     def reaches(self, holds: Callable[[dict[str, int]], bool]) -> dict[str, int]:
-        """Wait until the replicas are as told, while pods come and go as they are asked for."""
+        """Wait until the replicas are as `holds` says, while pods come and go as they are asked for."""
         seen: dict[str, int] = {}
 
         def reached() -> bool:

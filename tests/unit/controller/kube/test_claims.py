@@ -141,7 +141,7 @@ def of_a_shard(leases: Leases, count: int = 2) -> Claims:
     return claims
 
 
-def test_a_new_pipeline_is_for_its_shard_whoever_of_the_fleet_has_pools_or_neighbours() -> None:
+def test_a_new_pipeline_is_for_its_shard_whatever_other_shards_have_beside_it() -> None:
     claims = of_a_shard(Leases({SIBLING: 1, FIRST: 1}))
     pool, neighbour = claimed("gpu", SIBLING, namespace=""), claimed("one", SIBLING)
     assert of_others(claims, pool, neighbour, claimed("new", None)) == [SIBLING, SIBLING, None]
