@@ -50,6 +50,7 @@ class ConditionReason(Enum):
     INVALID_SPEC = "InvalidSpec"
     INTERNAL_ERROR = "InternalError"
     SHARED_STAGE_MISSING = "SharedStageMissing"
+    AWAITING_TURN = HoldReason.AWAITING_TURN.value
     METRICS_LOST = "MetricsLost"
     ALL_FOUND = "AllFound"
     ALL_ACCEPTED = "AllAccepted"

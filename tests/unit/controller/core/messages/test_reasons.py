@@ -197,6 +197,7 @@ def unusable_pipelines() -> Iterator[ConditionValue]:
         ConditionReason.SHARED_STAGE_MISSING,
     ):
         yield unusable_condition(ConditionType.READY, reason, "spec")
+    yield awaiting_turn()
     yield unusable_condition(ConditionType.ONE_OPERATOR, ConditionReason.SCALED_BY_ANOTHER_OPERATOR, "a/b")
 
 
