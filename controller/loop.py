@@ -204,7 +204,7 @@ class ControlLoop:
         if changed:
             reasons = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
             more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""
-            recorded = len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
+            recorded = not standing and len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
             # A function, so that only the JSON format makes the record.
             record = partial(decision_record, observation.snapshot, decision) if recorded else None
             _RECORDS.info("%s%s", reasons, more, extra={"record": record})

@@ -37,7 +37,6 @@ from controller.core.messages.problems import (
     unresolved_sharing,
     unselected_target,
 )
-from controller.core.assess.standing import standing
 from controller.core.messages.reasons import ConditionReason
 from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.state.carry_over import PipelineMemory
@@ -530,7 +529,10 @@ class Reader:
                 for spec, resource in pools
             },
             budgets=self._budget_states(budgets, view),
-            standing=(*chosen.standing.values(), *(standing(_unmeasured(spec, workloads)) for spec in others)),
+            standing=(
+                *chosen.standing.values(),
+                *(self._turns.as_read(_unmeasured(spec, workloads)) for spec in others),
+            ),
         )
         return Observation(
             snapshot=snapshot,
@@ -543,7 +545,7 @@ class Reader:
             invalid_budgets=invalid_budgets,
             foreign={spec.key: resource for spec, resource in foreign},
             standing={spec.key: by_uid[spec.uid] for spec in specs if spec.key not in chosen.assessed},
-            seen={spec.key: now(spec) for spec in own} if len(specs) > len(own) or len(own) > AT_ONCE else {},
+            seen={spec.key: now(spec) for spec in (*own, *others)} if len(specs) > AT_ONCE else {},
         )
 
     def _present(self, resources: Mapping[str, KeptResource], view: View, spec: PipelineSpec) -> Seen:
@@ -551,6 +553,7 @@ class Reader:
         targets = {placement.target for key, placement in spec.placements().items() if key[0] not in spec.borrowed}
         others = self.ownership.autoscalers(spec), self.ownership.followers(spec), self.ownership.resizers(spec)
         return Seen(
+            uid=spec.uid,
             version=(resources[spec.uid].generation, resources[spec.uid].overrides),
             workloads=(*(view.seen(spec.namespace, target) for target in sorted(targets, key=str)), others),
         )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from controller.core.assess.standing import Levels, has_moved, is_settled, levels, may_stand, standing
 from controller.core.plan.large_fleet import AT_ONCE, PER_TURN
 from controller.core.state.decision import Decision, HoldReason
-from controller.core.state.snapshot import Snapshot, StandingPipeline
+from controller.core.state.snapshot import PipelineState, Snapshot, StandingPipeline
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import Reading
@@ -35,15 +35,16 @@ _AWAITED = frozenset({HoldReason.AWAITING_CAPACITY, HoldReason.POOL_UNAVAILABLE,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a pipeline was when it was last assessed: its resource's version, and its workloads with their pods."""
+    """What a pipeline was when it was last read: its resource's UID and version, and its workloads with their pods."""
 
+    uid: str
     version: Hashable
     workloads: Hashable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Assessed:
-    """The last assessment of a pipeline, in cycle `cycle`; `levels` are None where it has not settled.
+    """The last assessment of a pipeline, in cycle `cycle` (0: none); `levels` are None where it has not settled.
 
     `shares` are the pools and the ComputeBudgets that it shares with others.
     """
@@ -63,6 +64,16 @@ class Chosen:
     assessed: frozenset[PipelineKey]
     standing: Mapping[PipelineKey, StandingPipeline]
     others: frozenset[PipelineKey]
+
+
+_NEVER = _Assessed(
+    cycle=0,
+    seen=Seen(uid="", version=None, workloads=None),
+    standing=StandingPipeline(key=PipelineKey(""), namespace="", placements=()),
+    levels=None,
+    planned=False,
+    shares=frozenset(),
+)
 
 
 class Turns:
@@ -100,15 +111,13 @@ class Turns:
             known = self._known.get(spec.uid)
             if not may_stand(spec, lenders, billed):
                 always.add(spec.key)
-            elif known is None:
-                planned = has_plan(spec.uid)
-                (changed if planned else unplanned).append((0, -spec.priority, spec.key))
             else:
+                same = known is not None and known.seen == seen(spec)
+                known = known or _NEVER
                 due = (known.cycle, -spec.priority, spec.key)
-                same = known.seen == seen(spec)
                 if same:
                     kept[spec.key] = known.standing
-                if not known.planned:
+                if not known.planned and not (known.cycle == 0 and has_plan(spec.uid)):
                     unplanned.append(due)
                 elif not same or known.levels is None or spec.uid in self._moved:
                     changed.append(due)
@@ -123,6 +132,11 @@ class Turns:
             standing={key: each for key, each in kept.items() if key not in assessed},
             others=keys - assessed - kept.keys(),
         )
+
+    def as_read(self, state: PipelineState) -> StandingPipeline:
+        """Return one of the `others` with the workloads of `state`, which has just been read."""
+        before = self._known.get(state.spec.uid, _NEVER).standing
+        return standing(state, before.assessed_at_s, before.planned_at_s)
 
     def look(
         self, specs: Iterable[PipelineSpec], answers: Callable[[PipelineSpec], tuple[Reading, Reading | None]]
@@ -144,13 +158,15 @@ class Turns:
         written: Collection[PipelineKey],
     ) -> None:
         """Note what was assessed in this cycle; only those whose status is `written` may stand in the next one."""
+        for each in snapshot.standing:
+            if (read := seen.get(each.key)) is not None:
+                before = self._known.get(read.uid, _NEVER)
+                self._known[read.uid] = replace(before, seen=read, standing=each, levels=None)
         for state, own in zip(snapshot.pipelines, decision.pipelines, strict=True):
             if own.key not in seen:
                 continue
-            settled, stands = (
-                own.key in written and is_settled(state, own),
-                standing(state, snapshot.now_s, own.planned),
-            )
+            settled = own.key in written and is_settled(state, own)
+            stands = standing(state, snapshot.now_s, None if own.planned is None else own.planned.at_s)
             self._known[own.spec.uid] = _Assessed(
                 cycle=self._cycle,
                 seen=seen[own.key],

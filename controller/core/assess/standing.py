@@ -14,7 +14,6 @@ from controller.core.assess.neighbours import busy_shares
 from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.snapshot import (
     PipelineState,
-    Planned,
     PoolState,
     Snapshot,
     StandingPipeline,
@@ -59,7 +58,7 @@ def has_moved(before: Levels, demand: Reading, latency_s: Reading | None) -> boo
 
 
 def may_stand(spec: PipelineSpec, lenders: Collection[PipelineKey], billed: Collection[PoolName]) -> bool:
-    """Return whether a pipeline can ever stand: not where its decision depends on the others of a cycle, or on the time.
+    """Return whether a pipeline can ever stand: not where its decision depends on others of its cycle, or on the time.
 
     `lenders` are the pipelines whose stages others use. On the pools `billed`, whole instances are paid for.
     """
@@ -99,8 +98,8 @@ def _is_quiet(target: TargetState) -> bool:
     return target.owner is None and not target.stranded and not target.leaving
 
 
-def standing(state: PipelineState, now_s: float | None = None, planned: Planned | None = None) -> StandingPipeline:
-    """Return a pipeline as it stands with the replicas of `state`, assessed at `now_s` (None: not) with this plan."""
+def standing(state: PipelineState, assessed_at_s: float | None, planned_at_s: float | None) -> StandingPipeline:
+    """Return a pipeline as it stands with the replicas of `state`; the times are as in `StandingPipeline`."""
     placements = state.spec.placements()
     return StandingPipeline(
         key=state.spec.key,
@@ -110,8 +109,8 @@ def standing(state: PipelineState, now_s: float | None = None, planned: Planned 
             for key, target in state.found()
             if target.owner is None and key[0] not in state.spec.borrowed
         ),
-        assessed_at_s=now_s,
-        planned_at_s=None if planned is None else planned.at_s,
+        assessed_at_s=assessed_at_s,
+        planned_at_s=planned_at_s,
     )
 
 

@@ -15,6 +15,7 @@ from reasons_document import DOCUMENT, ListedReason, first_looks, kinds, listed_
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
+    awaiting_turn,
     budget_condition,
     conditions,
     pool_conditions,
