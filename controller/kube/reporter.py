@@ -129,7 +129,7 @@ class Reporter:
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._told = set[str]()
-        """The pipelines that have a status, or were given their first one."""
+        """The UIDs of the resources that have a status."""
         self._refusals = Refusals()
         self._planned = PlannedTexts()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
@@ -174,7 +174,7 @@ class Reporter:
     def record_events(
         self,
         observation: Observation,
-        decisions: Iterable[PipelineDecision],
+        decisions: Collection[PipelineDecision],
         writes: Iterable[Write],
         settings: Iterable[BatchWritten] = (),
     ) -> None:
@@ -206,7 +206,8 @@ class Reporter:
                     kind = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
         self._forget_kept(observation)
-        self._report_first(observation)
+        awaiting = {own.key for own in decisions if any(h.reason is HoldReason.AWAITING_TURN for h in own.holds)}
+        self._report_first(observation, awaiting)
         self._report_invalid(observation)
         self._report_foreign(observation)
 
@@ -218,19 +219,22 @@ class Reporter:
             present |= {found.resource.uid for found in observation.invalid_pipelines}
             self._kept.forget(self._kept.uids - present.difference(self._refusals.written))
 
-    def _report_first(self, observation: Observation) -> None:
-        """Say at each pipeline without a status that its turn to be planned will come, as far as time permits."""
+    def _report_first(self, observation: Observation, awaiting: Collection[PipelineKey]) -> None:
+        """Say at each pipeline without a status that its turn will come, as far as time permits.
+
+        That is at those that were not assessed yet, and at those `awaiting` their first plan.
+        """
         now_s = observation.snapshot.now_s
         nothing: Json = {}
         condition = awaiting_turn()
         new = (
             (PIPELINES, resource, nothing, invalid_status(nothing, resource.generation, condition, now_s))
-            for resource in chain(observation.standing.values(), observation.pipelines.values())
+            for resource in chain(
+                observation.standing.values(), (observation.pipelines[key] for key in sorted(awaiting))
+            )
             if self._lacks_status(resource)
         )
-        for (_, resource, *_), outcome in self._while_time(FIRST_SHARE, new, lambda one: self._write(*one, now_s)):
-            if outcome is _Outcome.WRITTEN:
-                self._told.add(resource.uid)
+        list(self._while_time(FIRST_SHARE, new, lambda one: self._write(*one, now_s)))
 
     def _lacks_status(self, resource: KeptResource) -> bool:
         if resource.uid not in self._told and resource.status():
@@ -420,6 +424,7 @@ class Reporter:
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
+        self._told.add(resource.uid)
         if claims and self._claims is not None:
             self._claims.made(kept_resource(written))
         self._refusals.over(resource.uid, written=True)
