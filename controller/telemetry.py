@@ -31,7 +31,7 @@ from controller.core.messages.sentences import missed
 from controller.core.messages.summary import health
 from controller.core.state.carry_over import FailureCause
 from controller.core.state.cloud import PriceOrigin
-from controller.core.state.decision import Decision, PipelineDecision, PoolDecision
+from controller.core.state.decision import BacklogOutlook, Decision, PipelineDecision, PoolDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
 from optimizer.model import PipelineKey, PoolName, pool_of
@@ -113,8 +113,34 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         "Expected time until they are all ready, by measured start-up times; no series while it is unknown",
         [*_PIPELINE, "pool"],
     ),
+    ("pipeline_backlog_items", "Items of a backlog that are left; no series while the number is unknown", _PIPELINE),
+    (
+        "pipeline_backlog_required_per_second",
+        "Items per second that meet the deadline of a backlog, with its reserve; no series while unknown",
+        _PIPELINE,
+    ),
+    (
+        "pipeline_backlog_planned_per_second",
+        "Items per second of the planned replicas of a backlog; no series while nothing is planned",
+        _PIPELINE,
+    ),
+    (
+        "pipeline_backlog_finish_seconds",
+        "Expected time until the last item of a backlog is done; no series while unknown",
+        _PIPELINE,
+    ),
+    (
+        "pipeline_backlog_deadline_seconds",
+        "Time until the deadline of a backlog, below 0 after it; no series while it is unknown",
+        _PIPELINE,
+    ),
+    (
+        "pipeline_backlog_late",
+        "1 while a backlog is expected to miss its deadline, else 0; no series while that is unknown",
+        _PIPELINE,
+    ),
     ("pipeline_overhead_seconds", "Measured time outside the stages; no series until it is known", _PIPELINE),
-    ("pipeline_sla_seconds", "Latency limit of the SLA", _PIPELINE),
+    ("pipeline_sla_seconds", "Latency limit of the SLA; no series for a backlog", _PIPELINE),
     (
         "pipeline_spend_usd_per_hour",
         "Cost of the existing replicas in USD per hour, on the basis of the budget",
@@ -521,6 +547,8 @@ class _Fleet(Collector):
                 if PipelineKey("/".join(labels)) in standing:
                     self._counted[name][labels] = value + (passed_s if known else 0.0)
         for pipeline in decision.pipelines:
+            if pipeline.spec.backlog is not None:
+                continue  # it has no SLA
             labels = (pipeline.spec.namespace, pipeline.spec.name)
             known = not isinstance(pipeline.profile.latency_s, Absence)
             held = {"pipeline_sla_missed_seconds": missed(pipeline), "pipeline_sla_known_seconds": known}
@@ -566,8 +594,10 @@ class _Gauges:
             self.set("pipeline_hold", [*labels, reason], count)
         self.set("pipeline_demand", labels, decision.demand.planned)
         self.set("pipeline_observed_demand", labels, decision.demand.observed)
-        self.set("pipeline_latency_seconds", labels, decision.profile.latency_s)
-        if isinstance(latency_s := decision.profile.latency_s, float):
+        self.add_backlog(labels, decision.backlog, now_s)
+        latency_s = None if decision.backlog is not None else decision.profile.latency_s
+        self.set("pipeline_latency_seconds", labels, latency_s)
+        if isinstance(latency_s, float):
             self.set("pipeline_sla_missed", labels, latency_s > spec.sla.latency_s)
             self.set("pipeline_sla_missed_for_seconds", labels, 0.0 if decision.miss is None else decision.miss.for_s)
         for finding in decision.diagnosis:
@@ -580,16 +610,18 @@ class _Gauges:
             if len(times_s) == len(on_pool):
                 self.set("pipeline_ready_in_seconds", [*labels, pool], max(times_s))
         self.set("pipeline_overhead_seconds", labels, decision.profile.overhead_s)
-        self.set("pipeline_sla_seconds", labels, spec.sla.latency_s)
+        self.set("pipeline_sla_seconds", labels, None if spec.backlog is not None else spec.sla.latency_s)
         self.set("pipeline_spend_usd_per_hour", labels, decision.spend_per_hour)
         self.set("pipeline_budget_usd_per_hour", labels, spec.budget_per_hour)
         self.set("pipeline_budget_excused", labels, decision.memory.excess_excused_until_s is not None)
         if decision.plan is not None:
-            self.set("pipeline_planned_latency_seconds", labels, decision.plan.latency_s)
+            planned_s = None if spec.backlog is not None else decision.plan.latency_s
+            self.set("pipeline_planned_latency_seconds", labels, planned_s)
             if decision.plan.limited_by is not None:
                 self.set("pipeline_limited", [*labels, str(decision.plan.limited_by)], 1)
             self.set("pipeline_cost_usd_per_hour", labels, decision.plan.cost_per_hour)
-            self.set("pipeline_served_ratio", labels, decision.plan.served_fraction)
+            served = None if spec.backlog is not None else decision.plan.served_fraction
+            self.set("pipeline_served_ratio", labels, served)
         self.set("pipeline_admissible", labels, decision.admissible)
         if decision.admissible is not None:
             self.set("pipeline_admissible_expiry_timestamp_seconds", labels, now_s + LAPSE_S)
@@ -652,6 +684,17 @@ class _Gauges:
             if ages_s:
                 self.set(f"{name}_age_seconds", ["median"], ages_s[len(ages_s) // 2])
                 self.set(f"{name}_age_seconds", ["oldest"], ages_s[-1])
+
+    def add_backlog(self, labels: Sequence[str], own: BacklogOutlook | None, now_s: float) -> None:
+        """Add what is expected of a backlog; `own` is None for other pipelines."""
+        if own is None:
+            return
+        self.set("pipeline_backlog_items", labels, own.left)
+        self.set("pipeline_backlog_required_per_second", labels, own.required_rps)
+        self.set("pipeline_backlog_planned_per_second", labels, own.rate_rps)
+        self.set("pipeline_backlog_finish_seconds", labels, None if own.finish_s is None else own.finish_s - now_s)
+        self.set("pipeline_backlog_deadline_seconds", labels, None if own.due_s is None else own.due_s - now_s)
+        self.set("pipeline_backlog_late", labels, None if own.met is None else not own.met)
 
     def add_fleet(self, snapshot: Snapshot, decision: Decision) -> None:
         """Add spend and budget of all pipelines together."""

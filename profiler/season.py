@@ -250,6 +250,16 @@ class Season:
         expected, error = (float(each[0]) for each in self._expected(np.array([ahead_s])))
         return None if math.isnan(error) else Change(expected=expected, error=error)
 
+    def changes(self, ahead_s: Sequence[float]) -> list[Change | None]:
+        """Return the changes until each of `ahead_s`, as `change` does; beyond a season, those at the same phase."""
+        season_s = self.record.history.season_s
+        ahead = np.array(ahead_s, dtype=np.float64)
+        ahead = np.where(ahead > season_s, ahead % season_s, ahead)
+        return [
+            None if math.isnan(error) else Change(expected=float(expected), error=float(error))
+            for expected, error in zip(*self._expected(ahead), strict=True)
+        ]
+
     def last(self, ahead_s: float) -> float | None:
         """Return the recorded level one season before `ahead_s` after now, None where there is none."""
         before, after, share = self.record.around(self.now.at_s + ahead_s - self.record.history.season_s)

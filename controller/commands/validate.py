@@ -53,7 +53,8 @@ def validate(files: tuple[Path, ...], presets_directory: Path | None) -> None:
     others = f"; {count_of(result.others, 'resource')} of other kinds not checked" if result.others else ""
     click.echo(found + others)
     for pipeline in result.pipelines:
-        if counters := completion_counters(pipeline.spec.demand.query):
+        query = pipeline.spec.demand.query
+        if query is not None and (counters := completion_counters(query)):
             click.echo(f"warning: {pipeline.metadata.name}: {demand_of_completions(counters)}", err=True)
     if result.pipelines and not result.pools_known:
         click.echo("these files have no ComputePool: references to pools were not checked")

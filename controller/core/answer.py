@@ -10,11 +10,13 @@ from controller.core.act.rollout import PipelineRollout, Rollout
 from controller.core.act.scale_in import deletion_costs
 from controller.core.act.starting import starting_replicas
 from controller.core.assess.assessment import Assessment
+from controller.core.assess.backlog import items_remembered
 from controller.core.assess.prices import next_price
 from controller.core.assess.skews import sessions_unread
 from controller.core.bounds import alternation, not_ours
 from controller.core.messages import details
 from controller.core.plan import batching, variants
+from controller.core.plan.backlogs import outlook
 from controller.core.plan.fleet import FleetPlan
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, Surprise
 from controller.core.state.decision import (
@@ -76,10 +78,11 @@ def pipeline_decision(
     limit = reported.limited_by
     # What is not known to be a limit is no reason to refuse load.
     unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in unbounded
-    by_plan = None if unknown else admitted_by_plan(assessment, reported)
+    # Nothing refuses items of a backlog: they wait.
+    by_plan = None if unknown or assessment.pace is not None else admitted_by_plan(assessment, reported)
     meanwhile = (
         None
-        if awaits_turn
+        if awaits_turn or assessment.pace is not None
         else admitted_meanwhile(assessment, plan, rollout.desired, by_plan, policy=policy, now_s=now_s)
     )
     return PipelineDecision(
@@ -147,6 +150,7 @@ def pipeline_decision(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
         batch_writes=tuple(batching.batch_writes(assessment)),
+        backlog=outlook(assessment, fleet, goal.replicas if assessment.acting else rollout.desired, now_s),
     )
 
 
@@ -352,6 +356,7 @@ def _memory(
         quiet_since_s=assessment.demand.quiet_since_s,
         contradicted_since_s=assessment.demand.contradicted_since_s,
         begun_s=assessment.demand.begun_s,
+        items_left=items_remembered(assessment.pace, assessment.state.memory),
         left_alone_since_s=left_alone_since_s,
         kept_away_since_s=kept_away_since_s,
         drains=assessment.bounds.drain_memories,

@@ -1,12 +1,13 @@
 """One cycle: makes a decision from a snapshot. Every step is a pure function."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
 from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
-from controller.core.assess.assessment import assess, observed_uses
+from controller.core.assess.assessment import assess, at_pace, observed_uses
 from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
@@ -20,6 +21,7 @@ from controller.core.bounds.elastic_pools import launches_s
 from controller.core.bounds.overrides import with_overrides
 from controller.core.bounds.stated import with_bounds
 from controller.core.diagnose.diagnosis import with_diagnosis
+from controller.core.plan.backlogs import Backlogs, Limits, apart, with_backlogs
 from controller.core.plan.batching import with_choices
 from controller.core.plan.caps import excused
 from controller.core.plan.fleet import plan_fleet, replanned, with_missing_pools
@@ -60,47 +62,73 @@ def decide(
             for state in snapshot.pipelines
         )
     )
-    keys = [each.key for each in assessments]
     # Bound: what each mechanism allows, and the plan inside that.
     availability = find_availability(snapshot, frozenset(each.key for each in assessments if not each.acting))
-    assessments = with_bounds(assessments, snapshot, availability, policy, without)
+    bounded = partial(with_bounds, snapshot=snapshot, availability=availability, policy=policy, without=without)
+    unbounded = {each.key: each for each in assessments if each.pace is not None}
+    assessments = bounded(assessments)
     pools, budgets = with_missing_pools(snapshot).pools, group_budgets(snapshot)
     present = ledger_of(
         assessments, pools, policy.budget_per_hour, cost_shares=served_cost_shares(assessments, {}), budgets=budgets
     )
     excuse = excused(assessments, present, pools, now_s)
     assessments, within, groups = excuse.assessed(assessments), excuse.policy(policy), excuse.budgets(budgets)
+    # Work that can wait is planned with what the plans of all others leave.
+    live, backlogs = apart(assessments)
+    keys = [each.key for each in live]
     effort = None if policy.search_effort is None else Effort.shared(policy.search_effort, keys, beat)
     # A fleet of which some pipelines stand is a large one, however few are assessed now.
-    if snapshot.standing or sum(map(plan_size, assessments)) > AT_ONCE:
-        fleet = plan_in_turns(assessments, pools, within, now_s, groups, effort)
-        replan = partial(replanned_apart, fleet, assessments, pools, within, groups, effort)
+    if snapshot.standing or sum(map(plan_size, live)) > AT_ONCE:
+        fleet = plan_in_turns(live, pools, within, now_s, groups, effort)
+        replan = partial(replanned_apart, fleet, live, pools, within, groups, effort)
     else:
-        fleet = plan_fleet(assessments, pools, within, groups, effort)
-        if (chosen := with_choices(assessments, fleet)) is not assessments:
-            assessments = chosen
-            fleet = plan_fleet(assessments, pools, within, groups, effort)
-        replan = partial(replanned, fleet, assessments, within)
-    ledger = ledger_of(
-        assessments,
-        pools,
-        policy.budget_per_hour,
-        cost_shares=fleet.cost_shares,
+        fleet = plan_fleet(live, pools, within, groups, effort)
+        if (chosen := with_choices(live, fleet)) is not live:
+            live = chosen
+            fleet = plan_fleet(live, pools, within, groups, effort)
+        replan = partial(replanned, fleet, live, within)
+    ledger_with = partial(
+        ledger_of,
+        pools=pools,
+        fleet_budget_per_hour=policy.budget_per_hour,
         budgets=budgets,
         excused=excuse.per_hour,
     )
+    ledger = ledger_with(live, cost_shares=fleet.cost_shares)
     shortage = ledger.shortage()
-    pressed = {each.key for each in assessments if shortage.affects(each)}
-    follows = following(assessments, fleet, ledger, policy, pressed)
-    raised = raise_plans(assessments, fleet, Room(ledger, assessments, fleet), follows, replan, policy, now_s)
+    pressed = {each.key for each in live if shortage.affects(each)}
+    follows = following(live, fleet, ledger, policy, pressed)
+    raised = raise_plans(live, fleet, Room(ledger, live, fleet), follows, replan, policy, now_s)
     fleet = raised.fleet
-    # Act: one step of the roll-out.
     if raised.staying:
-        follows = following(assessments, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
+        follows = following(live, fleet, ledger, policy, pressed, before=follows, staying=raised.staying)
+    if backlogs:
+        raised, backlogs = with_backlogs(
+            raised,
+            Backlogs(
+                first=live,
+                waiting=backlogs,
+                limits=Limits(pools=pools, policy=within, budgets=groups),
+                ledger_with=lambda own, shares: ledger_with(own, cost_shares=shares),
+                at_pace=lambda key, rate: excuse.assessed(bounded([at_pace(unbounded[key], rate, now_s)]))[0],
+                following={*follows.pipelines, *(each.key for each in backlogs)},
+                now_s=now_s,
+            ),
+        )
+        found = {each.key: each for each in (*live, *backlogs)}
+        assessments = tuple(found[each.key] for each in assessments)
+        ledger = ledger_with(assessments, cost_shares=raised.fleet.cost_shares)
+        fleet = raised.fleet
+        waiting = {each.key for each in backlogs}
+        pressed |= waiting  # they follow their plan: what they hold may be needed
+        follows = replace(follows, pipelines={*follows.pipelines, *waiting})
+    else:
+        assessments = live
+    # Act: one step of the roll-out.
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials(), excuse.per_hour)
     quotas = binding_quotas(snapshot)
-    unbounded = {name for name, pool in snapshot.pools.items() if pool.node_pool is not None and pool.node_pool.unseen}
+    unseen = {name for name, pool in snapshot.pools.items() if pool.node_pool is not None and pool.node_pool.unseen}
     return Decision(
         now_s=now_s,
         policy=policy,
@@ -117,7 +145,7 @@ def decide(
                     launches,
                     quotas,
                     excuse.left_alone_since_s.get(each.key),
-                    unbounded,
+                    unseen,
                 ),
                 policy.interval_s,
                 now_s,

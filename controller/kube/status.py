@@ -20,7 +20,7 @@ from controller.core.messages.sentences import season_words, short_words
 from controller.core.messages.summary import summary
 from controller.core.state.carry_over import BatchMemory, PriceMemory
 from controller.core.state.cloud import PriceOrigin, lookup_text
-from controller.core.state.decision import BudgetDecision, Decision, PipelineDecision, PoolDecision
+from controller.core.state.decision import BacklogOutlook, BudgetDecision, Decision, PipelineDecision, PoolDecision
 from controller.core.state.diagnosis import Finding
 from controller.core.state.schedule import field_of
 from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
@@ -71,6 +71,7 @@ def pipeline_status(
             **({} if known is None else {field_of(known): known.name}),
             "observedDemand": number(own.demand.observed),
             "demandHistory": season_words(own) or None,
+            "backlog": None if own.backlog is None else _backlog(own.backlog),
             "metrics": {
                 "source": own.metrics.tier.value,
                 "lostSince": None if own.metrics.lost_since_s is None else timestamp(own.metrics.lost_since_s),
@@ -113,6 +114,24 @@ def pipeline_status(
         }
     )
     return status
+
+
+def _backlog(found: BacklogOutlook) -> Json:
+    return {
+        "left": number(found.left),
+        "requiredRate": number(found.required_rps),
+        "rate": number(found.rate_rps),
+        "deadline": None if found.due_s is None else timestamp(found.due_s),
+        "expectedFinish": None if found.finish_s is None else timestamp(found.finish_s),
+        "met": found.met,
+        "waitsUntil": None if found.waits_until_s is None else timestamp(found.waits_until_s),
+        "expectedCost": number(found.cost),
+        "later": [
+            {"extension": f"{own.extension:.0%}", "saving": number(own.saving, rounding=ROUND_FLOOR)}
+            for own in found.later
+        ]
+        or None,
+    }
 
 
 def causes(decision: PipelineDecision) -> list[Json]:

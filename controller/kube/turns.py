@@ -193,6 +193,8 @@ def pressed(decision: Decision) -> frozenset[str]:
     """Return the pools and ComputeBudgets that a pipeline lacks: others that use them may have to give."""
     found: set[str] = {budget.name for budget in decision.budgets if budget.short or budget.exceeded}
     for own in decision.pipelines:
+        if own.spec.backlog is not None:  # it gets what the others leave
+            continue
         limit = None if own.plan is None else own.plan.limited_by
         if limit is not None and limit.name is not None:
             found.add(limit.name)

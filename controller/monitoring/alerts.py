@@ -264,6 +264,18 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="SluiceDeadlineMissed",
+        expr=f"{gauge('pipeline_backlog_late', by=PIPELINE)} == 1",
+        wait="15m",
+        keep="5m",
+        severity="warning",
+        summary=f"the backlog of {_OF_PIPELINE} misses its deadline",
+        description=(
+            f"The backlog of {_OF_PIPELINE} is not expected to be done by its deadline. The condition DeadlineMet says "
+            "when it is, and what limits it."
+        ),
+    ),
+    Alert(
         name="SluiceStreamsRefused",
         expr=f"{gauge('stage_refusals_per_second', by=f'{PIPELINE}, stage')} > 0",
         wait="2m",

@@ -130,7 +130,8 @@ def _problems(resource: SpeechPipeline, name: str, pool: str, replicas: int) -> 
         return
     if replicas > placement.replicas.max:
         yield f"{replicas} replicas: must be at most replicas.max of stage {name} on {pool}, {placement.replicas.max}"
-    most = None if stage.cascade is not None else resource.spec.sla.max_wer  # of the mixture, whose share is measured
+    sla = resource.spec.sla
+    most = None if stage.cascade is not None or sla is None else sla.max_wer  # of the mixture, whose share is measured
     if replicas and most is not None and placement.wer is not None and float(placement.wer) > float(most):
         yield f"its word error rate {placement.wer} is above sla.maxWer, {most}; no replica is allowed there"
 

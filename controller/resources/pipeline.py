@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from controller.resources.backlog import Backlog
 from controller.resources.base import Constraint, ListMap, Part, constraint
 from controller.resources.fields import DecimalString, Duration, PositiveDuration, Query, Ratio
 from controller.resources.history import History
@@ -13,6 +14,10 @@ from controller.resources.pipeline_status import PipelineStatus
 from controller.resources.placement import Replicas, SliceRates
 from controller.resources.schedule import MAX_FLOORS, ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage
+
+
+def _known_in_advance(demand: "Demand") -> bool:
+    return bool(demand.chunk or demand.history or demand.at_least or demand.expected)
 
 
 class Demand(Part):
@@ -31,15 +36,39 @@ class Demand(Part):
             rule="not allowed with unit Requests",
             field="chunk",
         ),
+        constraint(
+            holds=lambda demand: (demand.unit == "Items") == (demand.backlog is not None),
+            cel="(self.unit == 'Items') == has(self.backlog)",
+            rule="required with unit Items, and not allowed with another unit",
+            field="backlog",
+        ),
+        constraint(
+            holds=lambda demand: (demand.query is None) == (demand.backlog is not None),
+            cel="has(self.query) != has(self.backlog)",
+            rule="required without backlog, and not allowed beside it: backlog.query has the items left",
+            field="query",
+        ),
+        constraint(
+            holds=lambda demand: demand.backlog is None or not _known_in_advance(demand),
+            cel="!has(self.backlog) || (!has(self.chunk) && !has(self.history)"
+            " && (!has(self.atLeast) || self.atLeast.size() == 0)"
+            " && (!has(self.expected) || self.expected.size() == 0))",
+            rule="must have no chunk, atLeast, expected and history beside it: its deadline decides its pace",
+            field="backlog",
+        ),
     )
 
-    unit: Literal["Streams", "Requests"]
-    """Unit of the demand: Streams (concurrent streams, each offering one item per chunk) or Requests (per second)."""
+    unit: Literal["Streams", "Requests", "Items"]
+    """Unit of the demand: Streams (concurrent streams, each offering one item per chunk), Requests (per second), or
+    Items (of a backlog, which can wait)."""
     chunk: PositiveDuration | None = None
     """Length of audio in one item; only with unit Streams. A stream offers 1 / chunk items per second."""
-    query: Query
+    query: Query | None = None
     """PromQL for the offered load in this unit, measured at the ingress. Do not sum what the pods have served: pods
-    that do not report would be missing."""
+    that do not report would be missing. Required without backlog."""
+    backlog: Backlog | None = None
+    """Work that can wait, with unit Items: it has a deadline and no latency SLA. It gets what live pipelines leave of
+    pools and budgets, and gives it back first."""
     at_least: Annotated[list[LeastDemand], ListMap(key="name"), Field(max_length=MAX_FLOORS)] = Field(
         default_factory=list
     )
@@ -190,8 +219,9 @@ class PipelineSpec(Part):
     """Pipelines with a higher priority are served first when capacity is short."""
     demand: Demand
     """The load offered to the pipeline, measured at its ingress."""
-    sla: Sla
-    """The service level: a percentile of the items is answered within the latency."""
+    sla: Sla | None = None
+    """The service level: a percentile of the items is answered within the latency. Required without
+    demand.backlog."""
     budget: Budget
     """The limit on spend."""
     scaling: Scaling = Scaling()

@@ -86,6 +86,8 @@ def _workloads(spec: "PipelineSpec") -> Iterator[tuple[FieldPath, Workload]]:
 
 
 def _wer_above_limit(spec: "PipelineSpec") -> Iterator[Breach]:
+    if spec.sla is None:
+        return
     limits: list[tuple[str | None, str]] = [*(spec.sla.max_wer_by_slice or {}).items()]
     if spec.sla.max_wer is not None:
         limits.insert(0, (None, spec.sla.max_wer))
@@ -133,9 +135,45 @@ def _within(name: str) -> str:
     return f"double({name}.wer) <= double(self.sla.maxWer)"
 
 
+def _sla_or_backlog(spec: "PipelineSpec") -> Iterator[Breach]:
+    if (spec.sla is None) != (spec.demand.backlog is not None):
+        yield Breach(path=("sla",), rule="required without demand.backlog, and not allowed with it")
+
+
+def _shared_backlogs(spec: "PipelineSpec") -> Iterator[Breach]:
+    for index, stage in enumerate(spec.stages) if spec.demand.backlog is not None else ():
+        if stage.shared_from is not None:
+            yield Breach(path=("stages", index, "sharedFrom"), rule="not allowed with demand.backlog")
+
+
+def _unknown_pools(spec: "PipelineSpec") -> Iterator[Breach]:
+    backlog = spec.demand.backlog
+    pools = sorted({placement.pool for stage in spec.stages for placement in stage.placements or ()})
+    for pool in () if backlog is None else backlog.items_per_replica:
+        if pool not in pools:
+            yield Breach(
+                path=("demand", "backlog", "itemsPerReplica", pool),
+                rule=f"must name the pool of a placement ({', '.join(pools)})",
+            )
+
+
 _INDEXES = "[" + ", ".join(str(index) for index in range(MAX_STAGES)) + "]"
 
 PIPELINE_CONSTRAINTS = (
+    Constraint(
+        find=_sla_or_backlog,
+        cel="has(self.sla) != has(self.demand.backlog)",
+        rule="required without demand.backlog, and not allowed with it",
+        field="sla",
+    ),
+    Constraint(
+        find=_shared_backlogs,
+        cel="!has(self.demand.backlog) || self.stages.all(s, !has(s.sharedFrom))",
+        rule="sharedFrom is not allowed with demand.backlog",
+        field="stages",
+    ),
+    # The placements of all stages times the entries would exceed CEL's cost budget.
+    Constraint(find=_unknown_pools, cel=None, rule="itemsPerReplica must name pools of placements"),
     Constraint(
         find=_shared_twice,
         cel="self.stages.all(s, !has(s.sharedFrom) || self.stages.filter(t, has(t.sharedFrom)"
@@ -171,7 +209,7 @@ PIPELINE_CONSTRAINTS = (
     ),
     Constraint(
         find=_wer_above_limit,
-        cel="!has(self.sla.maxWer) || self.stages.all(s,"
+        cel="!has(self.sla) || !has(self.sla.maxWer) || self.stages.all(s,"
         f" !has(s.placements) || s.placements.exists(p, has(p.variants) ? p.variants.exists(v, has(v.wer)"
         f" ? {_within('v')} : !has(p.wer) || {_within('p')}) : !has(p.wer) || {_within('p')}))",
         rule="each stage needs a placement with a wer within sla.maxWer, or without wer",

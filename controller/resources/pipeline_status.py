@@ -254,6 +254,38 @@ class MetricsStatus(Part):
     """Safety factor on the last known demand. It grows while the demand is missing."""
 
 
+class LaterDeadlineStatus(Part):
+    """What a later deadline would save."""
+
+    extension: Annotated[str, Field(max_length=8)]
+    """By how much of the time left it is later."""
+    saving: Number
+    """USD that the items left would cost less, at present prices and with the capacity that is free now."""
+
+
+class BacklogStatus(Part):
+    """Work that can wait."""
+
+    left: Number | None = None
+    """Items left. Absent while the query gives no answer."""
+    required_rate: Number | None = None
+    """Items per second that meet the deadline, with a reserve."""
+    rate: Number | None = None
+    """Items per second of the planned replicas."""
+    deadline: Timestamp | None = None
+    """When the last item must be done."""
+    waits_until: Timestamp | None = None
+    """When cheaper capacity is expected that the work waits for. Absent where it does not wait."""
+    expected_finish: Timestamp | None = None
+    """When the planned replicas are done. Absent where nothing is planned."""
+    met: bool | None = None
+    """Whether the last item is expected to be done by the deadline. Absent while the items left are not known."""
+    expected_cost: Number | None = None
+    """USD that the items left cost."""
+    later: Annotated[list[LaterDeadlineStatus], Field(max_length=4)] = Field(default_factory=list)
+    """What later deadlines would save."""
+
+
 class PipelineStatus(Part):
     """What Sluice observed and decided."""
 
@@ -263,9 +295,9 @@ class PipelineStatus(Part):
     """The operator that scales this pipeline, as the namespace and the name of its Lease. No other one does, while that
     one renews its Lease."""
     conditions: Annotated[list[Condition], ListMap(key="type"), Field(max_length=24)] = Field(default_factory=list)
-    """Ready, SLAMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget, RuleMetricMissing,
-    Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy,
-    SessionsSpread, MemorySuffices, Shedding, PlannedInFull, Diagnosis, OneOperator."""
+    """Ready, SLAMet or DeadlineMet, MetricsAvailable, TargetsFound, ScalesAccepted, PoolsAvailable, WithinBudget,
+    RuleMetricMissing, Conflict, MeasurementsPlausible, PlacementsMatch, ScrapesHealthy, DevicesHealthy, SessionsSpread,
+    MemorySuffices, Shedding, PlannedInFull, Diagnosis, OneOperator."""
     diagnosis: Annotated[list[CauseStatus], Field(max_length=MAX_CAUSES)] = Field(default_factory=list)
     """The causes that speak for a missed SLA, the most certain first."""
     summary: Summary | None = None
@@ -281,6 +313,8 @@ class PipelineStatus(Part):
     demand_history: Annotated[str, Field(max_length=1024)] | None = None
     """What the history of the demand says of the time when a replica that is started now is ready, and how far the
     forecast trusts it. Absent without spec.demand.history."""
+    backlog: BacklogStatus | None = None
+    """What is expected of spec.demand.backlog. Absent without one."""
     metrics: MetricsStatus | None = None
     """The source of the metrics."""
     entry_rate: Number | None = None

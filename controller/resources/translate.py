@@ -21,10 +21,13 @@ from controller.core.state.cloud import (
 )
 from controller.core.state.schedule import CronFloor, CronWindows, DemandFloor, EventFloor, WeeklyFloor
 from controller.core.state.spec import (
+    BELOW_LIVE,
+    NO_SLA_S,
     UNDECLARED_CV,
     UNDECLARED_SERVICE,
     UNDECLARED_STARTUP_S,
     AppliedBatching,
+    BacklogSpec,
     BudgetPeriod,
     BudgetSpec,
     CascadeSpec,
@@ -49,6 +52,7 @@ from controller.core.state.spec import (
 )
 from controller.resources import cron
 from controller.resources.annotations import overrides
+from controller.resources.backlog import Backlog
 from controller.resources.budget import ComputeBudget
 from controller.resources.fields import clock_s, duration_s, moment_s, quantity_bytes
 from controller.resources.history import History
@@ -78,6 +82,9 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
     """
     metadata, spec = resource.metadata, resource.spec
     namespace = intern(metadata.namespace or "default")
+    backlog, sla = spec.demand.backlog, spec.sla
+    query = spec.demand.query if backlog is None else backlog.query
+    assert query is not None, "validation requires demand.query or demand.backlog"
     return PipelineSpec(
         key=PipelineKey(f"{namespace}/{metadata.name}"),
         namespace=namespace,
@@ -85,32 +92,66 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         uid=metadata.uid,
         generation=metadata.generation,
         mode=Mode(spec.mode),
-        priority=spec.priority,
+        priority=spec.priority - (0 if backlog is None else BELOW_LIVE),
         unit=DemandUnit(spec.demand.unit),
         chunk_s=None if spec.demand.chunk is None else duration_s(spec.demand.chunk),
-        queries=PipelineQueries(demand=spec.demand.query, latency=spec.sla.query),
-        sla=model.Sla(latency_s=duration_s(spec.sla.latency), percentile=float(spec.sla.percentile)),
-        max_wer=_number(spec.sla.max_wer),
-        max_wer_by_slice=_rates(spec.sla.max_wer_by_slice),
+        queries=PipelineQueries(demand=query, latency=None if sla is None else sla.query),
+        sla=model.Sla(latency_s=NO_SLA_S)
+        if sla is None
+        else model.Sla(latency_s=duration_s(sla.latency), percentile=float(sla.percentile)),
+        max_wer=None if sla is None else _number(sla.max_wer),
+        max_wer_by_slice={} if sla is None else _rates(sla.max_wer_by_slice),
         budget_per_hour=float(spec.budget.per_hour),
         scaling=Scaling(
             tolerance=float(spec.scaling.tolerance),
             up=_step_policy(spec.scaling.scale_up),
             down=_step_policy(spec.scaling.scale_down),
             drain_s=duration_s(spec.scaling.scale_down.drain),
-            idle_after_s=None if spec.scaling.idle_after is None else duration_s(spec.scaling.idle_after),
+            idle_after_s=_idle_after_s(resource),
             cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
             session_cut_cost=float(spec.scaling.session_cut_cost),
             mixing=model.Mixing(spec.scaling.mixing),
             cut_cost_s=None if spec.scaling.rebalance.mode == "Never" else duration_s(spec.scaling.rebalance.cut_cost),
         ),
-        stages=tuple(_stage(spec.stages, index, namespace) for index in range(len(spec.stages))),
+        stages=tuple(_paced(_stage(spec.stages, index, namespace), backlog) for index in range(len(spec.stages))),
         at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
         sheds=spec.demand.admission == "Shed",
         declared_basis=None if spec.budget.basis is None else model.Basis(spec.budget.basis),
         overrides=overrides(resource),
         history=None if spec.demand.history is None else _history(spec.demand.history),
+        backlog=None if backlog is None else _backlog(backlog),
     )
+
+
+def _backlog(backlog: Backlog) -> BacklogSpec:
+    return BacklogSpec(
+        deadline_s=None if backlog.deadline is None else moment_s(backlog.deadline),
+        within_s=None if backlog.within is None else duration_s(backlog.within),
+        shares_fragile=backlog.shares_fragile == "Allowed",
+    )
+
+
+def _idle_after_s(resource: SpeechPipeline) -> float | None:
+    """Return after how long without demand stages go to zero: a backlog that is empty needs no replica."""
+    idle_after = resource.spec.scaling.idle_after
+    if idle_after is not None:
+        return duration_s(idle_after)
+    return None if resource.spec.demand.backlog is None else 0.0
+
+
+def _paced(stage: StageSpec, backlog: Backlog | None) -> StageSpec:
+    """Return `stage` with the service times that `itemsPerReplica` states, for placements that state none."""
+    rates = {} if backlog is None else backlog.items_per_replica
+
+    def paced(placement: PlacementSpec) -> PlacementSpec:
+        stated = rates.get(placement.pool)
+        if stated is None or placement.declared.service:
+            return placement
+        law = ServiceLaw(per_item_s=3600 * placement.prior.concurrency / float(stated), cv=UNDECLARED_CV)
+        prior, declared = replace(placement.prior, service=law), replace(placement.declared, service=True)
+        return replace(placement, prior=prior, declared=declared)
+
+    return replace(stage, placements=tuple(map(paced, stage.placements))) if rates else stage
 
 
 def _history(history: History) -> HistorySpec:

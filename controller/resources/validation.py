@@ -257,6 +257,8 @@ def _find_unshared(pipelines: list[_Entry]) -> None:
                 near = nearest_name(named.pipeline, {name for space, name in by_name if space == entry.namespace})
                 field, rule = "pipeline", "must name a SpeechPipeline of this namespace in these files"
                 rule += f"; did you mean {near}?" if near and near != entry.name else ""
+            elif _waits(owner):
+                field, rule = "pipeline", "must not name a pipeline with demand.backlog: its replicas go first"
             elif (stages := _stages(owner)) is not None:
                 rule = _not_to_share(stages, names)
             if rule:
@@ -284,6 +286,14 @@ def _stages(entry: _Entry) -> list[Any] | None:
         return list(entry.resource.spec.stages)
     except UnusableError:
         return None
+
+
+def _waits(entry: _Entry) -> bool:
+    """Return whether a pipeline has a backlog; one whose demand is invalid may have none."""
+    try:
+        return entry.resource.spec.demand.backlog is not None
+    except UnusableError:
+        return False
 
 
 def _acts(entry: _Entry) -> bool:

@@ -10,6 +10,7 @@ from optimizer.model import PipelineKey
 
 KNOWN = (
     "sum(sluice_ingress_active_streams{namespace=…, pipeline=…})",
+    "sum(sluice_ingress_backlog_items{namespace=…, pipeline=…})",
     "sum(rate(sluice_ingress_requests_total{…}[window]))",
     "histogram_quantile(share, sum by (le) (rate(sluice_ingress_latency_seconds_bucket{…}[window])))",
 )
@@ -17,6 +18,7 @@ KNOWN = (
 _LABELS = r"\{(?P<labels>[^{}]*)\}"
 _WINDOW = r"\[(?P<window>(?:[0-9]+(?:\.[0-9]+)?(?:us|ms|s|m|h))+)\]"
 _STREAMS = re.compile(rf"(?:sum\()?sluice_ingress_active_streams{_LABELS}\)?")
+_ITEMS = re.compile(rf"(?:sum\()?sluice_ingress_backlog_items{_LABELS}\)?")
 _REQUESTS = re.compile(rf"(?:sum\()?rate\(sluice_ingress_requests_total{_LABELS}{_WINDOW}\)\)?")
 _LATENCY = re.compile(
     r"histogram_quantile\((?P<share>[0-9.]+),"
@@ -28,6 +30,13 @@ _LABEL = re.compile(r'(?P<name>[a-z_]+)="(?P<value>[^"]*)"')
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveStreams:
     """A query for the number of active streams of a pipeline."""
+
+    pipeline: PipelineKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemsLeft:
+    """A query for the items of a backlog that are not done."""
 
     pipeline: PipelineKey
 
@@ -49,7 +58,7 @@ class LatencyQuantile:
     share: float
 
 
-IngressQuery = ActiveStreams | RequestRate | LatencyQuantile
+IngressQuery = ActiveStreams | ItemsLeft | RequestRate | LatencyQuantile
 
 
 class UnansweredQuery(ValueError):
@@ -67,6 +76,8 @@ def parse_query(text: str, pipelines: Collection[PipelineKey]) -> IngressQuery:
         raise UnansweredQuery("must have matching parentheses")
     if found := _STREAMS.fullmatch(query):
         return ActiveStreams(pipeline=_pipeline(found["labels"], pipelines))
+    if found := _ITEMS.fullmatch(query):
+        return ItemsLeft(pipeline=_pipeline(found["labels"], pipelines))
     if found := _REQUESTS.fullmatch(query):
         return RequestRate(pipeline=_pipeline(found["labels"], pipelines), window_s=duration_s(found["window"]))
     if found := _LATENCY.fullmatch(query):
@@ -82,6 +93,8 @@ def demand_query(pipeline: PipelineSpec) -> str:
     """Return the query with which the ingress answers for the load of a pipeline, in the pipeline's unit."""
     if pipeline.unit is DemandUnit.STREAMS:
         return f"sum(sluice_ingress_active_streams{_own(pipeline)})"
+    if pipeline.unit is DemandUnit.ITEMS:
+        return f"sum(sluice_ingress_backlog_items{_own(pipeline)})"
     return f"sum(rate(sluice_ingress_requests_total{_own(pipeline)}[1m]))"
 
 

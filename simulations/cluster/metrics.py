@@ -11,7 +11,7 @@ from profiler.samples import Absence, AbsenceReason, PlacementSamples, Quantity,
 from profiler.sources.combine import histogram_quantile
 from profiler.sources.queries import stuck_pods
 from simulations.cluster.expressions import Counter, Level, PodSamples
-from simulations.cluster.ingress_queries import ActiveStreams, IngressQuery, LatencyQuantile, RequestRate
+from simulations.cluster.ingress_queries import ActiveStreams, IngressQuery, ItemsLeft, LatencyQuantile, RequestRate
 from simulations.cluster.metric_faults import MetricFaults, ReadingNoise
 from simulations.cluster.pods import Pod, Workload
 from simulations.cluster.readings import OnDemand, placement_readings
@@ -59,6 +59,8 @@ class SimulatedMetrics:
         match query:
             case ActiveStreams() if unit is DemandUnit.STREAMS:
                 value = float(scraped.ingress_window(1.0).last[0, 0])
+            case ItemsLeft() if unit is DemandUnit.ITEMS:
+                value = float(scraped.ingress_window(1.0).last[0, 1])
             case RequestRate() if unit is DemandUnit.REQUESTS:
                 value = float(scraped.ingress_window(query.window_s).rates[0, OFFERED])
             case LatencyQuantile():

@@ -9,7 +9,7 @@ from controller.resources.base import Breach
 from controller.resources.manifests import FieldPath, format_path
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
-from optimizer.model import PipelineKey
+from optimizer.model import PipelineKey, Routing
 from simulations.cluster.expressions import EXPRESSIONS
 from simulations.cluster.ingress_queries import UnansweredQuery, parse_query
 from simulations.scenario.load import refused_loads
@@ -65,6 +65,7 @@ def _refusals(scenario: Scenario) -> Iterator[Refusal]:
     for name, spec in specs.items():
         yield from _placements(name, spec, pools)
         yield from _metrics(name, spec, keys, None)
+        yield from _pushed(name, spec)
         if scenario.file.begins is None:
             yield from _floors(name, spec, None)
     for change in resource_changes(scenario):
@@ -166,6 +167,19 @@ def _floors(name: str, pipeline: PipelineSpec, fault: int | None) -> Iterator[Re
     rule = "must be absent where the scenario has no begins: the run has no date and no time of day"
     for field, names in named.items():
         yield Refusal(resource=name, path=("spec", "demand", field), value=", ".join(names), rule=rule, fault=fault)
+    if pipeline.backlog is not None and pipeline.backlog.deadline_s is not None:
+        path = ("spec", "demand", "backlog", "deadline")
+        yield Refusal(
+            resource=name, path=path, value=pipeline.backlog.deadline_s, rule=f"{rule}; use within", fault=fault
+        )
+
+
+def _pushed(name: str, pipeline: PipelineSpec) -> Iterator[Refusal]:
+    for number, stage in enumerate(pipeline.stages):
+        if pipeline.backlog is not None and stage.routing is not Routing.PULL:
+            rule = "must be Pull in the simulator: replicas take the items of a backlog when they are free"
+            path = ("spec", "stages", number, "routing")
+            yield Refusal(resource=name, path=path, value=stage.routing.value, rule=rule)
 
 
 def _metrics(

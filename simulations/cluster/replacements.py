@@ -40,7 +40,12 @@ def runnable(written: Mapping[str, Any], spec: PipelineSpec, keys: Collection[Pi
     """Return the fields `written` of a pipeline as the simulated cluster can run it; `keys` are all pipelines."""
     changed = {**written, "mode": "Auto"}
     if not answered(spec.queries.demand, keys):
-        changed["demand"] = {**written["demand"], "query": demand_query(spec)}
+        demand = dict(written["demand"])
+        if spec.backlog is not None:
+            demand["backlog"] = {**demand["backlog"], "query": demand_query(spec)}
+        else:
+            demand["query"] = demand_query(spec)
+        changed["demand"] = demand
     if spec.queries.latency is not None and not answered(spec.queries.latency, keys):
         changed["sla"] = {**written["sla"], "query": latency_query(spec)}
     changed["stages"] = [_stage(stage, keys) for stage in written["stages"]]
@@ -92,8 +97,9 @@ def _notes(resource: SpeechPipeline, spec: PipelineSpec, keys: Sequence[Pipeline
     if mode != "Auto":
         yield f"mode {mode} runs as Auto"
     if not answered(spec.queries.demand, keys):
-        what = "number of streams" if spec.unit is DemandUnit.STREAMS else "rate of requests"
-        yield f"demand.query is replaced: the simulated ingress reports the {what} of the scenario's load"
+        words = {DemandUnit.STREAMS: "number of streams", DemandUnit.ITEMS: "number of items left"}
+        what, field = words.get(spec.unit, "rate of requests"), "backlog.query" if spec.backlog else "query"
+        yield f"demand.{field} is replaced: the simulated ingress reports the {what} of the scenario's load"
     if spec.queries.latency is not None and not answered(spec.queries.latency, keys):
         yield f"sla.query is replaced: the simulated ingress reports the p{spec.sla.percentile:g} latency of the run"
     for stage in spec.stages:

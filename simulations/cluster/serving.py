@@ -31,7 +31,7 @@ class Serving:
             keep_s=keep_s, counters=len(Counter) + 1 + len(LATENCY_BOUNDS_S), levels=len(Level)
         )
         self.ingress_bounds_s = np.array(engine.ingress_bounds_s)
-        self.ingress = ScrapeHistory(keep_s=keep_s, counters=2 + len(self.ingress_bounds_s), levels=1)
+        self.ingress = ScrapeHistory(keep_s=keep_s, counters=2 + len(self.ingress_bounds_s), levels=2)
 
     def scrape(self, now_s: float) -> None:
         """Add a sample of every discovered replica and of the ingress."""
@@ -57,7 +57,7 @@ class Serving:
         self.ingress.record(
             now_s,
             np.concatenate([[float(ingress.offered)], ingress.latency_counts])[np.newaxis],
-            np.array([[float(ingress.active_streams)]]),
+            np.array([[float(ingress.active_streams), float(ingress.in_flight)]]),
             lambda number: True,  # noqa: ARG005 - the ingress exists before the load
         )
 

@@ -20,7 +20,8 @@ from controller.resources.translate import pipeline_spec
 from optimizer.model import Basis, PipelineKey, PlacementId, PoolName
 from profiler.samples import Reading
 from simulations.cluster.agenda import Agenda
-from simulations.cluster.ingress_queries import ActiveStreams, parse_query
+from simulations.cluster.backlogs import with_deadline
+from simulations.cluster.ingress_queries import ActiveStreams, ItemsLeft, parse_query
 from simulations.cluster.memory import LOOK_S as LOOK_AT_MEMORY_S
 from simulations.cluster.memory import grows, out_of_memory
 from simulations.cluster.metric_faults import MetricFaults
@@ -110,7 +111,7 @@ class SimulatedCluster:
             TRITON_SUMMARY_S,
             window_s or 0.0,
             *(stage.metrics_window_s for pipeline in (*self.pipelines, *patched) for stage in pipeline.stages),
-            *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams)),
+            *(query.window_s for query in self._queries.values() if not isinstance(query, ActiveStreams | ItemsLeft)),
         )
         for_good = {  # the pipelines whose refused streams stay away
             PipelineKey(load.pipeline)
@@ -123,7 +124,7 @@ class SimulatedCluster:
             pipeline.key: Serving(
                 pipeline,
                 PipelineEngine(
-                    pipeline,
+                    with_deadline(pipeline, scenario.file),
                     loads[pipeline.key],
                     clock=scenario.file.clock,
                     seed=item_seed(seed, index),

@@ -43,6 +43,7 @@ from simulations.lab.session.run import LAB_INTERVAL_S, Options, check, max_lag_
 from simulations.lab.session.view import LineView, LiveView, Moment, RunView
 from simulations.lab.session.workload import Workload
 from simulations.policies.catalogue import POLICIES
+from simulations.results.backlogs import backlog_words
 from simulations.results.scoring import Clock
 from simulations.scenario.reference_service import ReferenceService
 from simulations.scenario.scenario import InvalidScenario, Scenario, load_scenario
@@ -280,7 +281,7 @@ def _finished(
 def write_report(finished: Finished, path: Path) -> None:
     """Write the report to `path`, and the HTML page and the operator's log, if any, next to it; print their paths.
 
-    The path of the report is the last line of standard output.
+    Print what became of backlogs before. The path of the report is the last line of standard output.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     document = finished.result.to_json()
@@ -288,6 +289,8 @@ def write_report(finished: Finished, path: Path) -> None:
         document["summary"]["wer"] = finished.speech.wer
         document["speech"] = finished.speech.document()
     path.write_text(json.dumps(document, indent=1) + "\n")
+    for backlog in finished.result.backlogs:
+        click.echo(backlog_words(backlog))
     path.with_suffix(".html").write_text(finished.page, encoding="utf-8")
     click.echo(f"page: {path.with_suffix('.html').resolve()}")
     if finished.operator_log.exists():

@@ -100,6 +100,10 @@ def race(scenario: Path, *, names: tuple[str, ...], seeds: tuple[int, ...], simu
     chosen = tuple(dict.fromkeys(seeds or loaded.file.seeds))
     interval_s = cycle_interval_s(None, loaded)
     entrants = [ENTRANTS[name] for name in dict.fromkeys(names or ENTRANTS)]
+    if any(pipeline.spec.demand.backlog is not None for pipeline in loaded.pipelines):
+        others = sorted({entrant.name for entrant in entrants} - {"sluice"})
+        if others:
+            raise click.UsageError(f"{', '.join(others)}: not for a scenario with spec.demand.backlog; only sluice is")
     try:
         laps = [lap(each, loaded, seed=seed, interval_s=interval_s) for seed in chosen for each in entrants]
         for own in laps:

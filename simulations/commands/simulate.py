@@ -289,19 +289,20 @@ def _check_names(names: Sequence[str], known: Iterable[str], what: str, option: 
             raise click.BadParameter(f"{name!r}: no such {what}; {hint}", param_hint=option)
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, *, option: str = "--out") -> None:
     """Raise an error before the run if the files cannot be written at its end."""
     existing = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise click.BadParameter(
-            f"{folder}: cannot be written: {existing} must be a folder with write permission.", param_hint="'--out'"
+            f"{folder}: cannot be written: {existing} must be a folder with write permission.",
+            param_hint=f"'{option}'",
         )
     try:  # the permissions do not say everything, such as a disk that is full
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b" ")
     except OSError as error:
-        raise click.BadParameter(f"{folder}: cannot be written: {error.strerror}.", param_hint="'--out'") from None
+        raise click.BadParameter(f"{folder}: cannot be written: {error.strerror}.", param_hint=f"'{option}'") from None
 
 
 def _planned(
@@ -318,6 +319,11 @@ def _planned(
 
     runs = planned_runs(scenario, policies=policies, what_ifs=what_ifs, seeds=seeds)
     bounds = dict.fromkeys((run.what_if, run.seed) for run in runs)
+    if any(pipeline.spec.demand.backlog is not None for pipeline in scenario.pipelines):
+        others = sorted({run.policy for run in runs} - {"sluice"})
+        if others:
+            raise click.UsageError(f"{', '.join(others)}: not for a scenario with spec.demand.backlog; only sluice is")
+        bounds = {}  # the bound serves every item within a latency
     try:
         check_simulated(
             scenario,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from controller.commands.terminal import Page
+from controller.core.state.spec import DemandUnit
 from simulations.report import fidelity, formats
 from simulations.report.changes import Peak, sensitivity_of
 from simulations.report.conclusions import label, sentences, subject, users_of_all
@@ -25,7 +26,7 @@ def print_experiment(experiment: Experiment, error_bar: Fidelity | None, peak: P
     for what_if in experiment.what_ifs:
         runs = [run for run in experiment.runs() if run.what_if == what_if]
         bound = experiment.bound_cost(what_if)
-        page.say(_title(experiment, what_if, bound), style="bold")
+        page.say(_title(experiment, what_if, bound, runs), style="bold")
         page.table(
             (
                 "policy",
@@ -64,13 +65,14 @@ def user_cells(run: Run) -> tuple[str, ...]:
     )
 
 
-def _title(experiment: Experiment, what_if: str | None, bound: float | None) -> str:
+def _title(experiment: Experiment, what_if: str | None, bound: float | None, runs: list[Run]) -> str:
     seeds = formats.plural(len(experiment.seeds), "seed")
-    least = (
-        "no bound: no schedule meets the SLA in 99.5 % of the windows"
-        if bound is None
-        else f"bound {formats.money(bound)}"
-    )
+    if any(users.unit is DemandUnit.ITEMS for run in runs for users in run.users):
+        least = "no bound: there is none with demand.backlog"
+    elif bound is None:
+        least = "no bound: no schedule meets the SLA in 99.5 % of the windows"
+    else:
+        least = f"bound {formats.money(bound)}"
     return f"{experiment.scenario}{'' if what_if is None else f', what if {what_if}'} ({seeds}; {least})"
 
 

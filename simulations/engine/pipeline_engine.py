@@ -21,7 +21,7 @@ from optimizer.model import BatchSettings, PlacementKey, StageName
 from simulations.engine import kernel
 from simulations.engine import state as places
 from simulations.engine.played import played
-from simulations.engine.state import Counts, Floats, constants_of, state_of, with_items, with_replicas
+from simulations.engine.state import PULL, Counts, Floats, constants_of, state_of, with_items, with_replicas
 from simulations.results.histogram import LatencyHistogram
 from simulations.results.scoring import (
     FILTERED,
@@ -235,7 +235,24 @@ class PipelineEngine:
         waiting = np.empty(len(state.item), dtype=np.int64)
         count = kernel.unqueue(state, stage, len(constants.stage) + stage, waiting, 0)
         self._arrive_again(stage, waiting, count)
+        if self.pipeline.backlog is not None:
+            self._begin(key, stage)
         return number
+
+    def _begin(self, key: PlacementKey, stage: int) -> None:
+        """Let a new replica take items that wait in the queue of its stage: of a backlog, none may arrive any more."""
+        state, constants = self._state, self._constants
+        if constants.stage["routing"][stage] != PULL:
+            return
+        placement = self._played.pipeline.placements()[key].prior
+        queue, mask = state.queue[stage], len(state.item) - 1
+        taken = np.empty(placement.concurrency * placement.batch_sizes[-1], dtype=np.int64)
+        count = min(len(taken), int(queue["n"]))
+        for index in range(count):
+            taken[index] = queue["head"]
+            queue["head"] = state.visit["behind"][stage, int(queue["head"]) & mask]
+            queue["n"] -= 1
+        self._arrive_again(stage, taken, count)
 
     def _divide(self) -> None:
         """Let the items of a cascade come to its first models while one of these has a replica in the routing."""

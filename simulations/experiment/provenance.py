@@ -41,7 +41,7 @@ def _files(scenario: Scenario) -> Iterator[tuple[str, bytes]]:
     yield scenario.path.name, scenario.path.read_bytes()
     for name, path in zip(scenario.file.manifests, scenario.manifests, strict=True):
         yield name, path.read_bytes()
-    traces = [load.trace for load in scenario.file.load]
+    traces = [load.trace for load in scenario.file.load if load.trace is not None]
     traces += [w.load.trace for w in scenario.file.what_if if w.load is not None and w.load.trace is not None]
     for name in dict.fromkeys(traces):
         path = scenario.path.parent / name

@@ -43,7 +43,7 @@ class Peak:
 def peak_of(scenario: Scenario, run: Run) -> Peak:
     """Return the optimizer's plan for the highest load in a window of `run`, with shadow prices and advice.
 
-    It is made with the service times, prices and budgets that the scenario begins with.
+    It is made with the service times, prices and budgets that the scenario begins with. A backlog has no peak.
     """
     specs = [pipeline_spec(resource) for resource in scenario.pipelines]
     pools = [pool_spec(resource) for resource in scenario.pools]
@@ -52,7 +52,7 @@ def peak_of(scenario: Scenario, run: Run) -> Peak:
         pipelines=tuple(
             optimizer_pipeline(
                 spec,
-                peaks.get(str(spec.key), 0.0) / spec.items_per_unit_s,
+                0.0 if spec.backlog is not None else peaks.get(str(spec.key), 0.0) / spec.items_per_unit_s,
                 latency_headroom=Policy().latency_headroom,
             )
             for spec in specs

@@ -32,11 +32,15 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
-    """The time axis that all charts of a run share: the starts of the windows, `t_s`, and the end of the last one."""
+    """The time axis that all charts of a run share: the starts of the windows, `t_s`, and the end of the last one.
+
+    `words` turns a time (s) into text.
+    """
 
     t_s: Sequence[float]
     end_s: float
     bands: tuple[Band, ...] = ()
+    words: Callable[[float], str] = formats.clock
 
     @property
     def scale(self) -> Axis:
@@ -143,7 +147,7 @@ def figure(chart: Chart) -> Markup:
                 [
                     element(
                         "span",
-                        formats.clock(tick),
+                        chart.axis.words(tick),
                         class_="last" if time.at(tick) > _NEAR_END else None,
                         style=f"left:{time.at(tick) * 100:.1f}%",
                     )
@@ -170,7 +174,7 @@ def read_out_axis(axis: TimeAxis) -> dict[str, str]:
     """Return the HTML attributes by which the script finds the windows under the pointer, the same for all charts."""
     cuts = borders(len(axis.t_s), _READ_OUT_COLUMNS)
     return {
-        "data_from": "|".join(formats.clock(axis.edge(begin)) for begin, _ in cuts),
+        "data_from": "|".join(axis.words(axis.edge(begin)) for begin, _ in cuts),
         "data_until": "|".join(f"{axis.scale.at(axis.edge(end)):.{_DIGITS}f}" for _, end in cuts),
     }
 

@@ -69,10 +69,12 @@ def cut_words(sessions_cut: float) -> str:
     return f"{formats.count(sessions_cut)} {'session was' if sessions_cut == 1 else 'sessions were'} cut"
 
 
+_NOUNS = {DemandUnit.STREAMS: "open streams (mean)", DemandUnit.REQUESTS: "requests", DemandUnit.ITEMS: "items"}
+
+
 def users_words(users: Users) -> str:
     """Return the users in words, such as `405 of 412 open streams (mean)`."""
-    noun = "open streams (mean)" if users.unit is DemandUnit.STREAMS else "requests"
-    return f"{formats.users(users.as_promised)} of {formats.users(users.offered)} {noun}"
+    return f"{formats.users(users.as_promised)} of {formats.users(users.offered)} {_NOUNS[users.unit]}"
 
 
 def users_of_all(run: Run, fate: str) -> str:
@@ -86,7 +88,8 @@ def users_of_all(run: Run, fate: str) -> str:
 
 def _served_words(users: Users) -> str:
     asked = formats.share(users.promised_share)
-    against = f"the SLA asks for {asked}" if users.kept else f"below the {asked} of the SLA"
+    promise = "deadline" if users.unit is DemandUnit.ITEMS else "SLA"
+    against = f"the {promise} asks for {asked}" if users.kept else f"below the {asked} of the {promise}"
     parts = ((users.refused, "refused"), (users.late, "late"), (users.lost, "lost"))
     rest = ", ".join(f"{formats.users(count)} {word}" for count, word in parts)
     return f"{users_words(users)} as promised ({formats.share(users.share)}; {against}): {rest}"

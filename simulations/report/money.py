@@ -56,7 +56,7 @@ def _by_cause(run: Run) -> Iterator[Markup]:
 
 
 def per_unit(run: Run) -> Iterator[str]:
-    """Yield what a stream-hour or a thousand requests cost, of those served as promised, for each pipeline."""
+    """Yield what a stream-hour, or a thousand requests or items, cost of those served as promised, by pipeline."""
     several = len(run.users) > 1
     for users in run.users:
         cost = _mean_cost(run, users.pipeline)
@@ -64,7 +64,8 @@ def per_unit(run: Run) -> Iterator[str]:
         if users.unit is DemandUnit.STREAMS:
             served, unit = users.as_promised * run.scored_h, f"stream-hour{of} served as promised"
         else:
-            served, unit = users.as_promised / 1000, f"thousand requests{of} served as promised"
+            noun = "items" if users.unit is DemandUnit.ITEMS else "requests"
+            served, unit = users.as_promised / 1000, f"thousand {noun}{of} served as promised"
         amount = "no cost can be stated, because none was" if not served else formats.money_precise(cost / served)
         yield f"Per {unit}: {amount}."
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from controller.core.messages.phrases import duration
+from controller.core.messages.phrases import duration, timestamp
 from controller.core.state.spec import DemandUnit, PipelineSpec
 from controller.resources.fields import duration_s
 from simulations.report import formats
@@ -16,12 +16,14 @@ from simulations.scenario.values import EVERYTHING
 
 
 def sla_and_budget(pipeline: PipelineSpec) -> str:
-    """Return the SLA and the budget of a pipeline in words."""
-    sla = pipeline.sla
-    return (
-        f"SLA: {sla.percentile:g} % of the items answered within {duration(sla.latency_s)}; "
-        f"budget: ${pipeline.budget_per_hour:,.2f} per hour"
-    )
+    """Return the SLA, or the deadline of a backlog, and the budget of a pipeline in words."""
+    sla, backlog = pipeline.sla, pipeline.backlog
+    promise = f"SLA: {sla.percentile:g} % of the items answered within {duration(sla.latency_s)}"
+    if backlog is not None and backlog.within_s is not None:
+        promise = f"deadline: {duration(backlog.within_s)} after the backlog was last empty"
+    elif backlog is not None and backlog.deadline_s is not None:
+        promise = f"deadline: {timestamp(backlog.deadline_s)}"
+    return f"{promise}; budget: ${pipeline.budget_per_hour:,.2f} per hour"
 
 
 def item(pipeline: PipelineSpec) -> str:
@@ -29,11 +31,13 @@ def item(pipeline: PipelineSpec) -> str:
     if pipeline.unit is DemandUnit.STREAMS and pipeline.chunk_s is not None:
         chunk = duration(pipeline.chunk_s)
         return f"an item is a chunk of {chunk} of audio; every open stream sends one in each such interval"
-    return "an item is a request"
+    return "an item waits until a replica takes it" if pipeline.backlog is not None else "an item is a request"
 
 
 def load_words(load: Load) -> str:
     """Return a load entry in words."""
+    if load.backlog is not None:
+        return f"{load.pipeline}: a backlog of {load.backlog.items:,} items, {load.backlog.at} after the begin"
     return f"{load.pipeline}: {', '.join(_load_parts(load))}"
 
 

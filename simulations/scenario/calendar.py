@@ -8,7 +8,11 @@ from controller.core.state.spec import PipelineSpec
 
 def in_run_time(pipeline: PipelineSpec, begins_s: float) -> PipelineSpec:
     """Return `pipeline` with its known demand in the time of a run whose load begins at `begins_s` since the epoch."""
-    return replace(pipeline, at_least=tuple(_in_run_time(floor, begins_s) for floor in pipeline.at_least))
+    backlog = pipeline.backlog
+    if backlog is not None and backlog.deadline_s is not None:
+        backlog = replace(backlog, deadline_s=backlog.deadline_s - begins_s)
+    floors = tuple(_in_run_time(floor, begins_s) for floor in pipeline.at_least)
+    return replace(pipeline, at_least=floors, backlog=backlog)
 
 
 def _in_run_time(floor: DemandFloor, begins_s: float) -> DemandFloor:

@@ -45,6 +45,10 @@ def pipeline_schedules(scenario: Scenario, *, seed: int, scale: float = 1.0) -> 
     nothing = np.empty(0)
     schedules = {key: Schedule(start_s=nothing, end_s=nothing) for key in units}
     for index, load in enumerate(scenario.file.load):
+        if load.backlog is not None:
+            arrivals = np.full(load.backlog.items, duration_s(load.backlog.at))
+            schedules[load.pipeline] = schedules[load.pipeline].merged(Schedule.of(arrivals, arrivals))
+            continue
         entry_seed = derived_seed(seed, zlib.crc32(load.pipeline.encode()), index)
         make = stream_schedule if units[load.pipeline] == "Streams" else request_schedule
         with _blame("load", index):
@@ -97,8 +101,9 @@ def replay_of(load: Load | PastLoad, folder: Path) -> Replay:
         InvalidTrace: it cannot be read.
     """
     session = load.session
+    trace, column = load.recording
     return Replay(
-        trace=read_trace(load.trace, Column(load.column), folder=folder, series=load.series),
+        trace=read_trace(trace, Column(column), folder=folder, series=load.series),
         copies=1 if load.copies is None else load.copies,
         speed=1.0 if load.speed is None else load.speed,
         offset_s=0.0 if load.offset is None else duration_s(load.offset),
@@ -116,6 +121,8 @@ def load_notes(scenario: Scenario) -> tuple[str, ...]:
     notes: list[str] = []
     run_s = scenario.file.clock.duration_s
     for load in scenario.file.load:
+        if load.backlog is not None:
+            continue
         replay = replay_of(load, scenario.path.parent)
         notes += [f"{load.pipeline}: {load.trace}: {note}" for note in replay.trace.notes]
         if (lasts_s := replay.lasts_s()) < run_s * (1 - 1e-9):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
+from pydantic.alias_generators import to_camel
 
 from controller.resources.base import Breach, Constraint, ListMap, ListSet, Part, Unusable, constraint
 from controller.resources.budget import ComputeBudget
@@ -78,6 +79,11 @@ class PastLoad(Part):
     offset: Duration | None = None
     """Where in the recording the history begins. Default: its beginning."""
 
+    @property
+    def recording(self) -> tuple[str, str]:
+        """Return trace and column."""
+        return self.trace, self.column
+
 
 class LoadFields(Part):
     """How a trace becomes load. In a what-if, the given fields replace those of every load entry."""
@@ -103,15 +109,29 @@ class LoadFields(Part):
     """The load before the run, for pipelines with `spec.demand.history`. Only in the simulator."""
 
 
+class BacklogLoad(Part):
+    """Items that are all there at once, and wait."""
+
+    items: Annotated[int, Field(ge=1, le=5_000_000)]
+    """Number of items."""
+    at: Duration = "0s"
+    """When they are added, from the beginning of the run."""
+
+
 class Load(LoadFields):
     """The load of one pipeline; several entries for one pipeline add up."""
 
     pipeline: PipelineName
     """The pipeline that gets the load."""
-    trace: str
-    """A file, or the name of a bundled trace."""
-    column: Literal["arrivals", "streams", "rate_per_s"]
-    """What the numbers of the trace are."""
+    backlog: BacklogLoad | None = None
+    """Items for a pipeline with `spec.demand.backlog`, instead of a trace."""
+
+    @property
+    def recording(self) -> tuple[str, str]:
+        """Return trace and column of an entry without a backlog."""
+        assert self.trace is not None, "validation requires a trace without backlog"
+        assert self.column is not None, "validation requires a column without backlog"
+        return self.trace, self.column
 
 
 class MetricsShare(Part):
@@ -600,7 +620,11 @@ def with_what_if(scenario: Scenario, what_if: WhatIf | None) -> Scenario:
     fields = {} if what_if.load is None else {name: value for name, value in what_if.load if value is not None}
     return replace(
         with_documents(scenario, patched),
-        file=scenario.file.model_copy(update={"load": [load.model_copy(update=fields) for load in scenario.file.load]}),
+        file=scenario.file.model_copy(
+            update={
+                "load": [load if load.backlog else load.model_copy(update=fields) for load in scenario.file.load],
+            }
+        ),
     )
 
 
@@ -770,6 +794,11 @@ def load_scenario(
         raise invalid(scenario, unpriced)
     scenario = with_instances(with_documents(scenario, separate), file.instances or {})
     breaches = [*_unknown_policies(file, file.policies if policies is None else policies), *_references(scenario)]
+    breaches += [
+        Breach(path=("load", index, "backlog"), rule="not with the reference service, which streams speak to")
+        for index, load in enumerate(file.load)
+        if file.speech is not None and load.backlog is not None
+    ]
     breaches = breaches or [*_refused_patches(scenario)]  # a patch of an unknown resource is reported already
     if breaches:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
@@ -947,6 +976,23 @@ def _unlike_presets(scenario: Scenario) -> Iterator[Breach]:
 def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) -> Iterator[Breach]:
     """Yield the errors of a load entry whose pipeline exists."""
     pipeline = next(pipeline for pipeline in scenario.pipelines if pipeline_key(pipeline) == load.pipeline)
+    waits = pipeline.spec.demand.backlog is not None
+    if waits != (load.backlog is not None):
+        rule = "required: the pipeline has spec.demand.backlog" if waits else "the pipeline has no spec.demand.backlog"
+        yield Breach(path=(*at, "backlog"), rule=rule)
+        return
+    if load.backlog is not None:
+        for name, value in load:
+            if value is not None and name not in {"pipeline", "backlog"}:
+                yield Breach(path=(*at, to_camel(name)), rule="not allowed beside backlog")
+        if duration_s(load.backlog.at) >= scenario.file.clock.duration_s:
+            yield Breach(path=(*at, "backlog", "at"), rule="must be within the run")
+        return
+    missing = [name for name in ("trace", "column") if getattr(load, name) is None]
+    if missing:
+        for name in missing:
+            yield Breach(path=(*at, name), rule="required without backlog")
+        return
     yield from _unit_breaches(at, load, pipeline)
     yield from _trace_breaches(at, load, scenario.path.parent)
     if load.history is not None:
@@ -957,7 +1003,8 @@ def _load_breaches(at: tuple[str | int, ...], load: Load, scenario: Scenario) ->
 
 def _trace_breaches(at: tuple[str | int, ...], load: Load | PastLoad, folder: Path) -> Iterator[Breach]:
     try:
-        trace = read_trace(load.trace, Column(load.column), folder=folder, series=load.series)
+        name, column = load.recording
+        trace = read_trace(name, Column(column), folder=folder, series=load.series)
     except InvalidTrace as error:
         yield Breach(path=(*at, "trace"), rule=str(error))
         return

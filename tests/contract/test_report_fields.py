@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from live_runs import CAPTIONS, CPU, a_cause, a_decision, a_run, items, report_of
+from live_runs import CAPTIONS, CPU, a_cause, a_decision, a_run, a_run_with_a_backlog, items, report_of
 
 from simulations.results.scoring import Outcome
 
@@ -68,6 +68,17 @@ REPORT = {
             "lost": NUMBER,
             "share": OrNull,
             "kept": YES_NO_OR_NULL,
+        }
+    ],
+    "backlogs": [
+        {
+            "pipeline": TEXT,
+            "items": NUMBER,
+            "done": NUMBER,
+            "last_done_s": OrNull,
+            "due_s": OrNull,
+            "met": YES_NO_OR_NULL,
+            "cost": NUMBER,
         }
     ],
     "summary": {
@@ -140,6 +151,11 @@ def test_the_report_has_exactly_the_promised_fields(outcome: Outcome) -> None:
     assert report["windows"]
     assert report["decisions"]
     assert len(report["diagnosis"]) == 2
+
+
+def test_the_entry_of_a_backlog_has_exactly_the_promised_fields() -> None:
+    (found,) = report_of(a_run_with_a_backlog())["backlogs"]
+    assert differences(found, REPORT["backlogs"][0]) == []  # type: ignore[index]
 
 
 def test_a_missing_field_and_one_too_many_are_noticed() -> None:

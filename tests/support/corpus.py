@@ -413,7 +413,7 @@ BAD: tuple[Bad, ...] = (
     ),
     # Words
     _bad("mode", {"spec.mode": "auto"}, "spec.mode", "must be Auto, Recommend or Paused"),
-    _bad("unit", {"spec.demand.unit": "Chunks"}, "spec.demand.unit", "must be Streams or Requests"),
+    _bad("unit", {"spec.demand.unit": "Chunks"}, "spec.demand.unit", "must be Streams, Requests or Items"),
     _bad("routing", {f"{_V}.routing": "Weighted"}, f"{_V}.routing", "must be Pull"),
     _bad("preset", {f"{_V}.metrics.preset": "Triton"}, f"{_V}.metrics.preset", "must be a DNS label"),
     _bad(

@@ -33,18 +33,28 @@ _TIMEOUT_S = (3, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The only pipeline of a run, its pools and its pods on the API server, `at_s` on the monotonic clock."""
+    """The pipelines of a run, by name, its pools and its pods on the API server, `at_s` on the monotonic clock."""
 
     at_s: float
-    resource: dict[str, Any]
+    pipelines: dict[str, dict[str, Any]]
     events: list[dict[str, Any]]
     pools: dict[str, dict[str, Any]]
     pool_events: list[dict[str, Any]]
     pods: list[dict[str, Any]]
 
     @property
+    def resource(self) -> dict[str, Any]:
+        """Return the first pipeline; empty before it is applied."""
+        return next(iter(self.pipelines.values()), {})
+
+    @property
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.resource.get("status", {})
+        return found
+
+    def backlog(self, pipeline: str) -> dict[str, Any]:
+        """Return what the status of a pipeline says of its backlog; empty if it says nothing."""
+        found: dict[str, Any] = self.pipelines.get(pipeline, {}).get("status", {}).get("backlog", {})
         return found
 
     def condition(self, kind: str) -> dict[str, Any]:
@@ -240,12 +250,11 @@ def lab_run(
 
 
 def look(api: client.ApiClient) -> Seen:
-    """Return the only pipeline of a lab, its pools and its pods."""
+    """Return the pipelines of a lab, its pools and its pods."""
     pipelines = client.CustomObjectsApi(api).list_cluster_custom_object(
         "sluice.dev", "v1alpha1", "speechpipelines", _request_timeout=_TIMEOUT_S
     )
     events = client.CoreV1Api(api).list_event_for_all_namespaces(_preload_content=False, _request_timeout=_TIMEOUT_S)
-    (pipeline,) = pipelines["items"] or [{}]
     pools = client.CustomObjectsApi(api).list_cluster_custom_object(
         "sluice.dev", "v1alpha1", "computepools", _request_timeout=_TIMEOUT_S
     )
@@ -253,7 +262,7 @@ def look(api: client.ApiClient) -> Seen:
     told = json.loads(events.data)["items"]
     return Seen(
         at_s=time.monotonic(),
-        resource=pipeline,
+        pipelines={pipeline["metadata"]["name"]: pipeline for pipeline in pipelines["items"]},
         events=[event for event in told if event["involvedObject"]["kind"] == "SpeechPipeline"],
         pools={pool["metadata"]["name"]: pool for pool in pools["items"]},
         pool_events=[event for event in told if event["involvedObject"]["kind"] == "ComputePool"],

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from builders import a_placement, a_spec, a_stage
 
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import BacklogSpec, DemandUnit, PipelineSpec
 from optimizer.model import PipelineKey, PlacementId, PoolName, StageName
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.lab.session.report import LiveRun, lab_result
@@ -21,6 +21,8 @@ CPU, GPU = PoolName("cpu"), PoolName("gpu")
 ASR_CPU: PlacementId = (CAPTIONS, StageName("asr"), CPU)
 ASR_GPU: PlacementId = (CAPTIONS, StageName("asr"), GPU)
 CLOCK = Clock(duration_s=40.0, warmup_s=10.0, window_s=10.0)
+WITH_THE_BEGIN = replace(CLOCK, warmup_s=0.0)
+"""Scores the items of a backlog, which arrive at the begin, as well."""
 
 
 def pipeline(name: str = "captions", *, drain_s: float = 4.0) -> PipelineSpec:
@@ -114,6 +116,26 @@ def a_run(
         peak_instances=peak_instances,
         generator_lag_p99_s=0.001,
     )
+
+
+def a_run_with_a_backlog() -> LiveRun:
+    """Return a run of captions, and of an archive with one replica: forty items at the begin, four done every 3 s."""
+    spec = pipeline("archive")
+    archive = replace(spec, unit=DemandUnit.ITEMS, backlog=BacklogSpec(within_s=35.0))
+    on_cpu, on_gpu = ((archive.key, StageName("asr"), pool) for pool in (CPU, GPU))
+    placements = {ASR_CPU: replicas(2), ASR_GPU: replicas(0), on_cpu: replicas(1), on_gpu: replicas(0)}
+    done = Items(
+        arrival_s=np.zeros(40),
+        latency_s=np.repeat(3.0 * np.arange(1, 11), 4),
+        outcome=np.full(40, Outcome.SERVED, dtype=np.uint8),
+    )
+    run = a_run(
+        pipeline(),
+        archive,
+        items_of={CAPTIONS: items(), archive.key: done},
+        observations=observed(lambda t_s: an_observation(t_s, placements)),
+    )
+    return replace(run, clock=WITH_THE_BEGIN)
 
 
 def report_of(run: LiveRun) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from program_tables import command_section, commands, exit_table, leaves, metric
 
 from controller.resources.schema import CRDS, GROUP, VERSION, Crd, structural, structural_schema
 from simulations.policies.catalogue import POLICIES
+from simulations.regions.scenario import RegionsFile
 from simulations.scenario.recordings import GAPS, TIME_COLUMNS
 from simulations.scenario.scenario import ScenarioFile
 from simulations.scenario.traces import Column, bundled_names
@@ -29,6 +30,7 @@ def documents() -> Mapping[str, str]:
         "commands.md": _commands(),
         "metrics.md": _metrics(),
         "scenario.md": _scenario(),
+        "regions.md": _regions(),
         "types.md": _types(),
     }
     return {name: _GENERATED + text for name, text in texts.items()}
@@ -114,6 +116,18 @@ def _scenario() -> str:
         f"Bundled traces: {_in_code(bundled_names())}.\n",
         "## Policies\n",
         f"{', '.join(f'`{name}`' for name in POLICIES)}.\n",
+    )
+
+
+def _regions() -> str:
+    schema = RegionsFile.model_json_schema()
+    sections = [each.section() for each in mappings(structural(schema, schema["$defs"]), RegionsFile, "")]
+    return _page(
+        "# Files of regions\n",
+        "`sluice regions` reads them; [Several regions](../regions.md) shows how to use one. Write fractions in "
+        'quotes, such as `"0.2"`. `[]` in a heading is a list. Traces are as in '
+        "[Scenario files](scenario.md#traces).\n",
+        "\n".join(sections).replace("## \n", "## Fields of the file\n"),
     )
 
 

@@ -114,6 +114,8 @@ def _goal(
     stated = [bound for bound in assessment.bounds.stated if bound.mechanism is not not_ours.NOT_ACTING]
     # The plan has weighed the declared minimums against the caps: what it has left out is not asked for again.
     firm = [replace(own, least=None) if own.level is Level.DECLARED else own for own in stated if own.level < Level.SLA]
+    if assessment.pace is not None:  # its plan keeps without data what live pipelines leave
+        firm = [own for own in firm if own.mechanism is not missing_data.NEVER_DOWN]
     drained = list(assessment.bounds.of(drains.DRAIN))
     firm += drained
     kept = [bound for bound in raised.bounds[key] if bound.mechanism is measured_miss.KEEP] if stays else []

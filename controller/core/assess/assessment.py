@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from controller.core.assess.backlog import Pace, capacity_rps, pace_of, paced_demand
 from controller.core.assess.conflicts import conflicting, conflicts
-from controller.core.assess.demand import NO_LAUNCHES, DemandState, planning_demand
+from controller.core.assess.demand import NO_LAUNCHES, DemandState, horizon, planning_demand
 from controller.core.assess.learned_numbers import settled, warming
 from controller.core.assess.neighbours import ALONE, Neighbours
 from controller.core.assess.optimizer_input import optimizer_demand, optimizer_pipeline
@@ -16,12 +17,21 @@ from controller.core.state.policy import Policy
 from controller.core.state.shared import users_of
 from controller.core.state.snapshot import PipelineState, Snapshot, TargetMissing, TargetState
 from controller.core.state.spec import DemandUnit, Mode, PipelineSpec, StageKey
+from optimizer.latency.batching_table import UTILIZATION_CEILING
 from optimizer.model import Pipeline, PipelineKey, PlacementKey, PlacementName, PoolName, StageName, pool_of
 from profiler.profile import profile_pipeline
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, Answer, Quantity
 from profiler.stages import Learned, PipelineInput, PipelineProfile, PlacementInput, SharedInput, StageInput, rounded_up
 
 SILENT_BY_NATURE = (AbsenceReason.NO_TRAFFIC, AbsenceReason.UNSUPPORTED)
+
+
+UNPACED = DemandState(
+    observed=Absence(reason=AbsenceReason.UNSUPPORTED, detail="a backlog has no offered load"),
+    stabilized=None,
+    samples=(),
+)
+"""What is known of the load of a backlog before its pace: replicas take items when they can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +77,7 @@ class Assessment:
 
     `bounds` are those of the mechanisms (`controller.core.bounds.stated` adds them), and `pipeline` is then within
     their limits. `fallback` is the same without the bounds that only save money, None where these make no difference.
+    `pace` is that of a backlog, None for a pipeline without one.
     """
 
     state: PipelineState
@@ -83,6 +94,7 @@ class Assessment:
     leaving: Mapping[PlacementKey, int] = field(default_factory=dict)
     bounds: Bounds = NO_BOUNDS
     fallback: Pipeline | None = None
+    pace: Pace | None = None
 
     @property
     def key(self) -> PipelineKey:
@@ -223,7 +235,8 @@ def assess(
         **{stage.name: now_s for stage in spec.stages if not state.settled(stage.name)},
     }
     others = frozenset(stage.name for stage in spec.stages if (stage.shared_from or (spec.key, stage.name)) in shared)
-    demand = planning_demand(state, now_s, policy.interval_s, launches_s, others)
+    waits = spec.backlog is not None
+    demand = UNPACED if waits else planning_demand(state, now_s, policy.interval_s, launches_s, others)
     seen = _profiler_input(state, demand, shared, stages_moved_at_s, neighbours, now_s)
     profile, learned = profile_pipeline(
         seen,
@@ -241,6 +254,9 @@ def assess(
     )
     leaving = _leaving(state, snapshot)
     changes = conflicts(state, now_s)
+    pace: Pace | None = None
+    if waits:
+        pace, demand = _paced(state, profile, policy, launches_s, now_s)
     return Assessment(
         state=state,
         profile=profile,
@@ -249,7 +265,7 @@ def assess(
         demand=demand,
         pipeline=optimizer_pipeline(
             spec,
-            _planned(demand),
+            _offered(demand, pace),
             profile=profile,
             # Replicas on nodes that are being removed must be placed anew.
             current={key: max(0, count - leaving.get(key, 0)) for key, count in current.items()},
@@ -262,7 +278,49 @@ def assess(
         conflicts=changes,
         leaving=leaving,
         conflicting=conflicting(state, changes, now_s),
+        pace=pace,
     )
+
+
+def _paced(
+    state: PipelineState,
+    profile: PipelineProfile,
+    policy: Policy,
+    launches_s: Mapping[PoolName, float],
+    now_s: float,
+) -> tuple[Pace, DemandState]:
+    """Return the pace of a pipeline with a backlog, and the demand to plan for."""
+    spec, memory = state.spec, state.memory
+    assert spec.backlog is not None
+    pipeline = optimizer_pipeline(spec, 0.0, profile=profile, known_only=False)
+    most = {(stage.name, own.name): own.max_replicas for stage in pipeline.stages for own in stage.placements}
+    ahead = horizon(spec, policy.interval_s, launches_s)
+    pace = pace_of(
+        spec.backlog,
+        state.demand,
+        memory,
+        ready_rps=capacity_rps(pipeline, {key: state.ready(*key) for key in most}, memory.batches),
+        most_rps=capacity_rps(pipeline, most, memory.batches),
+        startup_s=ahead.ahead_s,
+        now_s=now_s,
+    )
+    return pace, paced_demand(pace, spec.scaling.idle_after_s, memory, ahead, now_s)
+
+
+def at_pace(assessment: Assessment, rate: float, now_s: float) -> Assessment:
+    """Return the assessment of a backlog, without bounds, that is to go at `rate` items per second."""
+    assert assessment.pace is not None
+    assert assessment.demand.horizon is not None
+    pace = replace(assessment.pace, rate=rate)
+    idle_after_s, memory = assessment.spec.scaling.idle_after_s, assessment.state.memory
+    demand = paced_demand(pace, idle_after_s, memory, assessment.demand.horizon, now_s)
+    pipeline = replace(assessment.pipeline, demand=optimizer_demand(assessment.spec, _offered(demand, pace)))
+    return replace(assessment, pace=pace, demand=demand, pipeline=pipeline)
+
+
+def _offered(demand: DemandState, pace: Pace | None) -> float:
+    """Return the load to plan replicas for: those of a backlog are always busy, and plans keep room below that."""
+    return _planned(demand) if pace is None else rounded_up((demand.demand or 0.0) * UTILIZATION_CEILING)
 
 
 def _planned(demand: DemandState) -> float:

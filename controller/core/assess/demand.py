@@ -24,6 +24,7 @@ from controller.core.state.spec import DemandUnit, PipelineSpec, StageSpec
 from optimizer.model import PoolName, StageName
 from profiler.forecast import forecast, growth
 from profiler.samples import ABSURD, Absence, AbsenceReason, Quantity, Reading
+from profiler.season import Season
 
 NO_LAUNCHES: Mapping[PoolName, float] = MappingProxyType({})
 
@@ -71,6 +72,7 @@ class Horizon:
 
     `season` is what the history of the demand says of then, None without one. `surprises` are the misses of the last
     minutes that the room for growth until then rests on, `missed` the share (0–1) of these minutes that they took.
+    `record` is the history seen from now, None without a usable one.
     """
 
     ahead_s: float
@@ -78,6 +80,7 @@ class Horizon:
     season: SeasonUse | Absence | None = None
     surprises: tuple[Surprise, ...] = ()
     missed: float = 0.0
+    record: Season | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +269,7 @@ def stabilised_demand(
         quiet_since_s=quiet_since_s,
         contradicted_since_s=contradicted_since_s,
         begun_s=now_s if memory.demand is None and memory.begun_s is None else memory.begun_s,
-        horizon=replace(ahead, season=season, surprises=found, missed=missed),
+        horizon=replace(ahead, season=season, surprises=found, missed=missed, record=past.season),
     )
 
 

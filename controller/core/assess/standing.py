@@ -64,6 +64,7 @@ def may_stand(spec: PipelineSpec, lenders: Collection[PipelineKey], billed: Coll
     """
     return not (
         spec.borrowed
+        or spec.backlog is not None
         or spec.key in lenders
         or spec.at_least
         or any(stage.rules for stage in spec.stages)

@@ -21,6 +21,8 @@ FIRST_WINDOW = Mechanism(
 
 def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int], now_s: float) -> Iterator[Bound]:
     """Yield the bounds of the placements that keep ready replicas beyond their `goal`."""
+    if assessment.pace is not None:
+        return  # what is known of a backlog is how much is left, not a sample of its load
     begun_s, window_s = assessment.demand.begun_s, assessment.spec.scaling.down.stabilization_s
     if begun_s is None or now_s >= begun_s + window_s or idle_stages(assessment):
         return

@@ -39,8 +39,14 @@ def idle_stages(assessment: Assessment) -> frozenset[StageName]:
 def bounds(assessment: Assessment) -> Iterator[Bound]:
     """Yield the bounds of the stages that are idle."""
     since_s = assessment.demand.idle_since_s
+    change = ChangeReason.WAITING if waits(assessment) else ChangeReason.IDLE
     for stage in sorted(idle_stages(assessment)):
-        yield IDLE.on(stage, most=0, change=ChangeReason.IDLE, since_s=since_s)
+        yield IDLE.on(stage, most=0, change=change, since_s=since_s)
+
+
+def waits(assessment: Assessment) -> bool:
+    """Return whether a backlog has no replicas because it waits for cheaper capacity."""
+    return assessment.pace is not None and assessment.pace.work is not None and assessment.pace.rate == 0
 
 
 def holds(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Iterator[Hold]:
@@ -53,6 +59,10 @@ def holds(assessment: Assessment, replicas: Mapping[PlacementKey, int]) -> Itera
         return
     if any(assessment.current[key] or replicas[key] for key in replicas if key[0] in idle):
         return
+    if waits(assessment):
+        yield Hold(reason=HoldReason.WAITING)
+        return
+    detail = "" if assessment.pace is not None else details.no_demand(after_s)
     everything = len(idle) == len(assessment.spec.stages)
     for stage in [None] if everything else [stage.name for stage in assessment.spec.stages if stage.name in idle]:
-        yield Hold(reason=HoldReason.IDLE, stage=stage, detail=details.no_demand(after_s))
+        yield Hold(reason=HoldReason.IDLE, stage=stage, detail=detail)

@@ -6,7 +6,18 @@ from dataclasses import replace
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import inside
 from controller.core.assess.skews import skews
-from controller.core.bounds import declared, drains, idle, learning, missing_data, not_ours, outages, pins, rules
+from controller.core.bounds import (
+    declared,
+    drains,
+    fragile,
+    idle,
+    learning,
+    missing_data,
+    not_ours,
+    outages,
+    pins,
+    rules,
+)
 from controller.core.bounds.availability import Availability
 from controller.core.bounds.resolution import resolve
 from controller.core.state.bound import Bound, Bounds, Level, Limits
@@ -48,6 +59,7 @@ def _stated(
         *pins.bounds(assessment),
         *missing_data.bounds(assessment),
         *declared.bounds(assessment),
+        *fragile.bounds(assessment, snapshot),
         *rules.bounds(assessment, found),
         *learning.floors(assessment, snapshot.now_s),
         *idle.bounds(assessment),

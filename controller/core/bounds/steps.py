@@ -44,6 +44,8 @@ def bounds(assessment: Assessment, goal: Mapping[PlacementKey, int]) -> Iterator
             continue
         total = sum(current[key] for key in keys)
         ups, downs = scaling.up.most(total), scaling.down.most(total)
+        if assessment.pace is not None:
+            downs = total  # the capacity that work gives back is needed now
         if any(key in out for key in keys):
             ups = sum(goal.values())
         for key in keys:

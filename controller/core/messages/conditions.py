@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.core.messages import details
+from controller.core.messages.backlog import deadline_words
 from controller.core.messages.diagnosis import briefly
 from controller.core.messages.explain import reason_sentence
 from controller.core.messages.missed import missed_briefly
@@ -29,7 +30,7 @@ from controller.core.messages.sentences import (
 from controller.core.messages.summary import health, ready
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.cloud import IMPLAUSIBLE, PriceOrigin, PriceQuote, QuotaSource
-from controller.core.state.decision import BudgetDecision, HoldReason, PipelineDecision
+from controller.core.state.decision import BacklogOutlook, BudgetDecision, HoldReason, PipelineDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass, last_of
 from controller.core.state.snapshot import NodePoolProblem, NodePoolState, PoolState
 from profiler.samples import Absence, DeviceQuantity
@@ -52,7 +53,7 @@ def conditions(decision: PipelineDecision) -> tuple[ConditionValue, ...]:
     """Return all conditions of a pipeline, always in the same order."""
     return (
         _ready(decision),
-        _sla_met(decision),
+        _sla_met(decision) if decision.backlog is None else _deadline_met(decision, decision.backlog),
         _metrics_available(decision),
         _without(decision, ConditionType.TARGETS_FOUND, [HoldReason.TARGET_MISSING], ConditionReason.ALL_FOUND),
         _without(decision, ConditionType.SCALES_ACCEPTED, [HoldReason.SCALE_REFUSED], ConditionReason.ALL_ACCEPTED),
@@ -283,6 +284,17 @@ def _sla_met(decision: PipelineDecision) -> ConditionValue:
     met, source = measured_s <= sla.latency_s, decision.profile.latency_source.value
     message = latency_of_sla(decision) if met else "; ".join(missed_briefly(decision))
     return _condition(ConditionType.SLA_MET, str(met), source, message)
+
+
+def _deadline_met(decision: PipelineDecision, own: BacklogOutlook) -> ConditionValue:
+    message = deadline_words(decision)
+    if own.late is not None:
+        return _condition(ConditionType.DEADLINE_MET, "False", own.late.value, message)
+    if isinstance(own.left, Absence):
+        return _condition(ConditionType.DEADLINE_MET, "Unknown", ConditionReason.ITEMS_UNKNOWN.value, message)
+    waits = own.waits_until_s is not None
+    good = ConditionReason.EMPTY if own.left == 0 else ConditionReason.WAITING if waits else ConditionReason.IN_TIME
+    return _condition(ConditionType.DEADLINE_MET, "True", good.value, message)
 
 
 def _metrics_available(decision: PipelineDecision) -> ConditionValue:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
+from controller.core.messages.backlog import backlog_lines, progress_words
 from controller.core.messages.bounds import bounds_in_force
 from controller.core.messages.diagnosis import cause_titles, diagnosis_lines
 from controller.core.messages.measured import measured_words
@@ -57,7 +58,10 @@ def reason_sentence(decision: PipelineDecision) -> str:
     While the latency exceeds the SLA, that comes first, with what is done about it.
     """
     late = missed(decision)
-    numbers = [demand_change(decision), *([] if late else [latency_of_sla(decision)]), spend_of_budget(decision)]
+    if decision.backlog is not None:
+        numbers = [progress_words(decision.backlog), spend_of_budget(decision)]
+    else:
+        numbers = [demand_change(decision), *([] if late else [latency_of_sla(decision)]), spend_of_budget(decision)]
     changes, holds = "; ".join([*change_words(decision), *switch_words(decision)]), "; ".join(brief_holds(decision))
     answer = changes or ("no change" + (f": {holds}" if holds else ""))
     if late:
@@ -109,6 +113,9 @@ def _what(decision: PipelineDecision) -> Iterator[str]:
 
 
 def _why(decision: PipelineDecision) -> Iterator[str]:
+    if decision.backlog is not None:
+        yield from _why_of_backlog(decision)
+        return
     observed = reading_words(decision.demand.observed)
     forecast = "-" if decision.demand.forecast is None else number(decision.demand.forecast)
     reason = f"; {words}" if (words := demand_reason(decision)) else ""
@@ -139,7 +146,25 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         yield from mixing_words(decision.plan)
 
 
+def _why_of_backlog(decision: PipelineDecision) -> Iterator[str]:
+    yield from backlog_lines(decision)
+    if words := metrics_words(decision):
+        yield words
+    yield spend_of_budget(decision)
+    for rule in decision.rules:
+        if rule.floor is not None:
+            value = reading_words(rule.reading)
+            yield f"rule {rule.name} keeps stage {rule.stage} at {rule.floor} replicas or more (its value: {value})"
+    yield from measured_words(decision)
+    if decision.plan is not None:
+        yield f"planned: {money(decision.plan.cost_per_hour)}"
+        yield from mixing_words(decision.plan)
+
+
 def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
+    if decision.backlog is not None:
+        yield from _why_not_faster(decision)
+        return
     plan, spec = decision.plan, decision.spec
     waits = decision.admissible is not None and decision.admissible == decision.admitted_meanwhile
     if decision.admissible is not None and waits:
@@ -166,6 +191,19 @@ def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
         yield next_step_words(plan.next_step)
 
 
+def _why_not_faster(decision: PipelineDecision) -> Iterator[str]:
+    plan, spec = decision.plan, decision.spec
+    if plan is None:
+        yield "there is no plan"
+    elif plan.feasible:
+        yield "the plan meets its pace; more replicas would finish earlier, and not cheaper"
+    else:
+        limit = limit_words(plan.limited_by, spec.budget_per_hour, decision.budgets)
+        yield f"limited by {limit}: {plan.served_fraction:.0%} of the pace is planned"
+        if plan.advice.required_budget_per_hour is not None:
+            yield f"the whole pace needs {money_needed(plan.advice.required_budget_per_hour)}"
+
+
 def _why_not_now(decision: PipelineDecision, now_s: float) -> Iterator[str]:
     for hold in held(decision):
         left = "" if hold.until_s is None else f"; {max(0.0, hold.until_s - now_s):.0f} s left"
@@ -190,10 +228,12 @@ def _what_would_change(decision: PipelineDecision) -> Iterator[str]:
     if HoldReason.METRICS_MISSING in reasons:
         yield "the missing metrics"
     if HoldReason.IDLE in reasons:
-        yield "demand above 0"
+        yield "demand above 0" if decision.backlog is None else "items in the backlog"
     if missed(decision):
         yield from slower_stages(decision)
-    if decision.plan is not None:
+    if decision.backlog is not None and (decision.plan is None or decision.plan.feasible):
+        yield "more items, another deadline, another price, or other capacity that live pipelines leave"
+    elif decision.plan is not None:
         yield from filter(None, [relief_of_plan(decision, decision.plan)])
 
 

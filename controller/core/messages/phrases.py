@@ -110,8 +110,9 @@ def share_words(share: float) -> str:
 
 
 def demand_words(spec: PipelineSpec, demand: float) -> str:
-    """Return `demand` with the pipeline's unit, such as `40 streams` or `12 requests/s`."""
-    return f"{number(demand)} {'streams' if spec.unit is DemandUnit.STREAMS else 'requests/s'}"
+    """Return `demand` with the pipeline's unit, such as `40 streams`, `12 requests/s` or `3 items/s`."""
+    words = {DemandUnit.STREAMS: "streams", DemandUnit.REQUESTS: "requests/s", DemandUnit.ITEMS: "items/s"}
+    return f"{number(demand)} {words[spec.unit]}"
 
 
 def latency_words(latency_s: float | None, error: float | None) -> str:

@@ -26,6 +26,7 @@ _SHARING: Mapping[SharingProblem, str] = {
     SharingProblem.NO_PIPELINE: "pipeline {pipeline} does not exist or is not valid",
     SharingProblem.NO_STAGE: "pipeline {pipeline} has no stage {stage}",
     SharingProblem.CHAIN: "stage {stage} of pipeline {pipeline} is itself shared from another pipeline; name that one",
+    SharingProblem.BACKLOG: "pipeline {pipeline} has demand.backlog: its replicas go first, so it shares no stage",
     SharingProblem.ITSELF: "must name a stage of another pipeline",
 }
 

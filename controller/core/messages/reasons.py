@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from controller.core.state.decision import HoldReason
+from controller.core.state.decision import HoldReason, LateReason
 from controller.core.state.provider_errors import ErrorClass
 from controller.core.state.snapshot import NodePoolProblem
 
@@ -17,6 +17,7 @@ class ConditionType(Enum):
 
     READY = "Ready"
     SLA_MET = "SLAMet"
+    DEADLINE_MET = "DeadlineMet"
     METRICS_AVAILABLE = "MetricsAvailable"
     TARGETS_FOUND = "TargetsFound"
     SCALES_ACCEPTED = "ScalesAccepted"
@@ -51,6 +52,15 @@ class ConditionReason(Enum):
     INTERNAL_ERROR = "InternalError"
     SHARED_STAGE_MISSING = "SharedStageMissing"
     AWAITING_TURN = HoldReason.AWAITING_TURN.value
+    IN_TIME = "InTime"
+    WAITING = HoldReason.WAITING.value
+    EMPTY = "Empty"
+    ITEMS_UNKNOWN = "ItemsUnknown"
+    DEADLINE_PASSED = LateReason.DEADLINE_PASSED.value
+    BUDGET_TOO_LOW = LateReason.BUDGET_TOO_LOW.value
+    CAPACITY_TOO_SMALL = LateReason.CAPACITY_TOO_SMALL.value
+    STARTUP_TOO_LONG = LateReason.STARTUP_TOO_LONG.value
+    HELD_BACK = LateReason.HELD_BACK.value
     METRICS_LOST = "MetricsLost"
     ALL_FOUND = "AllFound"
     ALL_ACCEPTED = "AllAccepted"
@@ -134,6 +144,8 @@ class EventReason(Enum):
     READY = "Ready"
     SLA_MISSED = HoldReason.SLA_MISSED.value
     SLA_MET = "SLAMet"
+    DEADLINE_MISSED = "DeadlineMissed"
+    DEADLINE_MET = "DeadlineMet"
     METRICS_MISSING = HoldReason.METRICS_MISSING.value
     METRICS_AVAILABLE = "MetricsAvailable"
     METRICS_LOST = ConditionReason.METRICS_LOST.value
@@ -189,6 +201,7 @@ class Transition:
 TRANSITIONS: Mapping[ConditionType, Transition] = {
     ConditionType.READY: Transition(bad=EventReason.NOT_READY, good=EventReason.READY),
     ConditionType.SLA_MET: Transition(bad=EventReason.SLA_MISSED, good=EventReason.SLA_MET),
+    ConditionType.DEADLINE_MET: Transition(bad=EventReason.DEADLINE_MISSED, good=EventReason.DEADLINE_MET),
     ConditionType.METRICS_AVAILABLE: Transition(bad=EventReason.METRICS_MISSING, good=EventReason.METRICS_AVAILABLE),
     ConditionType.TARGETS_FOUND: Transition(bad=EventReason.TARGET_MISSING, good=EventReason.TARGETS_FOUND),
     ConditionType.SCALES_ACCEPTED: Transition(bad=EventReason.SCALE_REFUSED, good=EventReason.SCALES_ACCEPTED),

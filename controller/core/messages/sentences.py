@@ -73,6 +73,7 @@ HOLDS: Mapping[HoldReason, str] = {
     HoldReason.ON_TRIAL: "one replica is tried first after a failure; others wait for it",
     HoldReason.SLA_UNREACHABLE: "no allocation meets the SLA; planned for the lowest latency that can be met",
     HoldReason.IDLE: "idle; scaled to zero until there is demand",
+    HoldReason.WAITING: "waits for cheaper capacity; the deadline is met without starting now",
     HoldReason.SLA_MISSED: "measured latency exceeds the SLA; no replica is removed until it is within the SLA",
     HoldReason.LEARNING: "learning: service times or slots are measured; no replica is removed until they are known",
     HoldReason.OVERHEAD: "the SLA is missed by time outside the stages, which replicas cannot lower",
@@ -107,6 +108,7 @@ CHANGES: Mapping[ChangeReason, str] = {
     ChangeReason.LEARNING: "the stage queues, and its service times or slots are not known yet",
     ChangeReason.PINNED: "pinned by annotation",
     ChangeReason.IDLE: "no demand for scaling.idleAfter",
+    ChangeReason.WAITING: "cheaper capacity is expected before the deadline",
     ChangeReason.METRICS_LOST: "safety margin while metrics are missing",
     ChangeReason.REBALANCE: "sessions leave a crowded replica (scaling.rebalance)",
 }
@@ -165,7 +167,9 @@ def _quality(switch: VariantSwitch) -> str:
 def missed(decision: PipelineDecision) -> bool:
     """Return whether the latency at the SLA's percentile exceeds the SLA."""
     latency_s = decision.profile.latency_s
-    return not isinstance(latency_s, Absence) and latency_s > decision.spec.sla.latency_s
+    if isinstance(latency_s, Absence) or decision.spec.backlog is not None:
+        return False  # a backlog has no SLA
+    return latency_s > decision.spec.sla.latency_s
 
 
 def hold_words(hold: Hold) -> str:

@@ -2,16 +2,19 @@
 
 from enum import Enum
 
+from controller.core.messages.backlog import finish_of_deadline, left_words
 from controller.core.messages.phrases import demand_words, duration, money
 from controller.core.messages.sentences import missed, observed_latency, replicas_words
 from controller.core.state.decision import HoldReason, PipelineDecision
 from controller.core.state.schedule import field_of
+from profiler.samples import Absence
 
 
 class Health(Enum):
     """The most severe problem of a pipeline, the worst first; OK without one. The values are reasons of `Ready`."""
 
     SLA_MISSED = HoldReason.SLA_MISSED.value
+    DEADLINE_MISSED = "DeadlineMissed"
     POOL_NOT_FOUND = HoldReason.POOL_NOT_FOUND.value
     TARGET_MISSING = HoldReason.TARGET_MISSING.value
     CONFLICT = HoldReason.CONFLICT.value
@@ -19,6 +22,7 @@ class Health(Enum):
     METRICS_MISSING = HoldReason.METRICS_MISSING.value
     PAUSED = HoldReason.PAUSED.value
     IDLE = HoldReason.IDLE.value
+    WAITING = HoldReason.WAITING.value
     OVERLOADED = "Overloaded"
     POOL_UNAVAILABLE = HoldReason.POOL_UNAVAILABLE.value
     NOT_CREATED = HoldReason.NOT_CREATED.value
@@ -34,7 +38,7 @@ class Health(Enum):
 _NOT_READY = frozenset(
     {
         *(Health.POOL_NOT_FOUND, Health.TARGET_MISSING, Health.CONFLICT, Health.SCALE_REFUSED),
-        *(Health.METRICS_MISSING, Health.OVERLOADED),
+        *(Health.METRICS_MISSING, Health.OVERLOADED, Health.DEADLINE_MISSED),
     }
 )
 """With one of these problems, the condition Ready of the pipeline is False."""
@@ -46,7 +50,8 @@ def summary(decision: PipelineDecision) -> dict[str, str]:
     """Return the texts of the printer columns, by the name of their field in `status.summary`."""
     plan, planned, known = decision.plan, decision.demand.planned, decision.demand.known
     by = "" if known is None else f" ({field_of(known)} {known.name})"
-    return {
+    own = decision.backlog
+    columns = {
         "health": health(decision).value,
         "demand": "-" if planned is None else demand_words(decision.spec, planned) + by,
         "latency": f"{observed_latency(decision)} / {duration(decision.spec.sla.latency_s)}",
@@ -55,6 +60,10 @@ def summary(decision: PipelineDecision) -> dict[str, str]:
         "cost": f"{money(decision.spend_per_hour)} / {money(decision.spec.budget_per_hour)}",
         "replicas": replicas_words(decision),
     }
+    if own is not None:
+        columns["demand"] = "-" if isinstance(own.left, Absence) else left_words(own)
+        columns["latency"] = finish_of_deadline(own)
+    return columns
 
 
 def health(decision: PipelineDecision) -> Health:
@@ -69,10 +78,11 @@ def ready(decision: PipelineDecision) -> bool:
 
 def _problems(decision: PipelineDecision) -> list[Health]:
     """Return the problems of the pipeline, the most severe first; `SCALING` and `OK` are the last."""
-    holds = {hold.reason.value for hold in decision.holds}
+    holds, own = {hold.reason.value for hold in decision.holds}, decision.backlog
     present = {
         Health.SLA_MISSED: missed(decision),
-        Health.OVERLOADED: decision.plan is not None and not decision.plan.feasible,
+        Health.DEADLINE_MISSED: own is not None and own.late is not None,
+        Health.OVERLOADED: own is None and decision.plan is not None and not decision.plan.feasible,
         Health.SCALING: bool(decision.changes or decision.starting),
         Health.OK: True,
     }

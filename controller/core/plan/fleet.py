@@ -10,6 +10,7 @@ from controller.core.assess.optimizer_input import NO_REPLICAS, billed_pool, kee
 from controller.core.assess.shared import CostShares, planned_with, served_cost_shares
 from controller.core.plan.claims import Claims
 from controller.core.plan.ledger import EPSILON, entries, ledger_of, totals_of
+from controller.core.plan.schedule import Course
 from controller.core.state.carry_over import PoolMemory
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned, PoolState, Snapshot, unaccounted_per_hour
@@ -61,7 +62,7 @@ class FleetPlan:
     none meets it for all of a load that nothing sheds; what `plans` has for them meets the lowest multiple of the SLA
     that can be met. `without_spares` has the pipelines whose declared
     minimums the plans leave out for others. `cost_shares` says how the cost of shared stages is split. `problems` has
-    the problem that each of `plans` solves, none in a large fleet.
+    the problem that each of `plans` solves, none in a large fleet. `courses` has what backlogs are scheduled to do.
     """
 
     plan: Plan | None
@@ -73,6 +74,7 @@ class FleetPlan:
     unreachable: Mapping[PipelineKey, PipelinePlan] = field(default_factory=dict)
     without_spares: frozenset[PipelineKey] = frozenset()
     cost_shares: CostShares = field(default_factory=dict)
+    courses: Mapping[PipelineKey, Course] = field(default_factory=dict)
 
 
 def plan_fleet(

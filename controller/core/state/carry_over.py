@@ -327,6 +327,7 @@ class PipelineMemory:
     `missed_since_s`: since when every known latency has exceeded the SLA, None where the last known one did not.
     `quiet_since_s`: since when nothing has arrived of a demand that is observed, None while something does.
     `begun_s`: when the demand was first observed, None before that, and where a release without this field saw it.
+    `items_left`: the last known number of items of a backlog that are left.
     `left_alone_since_s`: since when the budget is exceeded only by the rest of nodes that others left.
     `kept_away_since_s`: since when a limit has kept replicas of the plan away, and nothing has changed.
     `turns`: the last change of each placement, and how often changes undid each other.
@@ -359,6 +360,7 @@ class PipelineMemory:
     quiet_since_s: float | None = None
     contradicted_since_s: float | None = None
     begun_s: float | None = None
+    items_left: float | None = None
     left_alone_since_s: float | None = None
     kept_away_since_s: float | None = None
     turns: Mapping[PlacementKey, Turn] = field(default_factory=dict)
@@ -392,6 +394,7 @@ class PipelineMemory:
         _require_time(self.quiet_since_s, "quiet_since_s")
         _require_time(self.contradicted_since_s, "contradicted_since_s")
         _require_time(self.begun_s, "begun_s")
+        _require_load(self.items_left, "items_left")
         _require_time(self.left_alone_since_s, "left_alone_since_s")
         _require_time(self.kept_away_since_s, "kept_away_since_s")
         _require_learned(self.learned)

@@ -71,6 +71,8 @@ class HoldReason(Enum):
     """Replicas that are to go wait for their sessions to end."""
     IDLE = "Idle"
     OWNER_NOT_ACTING = "OwnerNotActing"
+    WAITING = "Waiting"
+    """A backlog waits for cheaper capacity."""
     BATCHING_NOT_WRITTEN = "BatchingNotWritten"
     """The batch settings cannot be written for the servers."""
 
@@ -100,6 +102,7 @@ class ChangeReason(Enum):
     """A stage queues whose service times or slots are not known yet."""
     PINNED = "Pinned"
     IDLE = "Idle"
+    WAITING = "Waiting"
     METRICS_LOST = "MetricsLost"
     """The safety margin while metrics are missing."""
     REBALANCE = "Rebalance"
@@ -401,6 +404,49 @@ class VariantSwitch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaterDeadline:
+    """What a backlog would save (USD) with a deadline that is later by `extension`, a share of the time left."""
+
+    extension: float
+    saving: float
+
+
+class LateReason(Enum):
+    """Why a backlog is not done by its deadline. The values are condition reasons."""
+
+    DEADLINE_PASSED = "DeadlinePassed"
+    BUDGET_TOO_LOW = "BudgetTooLow"
+    CAPACITY_TOO_SMALL = "CapacityTooSmall"
+    """Of pools, quotas or replica bounds."""
+    STARTUP_TOO_LONG = "StartupTooLong"
+    """Replicas that start now are ready too late."""
+    HELD_BACK = "HeldBack"
+    """The replicas are fewer than planned: a pause, a pin, or a hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogOutlook:
+    """What is expected of work that can wait. Times are in seconds since the epoch, rates in items per second.
+
+    `left` are the items left, `due_s` is the deadline, and `required_rps` the pace that meets it, reserve included.
+    `rate_rps` is what the planned replicas do, `finish_s` when they are done, and `cost` (USD) what this costs from now
+    on. Each is None where it is not known. `met` says whether the work is done by the deadline. `waits_until_s` is when
+    cheaper capacity is expected that the work waits for, None: it does not wait. `late` is set where `met` is False.
+    """
+
+    left: Reading
+    due_s: float | None
+    required_rps: float | None
+    rate_rps: float | None = None
+    finish_s: float | None = None
+    met: bool | None = None
+    cost: float | None = None
+    later: tuple[LaterDeadline, ...] = ()
+    waits_until_s: float | None = None
+    late: LateReason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDecision:
     """The decision for one pipeline, and the values that it was made from.
 
@@ -423,6 +469,7 @@ class PipelineDecision:
     memory lately. `diagnosis` has the causes that speak for a missed SLA, the most certain first. `closings` has the
     replicas that wait for their sessions to end, and `takes_sessions` the pods whose label is to change: to whether
     they get new ones. `batch_writes` has the batch settings to write for servers.
+    `backlog` is what is expected of work that can wait, None for a pipeline without a backlog.
     """
 
     spec: PipelineSpec
@@ -462,6 +509,7 @@ class PipelineDecision:
     closings: tuple[Closing, ...] = ()
     takes_sessions: Mapping[str, bool] = field(default_factory=dict)
     batch_writes: tuple[BatchWrite, ...] = ()
+    backlog: BacklogOutlook | None = None
 
     @property
     def refused(self) -> float | None:

@@ -17,6 +17,8 @@ class SharingProblem(Enum):
     """The stage that is referred to refers to a third one."""
     ITSELF = "Itself"
     """The stage refers to its own pipeline."""
+    BACKLOG = "Backlog"
+    """The stage that is referred to belongs to a backlog, whose replicas go first when capacity is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,8 @@ def _problem(spec: PipelineSpec, to: StageKey, known: Mapping[PipelineKey, Pipel
     stage = next((stage for stage in known[key].stages if stage.name == name), None)
     if stage is None:
         return SharingProblem.NO_STAGE
+    if known[key].backlog is not None:
+        return SharingProblem.BACKLOG
     return None if stage.shared_from is None else SharingProblem.CHAIN
 
 

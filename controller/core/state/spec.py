@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from controller.core.state.cloud import AwsPrice, PriceQuote, QuotaSource, node_key
+from controller.core.state.cloud import AwsPrice, PriceQuote, Purchase, QuotaSource, node_key
 from controller.core.state.schedule import CronWindows, DemandFloor
 from optimizer.kv_cache import KvCacheShape
 from optimizer.model import (
@@ -40,6 +40,20 @@ UNDECLARED_SERVICE = ServiceLaw(fixed_s=0.05, cv=0.3)
 UNDECLARED_CV = 0.3
 """Coefficient of variation of a placement whose `serviceTime` has no `cv`: typical of speech models."""
 LEAST_OF_PREFILL = 0.01
+NO_SLA_S = 100_000.0
+"""The latency (s) that plans of a backlog keep, longer than a day: all that counts is that no queue grows."""
+BELOW_LIVE = 1_000_000_001
+"""By so much the priority of a backlog is lower than declared: below 0, the lowest of a pipeline without one."""
+INTERRUPTIBLE = frozenset(
+    {
+        ("karpenter.sh/capacity-type", "spot"),
+        ("eks.amazonaws.com/capacityType", "SPOT"),
+        ("cloud.google.com/gke-spot", "true"),
+        ("cloud.google.com/gke-preemptible", "true"),
+        ("kubernetes.azure.com/scalesetpriority", "spot"),
+    }
+)
+"""Labels that Karpenter, EKS, GKE and AKS give to nodes that the provider may take back at any time."""
 UNDECLARED_STARTUP_S = 60.0
 """Start-up time of a placement without `startup`, in seconds: long enough to load a model of some gigabytes."""
 
@@ -58,6 +72,8 @@ class DemandUnit(Enum):
 
     STREAMS = "Streams"
     REQUESTS = "Requests"
+    ITEMS = "Items"
+    """Items of a backlog: the demand to plan for is its pace, in items per second."""
 
 
 class ColdStart(Enum):
@@ -430,6 +446,26 @@ class HistorySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BacklogSpec:
+    """Work that can wait; mirrors `demand.backlog`. Exactly one of `deadline_s` and `within_s` is set.
+
+    All items are to be done by `deadline_s` (seconds since the epoch), or `within_s` seconds after the backlog was last
+    empty. With `shares_fragile` it may use interruptible pools that live pipelines name too.
+    """
+
+    deadline_s: float | None = None
+    within_s: float | None = None
+    shares_fragile: bool = False
+
+    def due_s(self, begun_s: float) -> float:
+        """Return the deadline of a backlog that was last empty at `begun_s`, in seconds since the epoch."""
+        if self.deadline_s is not None:
+            return self.deadline_s
+        assert self.within_s is not None
+        return begun_s + self.within_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
     """A pause by annotation, which ends at `until_s`; None: when the annotation is removed."""
 
@@ -470,7 +506,8 @@ class PipelineSpec:
     items per second. `at_least` is the demand that is known in advance. `sheds` says that the ingress keeps the load
     within `status.admissible`. `declared_basis` is `budget.basis`; without one `with_basis` chooses it, and the
     replicas' shares count where it has not. `overrides` are those of its annotations. `history` is None without
-    `demand.history`.
+    `demand.history`. `backlog` is set for work that can wait: it has no latency SLA, `queries.demand` has its
+    items, and `priority` is below that of every pipeline without a backlog.
     """
 
     key: PipelineKey
@@ -494,6 +531,7 @@ class PipelineSpec:
     overrides: Overrides = NO_OVERRIDES
     max_wer_by_slice: Mapping[str, float] = field(default_factory=dict)
     history: HistorySpec | None = None
+    backlog: BacklogSpec | None = None
 
     def excess_wer(self, placement: PlacementSpec) -> ExcessWer | None:
         """Return by what a placement breaks `sla.maxWer` or `sla.maxWerBySlice`; None where it states nothing worse."""
@@ -632,6 +670,12 @@ class PoolSpec:
     def fixed(self) -> bool:
         """Whether the ready nodes are a bound. They are the only one of a pool that names none, as in old records."""
         return self.ready_nodes or (self.instances is None and not self.elastic and self.quota is None)
+
+    @property
+    def fragile(self) -> bool:
+        """Return whether the provider may take the nodes back: they are bought as spot instances, or labelled so."""
+        bought = [source.purchase for source in (self.looked_up, self.quota) if source is not None]
+        return Purchase.SPOT in bought or not INTERRUPTIBLE.isdisjoint(self.node_selector.items())
 
     @property
     def elastic(self) -> bool:

@@ -199,13 +199,13 @@ class LabCluster(Service):
         """
         self._tell_agent(f"stuck/{path}", repr(STUCK if on else 1.0))
 
-    def tell_ingress(self, path: str, value: float) -> None:
-        """Set what the ingress does on the way of items: see `simulations.lab.traffic.ingress`.
+    def tell_ingress(self, path: str, value: object) -> None:
+        """Set what the ingress does with items, to a value in JSON: see `simulations.lab.traffic.ingress`.
 
         Raises:
             ProcessError: the ingress refused it.
         """
-        self._put(f"http://{LOOPBACK}:{self.ingress_port}/{path}", repr(value), "the ingress")
+        self._put(f"http://{LOOPBACK}:{self.ingress_port}/{path}", json.dumps(value), "the ingress")
 
     def interfere(self, interference: Mapping[str, float]) -> None:
         """Let replicas on one node slow each other, as the field `interference` of a scenario file says.

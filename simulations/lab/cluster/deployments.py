@@ -10,13 +10,14 @@ from typing import Any, get_args
 from controller.core.state.spec import PipelineSpec, PlacementSpec, PoolSpec, StageSpec, Target
 from controller.kube.matching import SESSIONS_LABEL
 from controller.kube.workloads import OPEN
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, Routing
 from simulations.lab.cluster.nodes import Device, PoolNodes, pod_resources
 from simulations.lab.net.wire import METRICS_PORT
 from simulations.lab.pods.agent import (
     BATCHING_ANNOTATION,
     BATCHING_LABEL,
     DRAIN_SHARE,
+    GIVES_BACK_ANNOTATION,
     PIPELINE_LABEL,
     POOL_LABEL,
     STAGE_LABEL,
@@ -86,7 +87,8 @@ def worker_spec(
     A cv or start-up time that is not declared is the placeholder of the spec.
 
     Raises:
-        UnsupportedManifest: workers do not have the preset of the stage, or the service time is not declared.
+        UnsupportedManifest: workers do not have the preset of the stage, the service time is not declared, or the
+            items of a backlog are not taken by free replicas.
     """
     if not placement.declared.service:
         raise UnsupportedManifest(
@@ -117,6 +119,11 @@ def worker_spec(
             f"pipeline {pipeline.key}, stage {stage.name}: {impossible[0]}; `sluice simulate` has it"
         )
     preset: Preset = next(preset for preset in get_args(Preset) if preset == stage.preset)
+    if pipeline.backlog is not None and stage.routing is not Routing.PULL:
+        raise UnsupportedManifest(
+            f"pipeline {pipeline.key}, stage {stage.name}: routing: {stage.routing.value}: must be Pull in the lab: "
+            "replicas take the items of a backlog when they are free"
+        )
     prior = placement.prior
     return WorkerSpec(
         pipeline=pipeline.name,
@@ -165,6 +172,8 @@ def stage_workers(
         annotations = {WORKER_ANNOTATION: worker.to_json()}
         if placement.applied is not None:
             annotations[BATCHING_ANNOTATION] = f"{placement.applied.at.config_map}/{placement.applied.at.key}"
+        if pipeline.backlog is not None:
+            annotations[GIVES_BACK_ANNOTATION] = ""
         return Pod(container=container, annotations=annotations)
 
     return pod

@@ -3,12 +3,13 @@
 `python -m simulations.lab.pods.agent --kubeconfig FILE` watches pods. A pod that is bound to a node and has the
 specification of a worker in the annotation `lab.sluice.dev/worker` gets a stage worker on its own loopback address.
 With the annotation `lab.sluice.dev/batching`, NAME/KEY, it batches as that key of a ConfigMap says, and reads a change
-`CONFIG_SYNC_S` later. A pod whose container has the image `lab/process` gets its command as a process, which is started
-again if it ends.
+`CONFIG_SYNC_S` later. With `lab.sluice.dev/gives-back` it gives its items back, for another replica, when its pod is
+deleted; without it completes them. A pod whose container has the image `lab/process` gets its command as a process,
+which is started again if it ends.
 The agent never uses an address twice, and leaves nodes named by `--except-node`, with their pods, to another agent. A
 node that was not reported as ready or not, such as one that Karpenter has launched, is reported as ready. Standard
 output has one JSON object per line for each event: `listening` (with the URL of the control endpoint), `started`,
-`stopped` (with items served and lost, sessions cut), `crashed` and `rejected`.
+`stopped` (with items served, lost and given back, sessions cut), `crashed` and `rejected`.
 
 The control endpoint listens on loopback only. The body of a request is a number, the factor:
     PUT /slow-factors/NAMESPACE/PIPELINE/STAGE multiplies the service times of that stage's workers, present and future.
@@ -43,6 +44,8 @@ from simulations.scenario.interference import NamedStage, beside
 WORKER_ANNOTATION = "lab.sluice.dev/worker"
 BATCHING_ANNOTATION = BATCHING_LABEL = "lab.sluice.dev/batching"
 """The ConfigMap and the key that a worker reads its batch settings from, NAME/KEY; and the label of such ConfigMaps."""
+GIVES_BACK_ANNOTATION = "lab.sluice.dev/gives-back"
+"""Says, with any value, that a worker gives its items back when its pod is deleted."""
 CONFIG_SYNC_S = 10.0
 """How long a change of a ConfigMap takes to reach the workers: a kubelet takes up to two minutes."""
 PIPELINE_LABEL = "sluice.dev/pipeline"
@@ -231,7 +234,8 @@ class Agent:
                 await pod.leaving.wait()
                 async with asyncio.timeout(pod.grace_s):
                     unready = self._patch_status(pod, pod.running_status(worker.host, ready=False))
-                    await asyncio.gather(unready, worker.drain(min(spec.drain_s, DRAIN_SHARE * pod.grace_s)))
+                    drain_s = min(spec.drain_s, DRAIN_SHARE * pod.grace_s)
+                    await asyncio.gather(unready, worker.give_back() if pod.gives_back else worker.drain(drain_s))
         except TimeoutError:
             pass  # the grace period is over: queued items are lost
         finally:
@@ -286,6 +290,7 @@ class Agent:
             stage=stage,
             served=counts.served,
             lost=counts.lost,
+            given_back=counts.given_back,
             sessions_cut=counts.sessions_cut,
         )
 
@@ -402,6 +407,11 @@ class _Pod:
         """The ConfigMap and the key with its batch settings, None without the annotation `BATCHING_ANNOTATION`."""
         name, _, key = self._annotations.get(BATCHING_ANNOTATION, "").partition("/")
         return (name, key) if key else None
+
+    @property
+    def gives_back(self) -> bool:
+        """Whether its worker gives its items back at the end."""
+        return GIVES_BACK_ANNOTATION in self._annotations
 
     def worker_spec(self) -> WorkerSpec | None:
         """Return the worker's specification from the annotation `WORKER_ANNOTATION`; None without the annotation.

@@ -122,7 +122,7 @@ class WorkerSpec:
             raise ValueError(f"worker specification: {error}") from None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Item:
     connection: Respondent
     item_id: int
@@ -132,10 +132,11 @@ class _Item:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerCounts:
-    """The number of items that a worker served and lost, and of sessions that it cut at its end."""
+    """The number of items that a worker served, lost and gave back, and of sessions that it cut at its end."""
 
     served: int = 0
     lost: int = 0
+    given_back: int = 0
     sessions_cut: int = 0
 
 
@@ -266,7 +267,7 @@ class StageWorker:
         self._phase = Phase.SERVING
         self._queue: deque[_Item] = deque()
         self._free_since_s = [0.0] * spec.concurrency  # a heap: one entry per batch slot that is free
-        self._in_service = 0
+        self._in_service: set[_Item] = set()
         self._wake: Timer | None = None
         self._slots = _SessionSlots(spec.session_slots, spec.session_idle_s)
         self._progress = asyncio.Event()
@@ -291,9 +292,17 @@ class StageWorker:
         await self._until(lambda: not self._queue and not self._in_service)
         await self._close()
 
+    async def give_back(self) -> None:
+        """Shut down immediately; items in the queue or in service are answered with DRAINING, for another replica."""
+        items = (*self._queue, *self._in_service)
+        self.counts.given_back = len(items)
+        for item in items:
+            item.connection.respond(RequestKind.ITEM, item.item_id, Status.DRAINING)
+        await self._close()
+
     async def abort(self) -> None:
         """Shut down immediately, as when the node is lost: items in the queue or in service get no answer."""
-        self.counts.lost = len(self._queue) + self._in_service
+        self.counts.lost = len(self._queue) + len(self._in_service)
         self._sockets.abort()
         await self._close()
 
@@ -306,7 +315,7 @@ class StageWorker:
     @property
     def busy(self) -> bool:
         """Whether an item is in service."""
-        return self._in_service > 0
+        return bool(self._in_service)
 
     def gauges(self) -> Gauges:
         """Return the present state of the worker."""
@@ -314,7 +323,7 @@ class StageWorker:
         return Gauges(
             queued=len(self._queue),
             queue_limit=spec.queue_limit,
-            in_service=self._in_service,
+            in_service=len(self._in_service),
             batch_slots=spec.concurrency,
             batch_max=spec.batch_max,
             sessions=len(self._slots.sessions) + self._slots.single,
@@ -392,7 +401,7 @@ class StageWorker:
             # Items that arrived after the due time belong to the next batch.
             while queue and len(batch) < spec.batch_max and queue[0].arrived_s <= start_s:
                 batch.append(queue.popleft())
-            self._in_service += len(batch)
+            self._in_service.update(batch)
             service_s = self._draw_s(len(batch))
             self._timers.call_at(start_s + service_s, self._finisher(batch, start_s, service_s))
 
@@ -416,7 +425,7 @@ class StageWorker:
         return finish
 
     def _answer(self, items: Sequence[_Item]) -> None:
-        self._in_service -= len(items)
+        self._in_service.difference_update(items)
         self.counts.served += len(items)
         for item in items:
             item.connection.respond(RequestKind.ITEM, item.item_id, Status.OK)
@@ -437,6 +446,7 @@ class StageWorker:
     async def _close(self) -> None:
         self._phase = Phase.CLOSED
         self._queue.clear()
+        self._in_service.clear()
         await self._sockets.close()
 
     async def _answer_http(self, request: web.BaseRequest) -> web.Response:
@@ -481,7 +491,7 @@ class ContinuousWorker(StageWorker):
             joining = min(self._engines, key=len)
             if self._queue and not joining.full and self._queue[0].arrived_s <= end_s:
                 item = self._queue.popleft()
-                self._in_service += 1
+                self._in_service.add(item)
                 joining.join(item, self._varied(1.0), max(item.arrived_s, self._freed_s))
             elif end_s <= now_s:
                 self._freed_s = end_s  # who waited for the place joins then

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from simulations.experiment.provenance import provenance
-from simulations.lab.session.report import LabResult, LiveRun, item_scores
+from simulations.lab.session.report import LabResult, LiveRun, item_scores, live_scores
 from simulations.report.changes import peak_of
 from simulations.report.conclusions import subject
 from simulations.report.facts import Facts
@@ -59,11 +59,11 @@ def live_experiment(
 ) -> Experiment:
     """Return `run` and its `result` as an experiment; `policy` is the policy that scaled, with settings of `tuning`.
 
-    With several pipelines, each percentile and the share of items within the SLA are the worst of all pipelines. There
-    is no bound on cost.
+    With several pipelines, each percentile and the share of items within the SLA are the worst of all pipelines without
+    a backlog. There is no bound on cost.
     """
     scores = item_scores(run)
-    each = list(scores.values())
+    each = live_scores(run, scores)
     found = RunResult(
         policy=policy,
         tuning=tuning,

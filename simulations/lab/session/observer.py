@@ -114,6 +114,14 @@ class Observer:
             node_prices=self._node_prices(pools),
         )
 
+    def backlogs(self) -> frozenset[PipelineKey]:
+        """Return the pipelines whose status has a backlog: the operator has seen how many items are left."""
+        return frozenset(
+            PipelineKey(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
+            for item in self._resources("speechpipelines")
+            if "left" in item.get("status", {}).get("backlog", {})
+        )
+
     def _node_prices(self, pools: Mapping[PoolName, dict[str, Any]]) -> Mapping[PoolName, NodePrices]:
         """Return the prices of nodes for the pools that have one by instance type; `pools` are the prices declared."""
         if not any("byInstanceType" in price for price in pools.values()):

@@ -12,6 +12,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, named_placement, placement_fields
 from simulations.lab.session.decisions import LoggedDecision
 from simulations.results import spending
+from simulations.results.backlogs import BacklogResult, backlog_result
 from simulations.results.diagnoses import Episode, episodes
 from simulations.results.results import DecisionEntry, user_document
 from simulations.results.run_times import in_run_times
@@ -37,7 +38,8 @@ class LiveRun:
     cycles. `faults` are the intervals of the scenario's faults. `sla_changes` are the SLAs that faults set during the
     run. `retries` counts items that were sent again because their pod was leaving or had vanished. `peak_instances` is
     the static allocation for the peak of the same load, in instances of each pool; None when no allocation can serve
-    the peak, or no service time is declared. `generator_lag_p99_s` is the lag of the load generator.
+    the peak, no service time is declared, or a pipeline has a backlog. `generator_lag_p99_s` is the lag of the load
+    generator. The SLA of a pipeline with a backlog is the time to its deadline, which is in the time of the run.
     """
 
     scenario: str
@@ -61,6 +63,7 @@ class LiveRun:
 class LabWindow:
     """One window of a run, over all pipelines: rates in items/s; spend and replicas are those at its end.
 
+    Rates and `p95_s` are without backlogs, whose items wait.
     `p95_s` is the largest of the pipelines' 95th percentiles. `replicas` maps the stage and then the pool to the counts
     `desired` and `ready`; with several pipelines, a stage is named namespace/name/stage.
     """
@@ -79,10 +82,11 @@ class LabSummary:
 
     `windows` is the number of scored windows, `sla_windows_met` the share of them that met the SLA, and
     `sla_windows_met_calm` the same share of those without a fault in or shortly before them; None without such windows.
-    `sla_windows_met_admitted` is the share with shed items left out. Items: `offered` = `served` + `filtered` +
-    `shed` + `refused` + `lost` + `in_flight`; `late` counts served ones. `cost` is what the scheduled replicas cost in
-    the scored time, `static_peak_cost` what the static allocation for the peak costs (None: no allocation serves it).
-    `replica_changes` is Σ|Δ desired| over the placements.
+    `sla_windows_met_admitted` is the share with shed items left out. Windows are those of pipelines without a backlog,
+    items and costs those of all. Items: `offered` = `served` + `filtered` + `shed` + `refused` + `lost` + `in_flight`;
+    `late` counts served ones. `cost` is what the scheduled replicas cost in the scored time, `static_peak_cost` what
+    the static allocation for the peak costs (None: no allocation serves it, or there is a backlog). `replica_changes`
+    is Σ|Δ desired| over the placements.
     """
 
     sla_windows_met: float | None
@@ -117,6 +121,7 @@ class LabResult:
     users: tuple[Users, ...]
     summary: LabSummary
     diagnosis: tuple[Episode, ...] = ()
+    backlogs: tuple[BacklogResult, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON document, with the fields that `sluice lab run --report` promises."""
@@ -142,6 +147,7 @@ class LabResult:
             ],
             "diagnosis": [episode.to_json() for episode in self.diagnosis],
             "users": [user_document(users) for users in self.users],
+            "backlogs": [asdict(backlog) for backlog in self.backlogs],
             "summary": asdict(self.summary),
         }
 
@@ -149,7 +155,6 @@ class LabResult:
 def lab_result(run: LiveRun) -> LabResult:
     """Return the result of a finished `run`."""
     by_key = item_scores(run)
-    scores = list(by_key.values())
     decisions = tuple(
         DecisionEntry(
             t_s=round(decision.now_s - run.began_s, 3),
@@ -163,21 +168,31 @@ def lab_result(run: LiveRun) -> LabResult:
     return LabResult(
         scenario=run.scenario,
         kubernetes=run.kubernetes,
-        windows=_windows(run, scores),
+        windows=_windows(run, live_scores(run, by_key)),
         decisions=decisions,
         users=tuple(users_of(pipeline, by_key[pipeline.key], run.clock) for pipeline in run.pipelines),
-        summary=_summary(run, scores),
+        summary=_summary(run, by_key),
         diagnosis=episodes(
             ((entry.t_s, entry.pipeline, entry.causes) for entry in decisions),
             interval_s=run.interval_s,
             end_s=run.clock.duration_s,
+        ),
+        backlogs=tuple(
+            backlog_result(pipeline, run.items[pipeline.key], run.observations, run.clock)
+            for pipeline in run.pipelines
+            if pipeline.backlog is not None
         ),
     )
 
 
 def lab_windows(run: LiveRun) -> tuple[LabWindow, ...]:
     """Return only the windows of the result; `run` may still be in progress."""
-    return _windows(run, list(item_scores(run).values()))
+    return _windows(run, live_scores(run, item_scores(run)))
+
+
+def live_scores(run: LiveRun, scores: Mapping[PipelineKey, ItemScore]) -> list[ItemScore]:
+    """Return those of `scores` that are of pipelines without a backlog."""
+    return [scores[pipeline.key] for pipeline in run.pipelines if pipeline.backlog is None]
 
 
 def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
@@ -194,10 +209,12 @@ def item_scores(run: LiveRun) -> dict[PipelineKey, ItemScore]:
     }
 
 
-def _summary(run: LiveRun, scores: Sequence[ItemScore]) -> LabSummary:
+def _summary(run: LiveRun, scores: Mapping[PipelineKey, ItemScore]) -> LabSummary:
     peak = run.peak_instances
+    live = totals(live_scores(run, scores))
+    of_live = {name: live[name] for name in ("windows", *(name for name in live if name.startswith("sla_")))}
     return LabSummary(
-        **totals(scores),
+        **totals(list(scores.values())) | of_live,
         sessions_cut=run.sessions_cut,
         retries=run.retries,
         cost=spending.cost(run.observations, run.clock),

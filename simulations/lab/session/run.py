@@ -10,10 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from controller.core.state.spec import PipelineSpec, PoolSpec, with_basis
 from controller.resources.fields import duration_s
 from controller.resources.translate import pipeline_spec, pool_spec
 from optimizer.model import PipelineKey
+from simulations.cluster.backlogs import with_deadline
 from simulations.lab.cluster.cluster import OPERATOR, LabCluster
 from simulations.lab.cluster.deployments import deployments, pool_nodes
 from simulations.lab.host.binaries import Binaries
@@ -30,6 +33,7 @@ from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, pipeline_topology
 from simulations.policies.static_peak import peak_instances
 from simulations.results.scoring import Clock
+from simulations.scenario.calendar import in_run_time
 from simulations.scenario.declared import declared_document
 from simulations.scenario.load import item_seed, pipeline_schedules, refused_loads
 from simulations.scenario.scenario import Scenario, invalid, sla_changes
@@ -50,6 +54,9 @@ INGRESS_SUMMARY = "ingress-summary.json"
 
 LAB_INTERVAL_S = 2.0
 """The time between the operator's cycles, unless the scenario or the user says otherwise."""
+
+NO_LOAD = Schedule(start_s=np.empty(0), end_s=np.empty(0))
+"""What the generator sends of a backlog: its items are in the ingress."""
 
 _READY_S = 30.0
 _TICK_S = 0.25
@@ -171,7 +178,8 @@ class _Run:
         self._scaler = scaler
         self._loads = {pipeline.key: schedule_of[pipeline.key] for pipeline in pipelines}
         self._peak_instances = None
-        if scenario.file.speech is None:  # else no service time is declared from which the peak could be planned
+        # Without a declared service time the peak cannot be planned, and a backlog has none.
+        if scenario.file.speech is None and all(pipeline.backlog is None for pipeline in pipelines):
             self._peak_instances = peak_instances(pipelines, pools, self._loads, scenario.file.clock.duration_s)
         slas = sla_changes(scenario)
         self._sla_changes = {pipeline.key: slas[pipeline.key] for pipeline in pipelines}
@@ -199,22 +207,28 @@ class _Run:
             return self._live_run(observer, load)
 
     def _wait_for_every_stage(self, observer: Observer) -> None:
-        """Wait until every stage has a ready replica, so that no item arrives at an empty one, or until a deadline."""
+        """Wait until every stage has a ready replica, so that no item arrives at an empty one, or until a deadline.
+
+        Stages of a backlog need none, because their items wait. Its deadline counts from when it was seen to be empty.
+        """
         self._view.say("waiting for a ready replica of every stage")
         startups_s = [
             p.startup_s for pipeline in self._pipelines for stage in pipeline.stages for p in stage.placements
         ]
+        waiting = {pipeline.key for pipeline in self._pipelines if pipeline.backlog is not None}
         deadline = time.monotonic() + _READY_S + max(startups_s)
         while True:
             self._cluster.check()
             ready: dict[tuple[PipelineKey, str], int] = {}
             for (key, stage, _), replicas in observer.observe().placements.items():
-                ready[key, stage] = ready.get((key, stage), 0) + replicas.ready
-            if all(ready.values()):
+                if key not in waiting:
+                    ready[key, stage] = ready.get((key, stage), 0) + replicas.ready
+            missing = [f"a ready replica of {key} {stage}" for (key, stage), count in ready.items() if not count]
+            missing += [f"a status of {key}" for key in sorted(waiting - observer.backlogs())] if waiting else []
+            if not missing:
                 return
             if time.monotonic() > deadline:
-                empty = ", ".join(f"{key} {stage}" for (key, stage), count in ready.items() if not count)
-                self._view.say(f"starting without a ready replica of {empty}; see {self._cluster.operator_log}")
+                self._view.say(f"starting without {', '.join(missing)}; see {self._cluster.operator_log}")
                 return
             time.sleep(_TICK_S)
 
@@ -260,15 +274,19 @@ class _Run:
 
     def _live_run(self, observer: Observer, load: "_Load") -> LiveRun:
         """Return the records of the run so far."""
+        file = self._scenario.file
         return LiveRun(
-            scenario=self._scenario.file.name,
+            scenario=file.name,
             kubernetes=self._cluster.kubernetes_version,
-            clock=self._scenario.file.clock,
+            clock=file.clock,
             began_s=self._began_s,
             interval_s=self._options.interval_s,
-            pipelines=self._pipelines,
+            pipelines=tuple(
+                pipeline if pipeline.backlog is None else with_deadline(in_run_time(pipeline, self._began_s), file)
+                for pipeline in self._pipelines
+            ),
             items={p.key: read_records(load.records, index) for index, p in enumerate(self._pipelines)},
-            faults=tuple(fault.interval for fault in self._scenario.file.faults),
+            faults=tuple(fault.interval for fault in file.faults),
             sla_changes=self._sla_changes,
             observations=tuple(observer.observations),
             decisions=[decision for decision in self._decisions if decision.now_s >= self._began_s],
@@ -295,6 +313,8 @@ class _Load:
         folder = cluster.folder
         self.folder = folder / "load"
         self._workload = workload
+        self._cluster = cluster
+        self._backlogs = {own.key: schedule_of[own.key] for own in pipelines if own.backlog is not None}
         ports = free_ports(len(pipelines))
         self.records = folder / "records.bin"
         self.lag_p99_s = 0.0
@@ -329,7 +349,7 @@ class _Load:
         loads = []
         for index, (pipeline, port) in enumerate(zip(pipelines, ports, strict=True)):
             path = folder / f"schedule-{index}.npz"
-            schedule_of[pipeline.key].save(path)
+            (NO_LOAD if pipeline.key in self._backlogs else schedule_of[pipeline.key]).save(path)
             loads.append(
                 PipelineLoad(
                     port=port,
@@ -354,7 +374,13 @@ class _Load:
         self._ingress.wait_until(lambda: _listens(cluster.ingress_port), _READY_S)
 
     def begin(self, start_s: float) -> None:
-        """Start the generator; the times of its schedule count from `start_s` (seconds, monotonic clock)."""
+        """Start the generator, and let the ingress expect the items of backlogs.
+
+        The times of their schedules count from `start_s` (seconds, monotonic clock).
+        """
+        for key, schedule in self._backlogs.items():
+            items = zip(*(column.tolist() for column in np.unique(schedule.start_s, return_counts=True)), strict=True)
+            self._cluster.tell_ingress(f"backlogs/{key}", {"start_s": start_s, "items": list(items)})
         self._generator = self._start(
             "generator", self._workload.generator, {"config": self._config, "start-at": start_s}
         )

@@ -2,7 +2,7 @@
 
 import http.client
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
@@ -129,16 +129,12 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
     def total(name: str) -> float | None:
         return moment.totals.get((key, f"sluice_pipeline_{name}"))
 
-    unit = "streams" if pipeline.unit is DemandUnit.STREAMS else "requests/s"
-    latency_s, spend = total("latency_seconds"), moment.seen.spend_per_hour.get(pipeline.key, 0.0)
+    spend = moment.seen.spend_per_hour.get(pipeline.key, 0.0)
     budget = moment.seen.budget_per_hour.get(pipeline.key, pipeline.budget_per_hour)
-    judged = "" if latency_s is None else "red" if latency_s > pipeline.sla.latency_s else "green"
     head = Text.assemble(
         (key, "bold"),
         f"   {min(moment.seen.t_s, moment.duration_s):4.0f} of {moment.duration_s:.0f} s   ",
-        f"{_number(total('observed_demand'))} {unit}, planned for {_number(total('demand'))}   ",
-        (f"p{pipeline.sla.percentile:g} {_ms(latency_s)}", judged),
-        f" of {_ms(pipeline.sla.latency_s)}   ",
+        *_load(pipeline, total),
         (f"${spend:.2f}/h", "red" if spend > budget else "green"),
         f" of ${budget:.2f}/h",
     )
@@ -168,6 +164,21 @@ def draw(pipeline: PipelineSpec, moment: Moment) -> Group:
             _replicas(pipeline, name, moment.seen),
         )
     return Group(Text(), head, table, Text(moment.decisions.get(key, ""), style="cyan"))
+
+
+def _load(pipeline: PipelineSpec, total: Callable[[str], float | None]) -> tuple[str | tuple[str, str], ...]:
+    """Return the load of a pipeline and its latency, from its totals; a backlog has no latency."""
+    planned = _number(total("demand"))
+    if pipeline.backlog is not None:
+        return (f"a backlog, planned for {planned} items/s   ",)
+    unit = "streams" if pipeline.unit is DemandUnit.STREAMS else "requests/s"
+    latency_s = total("latency_seconds")
+    judged = "" if latency_s is None else "red" if latency_s > pipeline.sla.latency_s else "green"
+    return (
+        f"{_number(total('observed_demand'))} {unit}, planned for {planned}   ",
+        (f"p{pipeline.sla.percentile:g} {_ms(latency_s)}", judged),
+        f" of {_ms(pipeline.sla.latency_s)}   ",
+    )
 
 
 def window_line(window: LabWindow, budget_per_hour: float) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from simulations.engine.draws import LONGEST_DELAY_S
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import Status
-from simulations.lab.traffic.backend import Item, PinnedSession, PodState, Recoveries
+from simulations.lab.traffic.backend import Backend, Item, PinnedSession, PodState, Recoveries
 from simulations.lab.traffic.topology import PipelineTopology, StageTopology
 from simulations.lab.traffic.upstream import Upstream
 from simulations.results.histogram import LatencyHistogram
@@ -45,7 +45,7 @@ class Stream(PinnedSession):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Journey(Item):
+class Journey(Item):
     """An item on its way through the stages.
 
     `waits_for` has for each stage the number of branches that it still waits for. `ends_left` is the number of last
@@ -161,7 +161,7 @@ class PipelineTraffic:
         self._last_id = 0
         self._bucket = _TokenBucket()
         self._timers = timers
-        self._under_way: deque[_Journey] = deque()
+        self._under_way: deque[Journey] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep()
 
@@ -303,8 +303,8 @@ class PipelineTraffic:
 
     def _journey(
         self, stream: Stream | None, number: int, arrival_s: float, arrived_s: float, answer: Answer, payload: bytes
-    ) -> _Journey:
-        return _Journey(
+    ) -> Journey:
+        return Journey(
             id=self._new_id(),
             session=stream,
             stream=stream,
@@ -323,18 +323,21 @@ class PipelineTraffic:
         more, stages = self.topology.sends - 1, len(self.topology.stages)
         return int(more + _uniform(self.topology.seed, 2 * stages, number)) if more > 0 else 0
 
-    def _send(self, journey: _Journey) -> None:
+    def _send(self, journey: Journey) -> None:
         self._under_way.append(journey)
         for entry in self._graph.entries:
             self._walk(journey, entry)
 
-    def _walk(self, journey: _Journey, index: int) -> None:
+    def _walk(self, journey: Journey, index: int) -> None:
         if journey.stream is not None:
             journey.stream.busy += 1
         self._spawn(self._pass_through(journey, index))
 
-    async def _pass_through(self, journey: _Journey, index: int) -> None:
-        """Serve the item from stage `index` on, until it ends or has to wait at a join for another branch."""
+    async def _pass_through(self, journey: Journey, index: int, backend: Backend | None = None) -> None:
+        """Serve the item from stage `index` on, until it ends or has to wait at a join for another branch.
+
+        `backend` is the pod that has taken it there, None if none has.
+        """
         stream, graph = journey.stream, self._graph
         try:
             if stream is not None:
@@ -342,7 +345,8 @@ class PipelineTraffic:
                 if stream.refused_as is not None:
                     self._leave_out(journey, stream.refused_as)
             while not journey.settled:
-                response = await self._stages[index].serve(journey)
+                response = await self._stages[index].serve(journey, backend)
+                backend = None
                 if response is not None and response.payload:
                     journey.payload = response.payload
                 if response is None:
@@ -364,11 +368,11 @@ class PipelineTraffic:
             if stream is not None:
                 stream.let_go()
 
-    def _arrives(self, journey: _Journey, index: int) -> bool:
+    def _arrives(self, journey: Journey, index: int) -> bool:
         journey.waits_for[index] -= 1
         return journey.waits_for[index] == 0
 
-    def _branch_ends(self, journey: _Journey, ends: int, *, reached: bool) -> None:
+    def _branch_ends(self, journey: Journey, ends: int, *, reached: bool) -> None:
         """Count `ends` last stages as done: `reached`, or cut off by a filter.
 
         After all of them the item is served if it has reached at least one, otherwise filtered.
@@ -388,7 +392,7 @@ class PipelineTraffic:
         share = self.topology.stages[index].pass_ratio
         return share < 1 and bool(self._graph.following[index]) and _uniform(self.topology.seed, index, number) >= share
 
-    def _leave_out(self, journey: _Journey, outcome: Outcome) -> None:
+    def _leave_out(self, journey: Journey, outcome: Outcome) -> None:
         """Settle an item that is not sent: as filtered if it would have been filtered on all its ways to an end."""
         graph, goes_on = self._graph, list[bool]()
         reaches_an_end = False
@@ -398,7 +402,7 @@ class PipelineTraffic:
             goes_on.append(arrives and not self._filters(index, journey.number))
         self._settle(journey, outcome if reaches_an_end else Outcome.FILTERED)
 
-    def _settle(self, journey: _Journey, outcome: Outcome) -> None:
+    def _settle(self, journey: Journey, outcome: Outcome) -> None:
         if journey.settled:
             return
         journey.settled = True

@@ -35,9 +35,10 @@ from simulations.lab.net.kube_api import KubeApi, KubeApiError
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, RequestKind, Respondent, ServerConnection, Status
 from simulations.lab.traffic.backend import PodState
+from simulations.lab.traffic.backlog import Additions, BacklogTraffic
 from simulations.lab.traffic.dataplane import PipelineTraffic, Record, Stream
 from simulations.lab.traffic.records import RecordWriter
-from simulations.lab.traffic.topology import IngressConfig
+from simulations.lab.traffic.topology import IngressConfig, PipelineTopology
 from simulations.results.scoring import Outcome
 
 _PAYLOAD = struct.Struct("!dd")
@@ -133,10 +134,15 @@ class Measurements(Collector):
             "Sessions moved to another pod without a cut: with their state (carried), or without any (empty)",
             labels=(*_LABELS, "state"),
         )
+        backlog = GaugeMetricFamily(
+            "sluice_ingress_backlog_items", "Items of a backlog that are not done: waiting and in work", labels=_LABELS
+        )
         for pipeline in self._pipelines:
             tally = pipeline.tally
             labels = (pipeline.topology.namespace, pipeline.topology.name)
-            if pipeline.topology.unit is DemandUnit.STREAMS:
+            if isinstance(pipeline, BacklogTraffic):
+                backlog.add_metric(labels, pipeline.left)
+            elif pipeline.topology.unit is DemandUnit.STREAMS:
                 streams.add_metric(labels, tally.active_streams)
             else:
                 requests.add_metric(labels, tally.offered)
@@ -153,7 +159,7 @@ class Measurements(Collector):
             cut.add_metric(labels, tally.recoveries.sessions_cut)
             moved.add_metric((*labels, "carried"), tally.recoveries.moved_carried)
             moved.add_metric((*labels, "empty"), tally.recoveries.moved_empty)
-        yield from (streams, requests, items, latency, retries, cut, moved)
+        yield from (streams, requests, backlog, items, latency, retries, cut, moved)
 
 
 def totals(pipeline: PipelineTraffic) -> dict[str, Any]:
@@ -183,6 +189,11 @@ class Listener(Protocol):
         """Accept nothing more."""
 
 
+def traffic_of(topology: PipelineTopology) -> type[PipelineTraffic]:
+    """Return the kind of traffic of a pipeline."""
+    return BacklogTraffic if topology.unit is DemandUnit.ITEMS else PipelineTraffic
+
+
 Listen = Callable[[PipelineTraffic], Awaitable[Listener]]
 """Begins to accept the load of a pipeline on its port; OSError: the port is in use."""
 
@@ -208,7 +219,7 @@ class Ingress:
         self._records = RecordWriter(config.records)
         self._timers = Timers()
         self.pipelines = [
-            PipelineTraffic(topology, self._recorder(index), self._timers)
+            traffic_of(topology)(topology, self._recorder(index), self._timers)
             for index, topology in enumerate(config.pipelines)
         ]
         self._listeners: list[Listener] = []
@@ -220,6 +231,7 @@ class Ingress:
         application.router.add_put("/pass-ratios/{namespace}/{pipeline}/{stage}", self._put_pass_ratio)
         application.router.add_put("/overheads/{namespace}/{pipeline}", self._put_overhead)
         application.router.add_put("/sends/{namespace}/{pipeline}", self._put_sends)
+        application.router.add_put("/backlogs/{namespace}/{pipeline}", self._put_backlog)
         self._metrics = web.AppRunner(application, access_log=None)
         self._flusher = asyncio.get_running_loop().create_task(self._flush())
 
@@ -290,6 +302,14 @@ class Ingress:
         sends = float(await request.text())
         for traffic in self._named(request):
             traffic.topology = replace(traffic.topology, sends=sends)
+        return web.Response(status=204)
+
+    async def _put_backlog(self, request: web.Request) -> web.Response:
+        """Add items to a backlog, as the `Additions` in the request say."""
+        additions = Additions.from_json(await request.text())
+        for traffic in self._named(request):
+            if isinstance(traffic, BacklogTraffic):
+                traffic.expect(additions)
         return web.Response(status=204)
 
     def _named(self, request: web.Request) -> list[PipelineTraffic]:

@@ -90,18 +90,18 @@ class Upstream:
 
     # -- items
 
-    async def serve(self, item: Item) -> Response | None:
+    async def serve(self, item: Item, backend: Backend | None = None) -> Response | None:
         """Send the item to a pod, and after a failure to other pods; return the answer OK or FILTERED of a pod.
 
-        None when the item is settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by
-        `_MAX_REFUSALS` pods.
+        `backend` is the pod that `free` returned for it, None if it has none. The result is None when the item is
+        settled in the meantime, or refused: by the pod of its stream, by all usable pods, or by `_MAX_REFUSALS` pods.
         """
         if self.pins_streams and item.session is not None:
             return await self._serve_pinned(item, item.session)
         full: set[Backend] = set()
         tried = False
         while not item.settled:
-            backend = await self._reserve(item, full)
+            backend = backend or await self._reserve(item, full)
             if backend is None:
                 if full:
                     return None
@@ -121,7 +121,15 @@ class Upstream:
                     full.add(backend)
                     if len(full) >= _MAX_REFUSALS:
                         return None
+            backend = None
         return None
+
+    async def free(self, item: Item) -> Backend | None:
+        """Wait for a pod that is free to take the item, which counts there as outstanding; None if it is settled."""
+        turn: asyncio.Future[Backend | None] = asyncio.get_running_loop().create_future()
+        self._pullers.append((item, turn))
+        self.hand_over()
+        return await turn
 
     async def _serve_pinned(self, item: Item, session: PinnedSession) -> Response | None:
         tried = False
@@ -165,10 +173,7 @@ class Upstream:
         With the routing `Pull`, wait for a free pod; None when the item is settled before.
         """
         if self._stage.routing is Routing.PULL:
-            turn: asyncio.Future[Backend | None] = asyncio.get_running_loop().create_future()
-            self._pullers.append((item, turn))
-            self.hand_over()
-            return await turn
+            return await self.free(item)
         backend = self._router.for_item(self._usable(full))
         if backend is not None:
             backend.outstanding += 1

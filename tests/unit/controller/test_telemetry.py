@@ -2,6 +2,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from backlogs import a_backlog
 from builders import (
     ENCODER,
     ENCODER_GPU,
@@ -24,7 +25,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import ExpectedNode, NodePoolState, Snapshot
 from controller.core.state.spec import Declared, Mode
 from controller.telemetry import Telemetry, described, metric_names
-from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, Quantity
+from profiler.samples import Absence, AbsenceReason, DeviceFault, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
 from profiler.stages import Learned
 
@@ -387,3 +388,40 @@ def test_replicas_that_start_have_the_time_until_they_are_ready_where_it_is_know
         lines = after(Telemetry(), a_snapshot(state))
         assert of(lines, "pipeline_starting_replicas") == ({} if count is None else {labels: count})
         assert of(lines, "pipeline_ready_in_seconds") == ({} if ready_in_s is None else {labels: ready_in_s})
+
+
+def of_backlog(left: Reading, due_in_s: float = 3600.0) -> dict[str, float]:
+    """Return the series of a backlog, by the name of their metric."""
+    state = a_state(a_backlog(due_s=NOW_S + due_in_s), demand=left, replicas={})
+    state = replace(state, memory=replace(state.memory, begun_s=NOW_S))
+    lines = after(Telemetry(), a_snapshot(state, fleet=pools(a_pool("gpu", instances=10, ready=10))))
+    own = [line for line in lines if 'pipeline="archive"' in line and "{" in line]
+    return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in own}
+
+
+def test_a_backlog_has_items_rates_and_times_and_no_latency() -> None:
+    series = of_backlog(3240.0)
+    assert series["sluice_pipeline_backlog_items"] == 3240
+    assert series["sluice_pipeline_backlog_required_per_second"] == pytest.approx(1.0, rel=0.02)
+    assert series["sluice_pipeline_backlog_planned_per_second"] == 1.5
+    assert series["sluice_pipeline_backlog_finish_seconds"] == pytest.approx(3240 / 1.5, rel=0.02)
+    assert series["sluice_pipeline_backlog_deadline_seconds"] == 3600
+    assert series["sluice_pipeline_backlog_late"] == 0
+    assert not any("latency" in name or "sla" in name or name.endswith("served_ratio") for name in series)
+
+
+def test_a_backlog_that_is_late_says_so() -> None:
+    assert of_backlog(1e6)["sluice_pipeline_backlog_late"] == 1
+    assert of_backlog(10.0, -60.0)["sluice_pipeline_backlog_deadline_seconds"] == -60
+
+
+def test_what_is_not_known_of_a_backlog_has_no_series() -> None:
+    names = of_backlog(Absence(reason=AbsenceReason.MISSING)).keys()
+    known = {"sluice_pipeline_backlog_deadline_seconds", "sluice_pipeline_backlog_required_per_second"}
+    assert {name for name in names if "backlog" in name} <= known
+    assert not any("backlog" in name for name in described_of_live())
+
+
+def described_of_live() -> set[str]:
+    lines = after(Telemetry(), a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 3})))
+    return {line.partition("{")[0] for line in lines if not line.startswith("#")}

@@ -275,6 +275,15 @@ def test_a_shared_stage_is_not_shared_on() -> None:
     assert finding.rule == "must not be shared from a third pipeline; name that one"
 
 
+def test_a_stage_of_a_backlog_is_not_shared() -> None:
+    waits = changed(ACTING, {})
+    spec = {key: value for key, value in waits["spec"].items() if key not in {"sla", "demand"}}
+    backlog = {"unit": "Items", "backlog": {"query": "items_left", "within": "1h"}}
+    (finding,) = check({**waits, "spec": {**spec, "demand": backlog}}, sharing()).findings
+    assert (finding.field, finding.value) == ("spec.stages[0].sharedFrom.pipeline", f'"{ACTING["metadata"]["name"]}"')
+    assert finding.rule == "must not name a pipeline with demand.backlog: its replicas go first"
+
+
 def test_a_stage_has_placements_or_is_shared() -> None:
     pipeline = changed(ACTING, {})
     bare = {**pipeline, "spec": {**pipeline["spec"], "stages": [{"name": "own"}]}}

@@ -17,6 +17,7 @@ from simulations.scenario.scenario import Scenario
 
 RACE = Path(__file__).parents[4] / "simulations" / "scenarios" / "race" / "day.yaml"
 DEMO = RACE.parents[1] / "demo" / "scenario.yaml"
+BACKLOG = RACE.parents[1] / "backlog" / "scenario.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +38,12 @@ def test_an_entrant_that_there_is_not_is_wrong_usage() -> None:
     answer = CliRunner().invoke(race, [str(RACE), "--entrant", "knative"])
     assert answer.exit_code == 2
     assert "'knative' is not one of 'sluice', 'static-peak', 'hpa', 'hpa:trained'" in answer.stderr
+
+
+def test_a_backlog_is_for_sluice_alone() -> None:
+    answer = CliRunner().invoke(race, [str(BACKLOG), "--entrant", "hpa", "--entrant", "sluice"])
+    assert answer.exit_code == 2
+    assert "hpa: not for a scenario with spec.demand.backlog; only sluice is" in " ".join(answer.stderr.split())
 
 
 def test_an_invalid_scenario_is_named_by_field(tmp_path: Path) -> None:

@@ -1,16 +1,27 @@
 """What to change, from plan and runs."""
 
 from dataclasses import replace
+from importlib import resources
+from pathlib import Path
 
 from experiments import a_result, a_scenario, a_series, an_experiment
 
 from simulations.report.changes import changes, peak_of, sensitivity_of
 from simulations.results.results import Run, RunResult
+from simulations.scenario.scenario import load_scenario
 
 
 def run_of(result: RunResult) -> Run:
     (run,) = an_experiment(result).runs()
     return run
+
+
+def test_a_backlog_has_no_peak_to_plan_for() -> None:
+    scenario = load_scenario(Path(str(resources.files("simulations.scenarios"))) / "backlog" / "scenario.yaml")
+    (captions,) = a_series(load_rps=20.0).pipelines
+    archive = replace(captions, pipeline="speech/archive", offered_rps=(1e6,) * len(captions.offered_rps))
+    series = replace(a_series(), pipelines=(replace(captions, pipeline="speech/captions"), archive))
+    assert peak_of(scenario, run_of(replace(a_result(), series=series))).plan.feasible
 
 
 def test_the_plan_for_the_peak_says_what_a_budget_and_another_service_time_are_worth() -> None:

@@ -43,6 +43,14 @@ def test_requests_are_counted_and_have_no_sessions() -> None:
     assert served_sentence("hpa", (replace(users[0], offered=0.0),), 0) == "hpa had no users to serve."
 
 
+def test_items_of_a_backlog_are_counted_against_their_deadline() -> None:
+    users = (some_users(share=0.9, streams=10_000.0, unit=DemandUnit.ITEMS),)
+    found = served_sentence("Sluice", users, 0)
+    assert found.startswith(
+        "Sluice served 9,000 of 10,000 items as promised (90.0 %; below the 95.0 % of the deadline)"
+    )
+
+
 @pytest.mark.parametrize(("share", "good"), [(0.95, True), (0.949, False)])
 def test_green_is_what_the_users_own_sla_asks_for_and_not_a_share_of_windows(share: float, good: bool) -> None:
     result = replace(a_result(met=0.5), users=of(share))

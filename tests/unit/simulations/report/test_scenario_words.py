@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import pytest
+from backlogs import a_backlog
 from experiments import a_scenario
 
 from controller.resources.translate import pipeline_spec
 from simulations.report.scenario_words import (
     bands,
     fault_words,
+    item,
     load_words,
     path_of_an_item,
     sla_and_budget,
@@ -77,3 +79,11 @@ def test_louder_noise_is_marked_behind_the_faults() -> None:
     assert (cut.letter, cut.from_s) == ("A", 165.0)
     assert (noise.letter, noise.from_s, noise.until_s) == ("B", 115.0, 160.0)
     assert noise.words == "noise: speech has 8 dB more power than it"
+
+
+def test_a_backlog_has_a_deadline_in_place_of_an_sla() -> None:
+    spec = a_backlog(within_s=3600.0, budget=8.0)
+    assert sla_and_budget(spec) == "deadline: 3,600 s after the backlog was last empty; budget: $8.00 per hour"
+    due = a_backlog(due_s=3600.0, budget=8.0)
+    assert sla_and_budget(due) == "deadline: 1970-01-01T01:00:00Z; budget: $8.00 per hour"
+    assert item(spec) == "an item waits until a replica takes it"

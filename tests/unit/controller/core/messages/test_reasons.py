@@ -36,6 +36,7 @@ from controller.core.state.cloud import (
     QuotaSource,
 )
 from controller.core.state.decision import (
+    BacklogOutlook,
     BatchWrite,
     BudgetDecision,
     ChangeReason,
@@ -43,6 +44,7 @@ from controller.core.state.decision import (
     FaultyReplica,
     Hold,
     HoldReason,
+    LateReason,
     MetricsUse,
     Mismatch,
     OutOfMemory,
@@ -143,6 +145,15 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
     yield replace(decision, sessions_unread=(VAD[0],))
     assert decision.plan is not None
     yield replace(decision, plan=replace(decision.plan, replay=ReplayCheck(left_out=True)))
+    runs = BacklogOutlook(left=10.0, due_s=NOW_S, required_rps=1.0, rate_rps=1.0, finish_s=NOW_S, met=True)
+    for own in (
+        runs,
+        replace(runs, left=0.0),
+        replace(runs, left=ABSENT, met=None),
+        replace(runs, waits_until_s=NOW_S),
+        *(replace(runs, met=False, late=late_reason) for late_reason in LateReason),
+    ):
+        yield replace(decision, backlog=own)
 
 
 def of_pools() -> Iterator[ConditionValue]:
@@ -234,7 +245,7 @@ def a_batch_write(*, restores: bool) -> BatchWrite:
 def test_the_events_have_the_listed_reasons_and_types(decision: PipelineDecision, planner: Planner) -> None:
     planner.wants({VAD: 4, ENCODER: 8})
     growing = decide(a_snapshot(a_state(replicas={VAD: 4, ENCODER: 4})), Policy()).pipelines[0]
-    types = [condition.type for condition in conditions(decision)]
+    types = [each.value for each in ConditionType]
     emitted: set[tuple[str, str]] = set()
     for variant in (growing, *variants(decision)):
         for before in ({}, dict.fromkeys(types, "True"), dict.fromkeys(types, "False")):

@@ -1,9 +1,11 @@
 from dataclasses import replace
 
 import pytest
+from backlogs import a_backlog
 from builders import a_spec, a_stage
 from sharing import BORROWER, OWNER, SHARED, owning, unfilled
 
+from controller.core.messages.problems import unresolved_sharing
 from controller.core.state.shared import SharingProblem, resolved, users_of
 from controller.core.state.spec import StageKey
 from optimizer.model import PipelineKey, StageName
@@ -32,6 +34,16 @@ def test_what_cannot_be_shared_is_named(to: StageKey, problem: SharingProblem) -
     found, unresolved = resolved([owning(), unfilled(), third])
     assert found.keys() == {OWNER, BORROWER}
     assert (unresolved[third.key].to, unresolved[third.key].problem) == (to, problem)
+
+
+def test_a_stage_of_a_backlog_is_not_shared() -> None:
+    backlog = a_backlog(due_s=3600.0)
+    to = (backlog.key, StageName("asr"))
+    third = a_spec(replace(a_stage("own"), shared_from=to), name="third")
+    found, unresolved = resolved([backlog, third])
+    assert found.keys() == {backlog.key}
+    assert unresolved[third.key].problem is SharingProblem.BACKLOG
+    assert "speech/archive has demand.backlog" in unresolved_sharing(unresolved[third.key])
 
 
 def test_the_last_valid_spec_of_the_owner_is_enough() -> None:

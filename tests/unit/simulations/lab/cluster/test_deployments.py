@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from backlogs import a_backlog
 from builders import a_placement, a_pool, a_spec, a_stage
 
 from controller.core.state.spec import Declared, PipelineSpec, PlacementSpec, StageSpec, Target
-from optimizer.model import PoolName, ServiceLaw
+from optimizer.model import PoolName, Routing, ServiceLaw
 from simulations.lab.cluster.deployments import UnsupportedManifest, deployments, pool_nodes, stage_workers
 from simulations.lab.net.wire import METRICS_PORT
-from simulations.lab.pods.agent import WORKER_ANNOTATION
+from simulations.lab.pods.agent import GIVES_BACK_ANNOTATION, WORKER_ANNOTATION
 from simulations.lab.pods.exposition import ModelServer
 from simulations.lab.pods.worker import WorkerSpec
 
@@ -176,3 +177,22 @@ def test_a_workload_that_two_pipelines_name_is_refused() -> None:
         UnsupportedManifest, match="copy, stage asr: target Deployment/asr-cpu: must not be a target of"
     ):
         deployments(pipelines, pool_nodes(POOLS), stage_workers(seed=1))
+
+
+def of_backlog(routing: Routing) -> dict[str, Any]:
+    """Return the Deployment of a backlog with this routing."""
+    archive = a_backlog(within_s=60.0)
+    archive = replace(archive, stages=tuple(replace(stage, routing=routing) for stage in archive.stages))
+    (manifest,) = deployments([archive], pool_nodes(POOLS), stage_workers(seed=1))
+    return manifest
+
+
+def test_only_the_workers_of_a_backlog_give_their_items_back() -> None:
+    for manifest, expected in ((of_backlog(Routing.PULL), True), (made(a_stage("asr", a_placement("cpu")))[0], False)):
+        annotations = manifest["spec"]["template"]["metadata"]["annotations"]
+        assert (GIVES_BACK_ANNOTATION in annotations) is expected
+
+
+def test_a_backlog_whose_items_are_pushed_to_replicas_is_refused() -> None:
+    with pytest.raises(UnsupportedManifest, match="archive, stage asr: routing: RoundRobin: must be Pull in the lab"):
+        of_backlog(Routing.ROUND_ROBIN)

@@ -9,7 +9,8 @@ import pytest
 from optimizer.model import ServiceLaw
 from simulations.lab.net.kube_api import ObjectEvent
 from simulations.lab.net.timers import Timers
-from simulations.lab.pods.agent import NODE_READY, WORKER_ANNOTATION, Agent
+from simulations.lab.net.wire import ITEM_PORT, NO_SESSION, Client, Status
+from simulations.lab.pods.agent import GIVES_BACK_ANNOTATION, NODE_READY, WORKER_ANNOTATION, Agent
 from simulations.lab.pods.worker import WorkerSpec
 
 POD: dict[str, Any] = {
@@ -143,3 +144,49 @@ def test_only_a_node_that_nobody_has_reported_is_reported_as_ready_with_its_capa
     assert asyncio.run(live()) == {
         "/api/v1/nodes/launched/status": {"conditions": [dict(NODE_READY)], "capacity": {"cpu": "48"}}
     }
+
+
+class Leaving:
+    """Has a pod that is deleted once its worker, ready at `address`, has an item in service."""
+
+    def __init__(self, annotations: dict[str, str]) -> None:
+        self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.deleted = asyncio.Event()
+        self._manifest = {**POD, "metadata": {**POD["metadata"]}}
+        self._manifest["metadata"]["annotations"] = {**POD["metadata"]["annotations"], **annotations}
+
+    async def watch(self, path: str, params: Mapping[str, str] | None = None) -> AsyncGenerator[ObjectEvent, None]:
+        if path.endswith("pods"):
+            staying = {key: value for key, value in self._manifest["metadata"].items() if key != "deletionTimestamp"}
+            yield ObjectEvent("ADDED", {**self._manifest, "metadata": staying})
+            await self.deleted.wait()
+            yield ObjectEvent("MODIFIED", self._manifest)
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        return {}
+
+    async def patch(self, path: str, body: Mapping[str, Any]) -> None:
+        if body["status"]["containerStatuses"][0]["ready"]:
+            self.address.set_result(body["status"]["podIP"])
+
+    async def delete(self, path: str, options: Mapping[str, Any]) -> None: ...
+
+
+@pytest.mark.parametrize(("annotations", "status"), [({GIVES_BACK_ANNOTATION: ""}, Status.DRAINING), ({}, Status.OK)])
+def test_an_item_in_service_when_its_pod_is_deleted_is_given_back_where_the_pod_says_so(
+    annotations: dict[str, str], status: Status
+) -> None:
+    async def live() -> Status:
+        api, timers = Leaving(annotations), Timers()
+        agent = asyncio.create_task(Agent(api, timers).run())  # type: ignore[arg-type]
+        client = await Client.connect(await api.address, ITEM_PORT)
+        answer = client.send(1, NO_SESSION)
+        api.deleted.set()
+        found = (await answer).status
+        client.close()
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+        timers.close()
+        return found
+
+    assert asyncio.run(live()) is status

@@ -17,7 +17,7 @@ from optimizer.model import Batching, ServiceLaw
 from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import ITEM_PORT, METRICS_PORT, NO_SESSION, Client, Response, ServerConnection, Status
 from simulations.lab.pods.exposition import ModelServer
-from simulations.lab.pods.worker import StageWorker, WorkerSpec
+from simulations.lab.pods.worker import StageWorker, WorkerSpec, worker_of
 
 SERVED = Response(Status.OK, b"")
 
@@ -27,10 +27,12 @@ def spec(**values: Any) -> WorkerSpec:
 
 
 @asynccontextmanager
-async def running(specification: WorkerSpec) -> AsyncIterator[tuple[StageWorker, Client]]:
+async def running(
+    specification: WorkerSpec, kind: Callable[[WorkerSpec, str, Timers], StageWorker] = StageWorker
+) -> AsyncIterator[tuple[StageWorker, Client]]:
     timers = Timers()
     host = an_address()
-    worker = StageWorker(specification, host, timers)
+    worker = kind(specification, host, timers)
     await worker.start()
     client = await Client.connect(host, ITEM_PORT)
     try:
@@ -242,6 +244,25 @@ def test_sessions_still_there_when_the_drain_ends_are_cut_and_counted_and_lose_n
         assert worker.counts.lost == 0
 
     play(spec(session_slots=4, fixed_s=0.4), use)
+
+
+@pytest.mark.parametrize("batching", list(Batching))
+def test_a_worker_that_gives_back_answers_what_waits_and_what_is_in_service_and_serves_nothing_more(
+    batching: Batching,
+) -> None:
+    specification = spec(fixed_s=60, batching=batching)
+
+    async def run() -> None:
+        async with running(specification, kind=worker_of) as (worker, client):
+            answers = [client.send(item, NO_SESSION) for item in range(3)]
+            await until(lambda: worker.gauges().queued == 2)
+            await worker.give_back()
+            assert {answer.status for answer in await asyncio.gather(*answers)} == {Status.DRAINING}
+            assert (worker.counts.given_back, worker.counts.served) == (3, 0)
+            await worker.abort()
+            assert worker.counts.lost == 0
+
+    asyncio.run(run())
 
 
 def test_an_aborted_worker_breaks_its_connections_and_counts_what_it_lost() -> None:

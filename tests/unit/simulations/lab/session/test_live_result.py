@@ -12,6 +12,7 @@ from live_runs import (
     a_cause,
     a_decision,
     a_run,
+    a_run_with_a_backlog,
     an_observation,
     items,
     observed,
@@ -69,6 +70,12 @@ def test_of_several_pipelines_the_worst_counts() -> None:
     assert result.p95_s == 0.15
     assert [series.pipeline for series in result.series.pipelines] == ["speech/captions", "speech/notes"]
     assert [series.p95_s[0] for series in result.series.pipelines] == [0.1, 0.15]
+
+
+def test_the_latency_of_a_backlog_is_not_that_of_the_run() -> None:
+    run = a_run_with_a_backlog()
+    (result,) = live_experiment(run, lab_result(run), seed=7, policy="sluice", provenance=PROVENANCE).results
+    assert (result.p50_s, result.p95_s, result.p99_s) == (0.1, 0.1, 0.1)
 
 
 def test_it_has_a_page_of_its_own() -> None:

@@ -41,6 +41,7 @@ class World:
         self.replicas = {"asr-cpu": 0, "asr-gpu": 0, "unrelated": 9}
         self.prices = {"cpu": "2.0", "gpu": "3"}
         self.failure: Exception | None = None
+        self.status: dict[str, Any] = {}
         self.asked = threading.Semaphore(0)
 
     def list_namespaced_pod(self, namespace: str, **_: object) -> SimpleNamespace:
@@ -62,7 +63,11 @@ class World:
                 for name, price in self.prices.items()
             ],
             "speechpipelines": [
-                {"metadata": {"namespace": "speech", "name": "captions"}, "spec": {"budget": {"perHour": "12.5"}}}
+                {
+                    "metadata": {"namespace": "speech", "name": "captions"},
+                    "spec": {"budget": {"perHour": "12.5"}},
+                    "status": self.status,
+                }
             ],
         }
         return {"items": items[plural]}
@@ -160,3 +165,14 @@ def test_one_that_never_began_can_be_closed(world: World) -> None:
     with Observer(Path("kubeconfig"), (SPEC,)) as observer:
         assert observer.observe().placements.keys() == {ON_CPU, ON_GPU}
     assert world.pods == []
+
+
+@pytest.mark.parametrize(
+    ("status", "seen"),
+    [({}, set()), ({"backlog": {"deadline": "2026-01-01T00:00:00Z"}}, set()), ({"backlog": {"left": "0"}}, {CAPTIONS})],
+)
+def test_a_backlog_is_seen_once_its_status_says_how_many_items_are_left(
+    world: World, observer: Observer, status: dict[str, Any], seen: set[PipelineKey]
+) -> None:
+    world.status = status
+    assert observer.backlogs() == seen

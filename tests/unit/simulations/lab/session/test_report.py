@@ -13,6 +13,7 @@ from live_runs import (
     GPU,
     a_decision,
     a_run,
+    a_run_with_a_backlog,
     an_observation,
     items,
     observed,
@@ -94,6 +95,34 @@ def test_windows_met_are_a_share_of_those_with_enough_items() -> None:
 
     few = report_of(a_run(items_of={CAPTIONS: items(count=40)}))["summary"]
     assert (few["windows"], few["sla_windows_met"], few["sla_windows_met_calm"]) == (0, None, None)
+
+
+def test_a_backlog_has_an_entry_of_its_own_and_windows_are_those_of_the_live_pipelines() -> None:
+    run = a_run_with_a_backlog()
+    found, live = report_of(run), report_of(replace(a_run(), clock=run.clock))
+
+    assert found["backlogs"] == [
+        {
+            "pipeline": "speech/archive",
+            "items": 40,
+            "done": 40,
+            "last_done_s": 30.0,
+            "due_s": 35.0,
+            "met": True,
+            "cost": pytest.approx(40 / 3600 * 1.0),
+        }
+    ]
+    for name in ("offered_rps", "served_rps", "p95_s"):
+        assert [window[name] for window in found["windows"]] == [window[name] for window in live["windows"]]
+    assert found["summary"]["windows"] == live["summary"]["windows"] == 4
+    assert found["summary"]["sla_windows_met"] == 1
+
+
+def test_a_run_of_backlogs_alone_has_no_windows_and_no_shares() -> None:
+    run = a_run_with_a_backlog()
+    found = report_of(replace(run, pipelines=run.pipelines[1:]))
+    assert (found["windows"], found["summary"]["windows"], found["summary"]["sla_windows_met"]) == ([], 0, None)
+    assert found["backlogs"][0]["done"] == 40
 
 
 def test_calm_windows_are_those_before_a_fault_in_a_short_run() -> None:

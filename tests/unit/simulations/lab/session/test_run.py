@@ -1,6 +1,6 @@
 """The parts of a run that need no lab; the others are tested on one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,9 +25,11 @@ from simulations.lab.traffic.generator import GeneratorConfig
 from simulations.lab.traffic.topology import IngressConfig
 from simulations.results.scoring import Clock
 from simulations.scenario.load import item_seed, pipeline_schedules
-from simulations.scenario.scenario import Scenario, load_scenario
+from simulations.scenario.scenario import BacklogLoad, Scenario, load_scenario
+from simulations.scenario.schedule import Schedule
 
 CONTRACT = Path(__file__).parents[4] / "contract"
+BACKLOG = Path(__file__).parents[5] / "simulations" / "scenarios" / "backlog" / "scenario.yaml"
 DEMO = Path(__file__).parents[5] / "simulations" / "scenarios" / "demo" / "scenario.yaml"
 UNEVEN = replace(CLOCK, duration_s=45.5)
 
@@ -46,9 +48,9 @@ def test_no_window_ends_before_the_run_begins() -> None:
     assert _ended_windows(CLOCK, -2.0) == _ended_windows(CLOCK, 0.0) == 0
 
 
-@pytest.mark.parametrize("path", [DEMO, CONTRACT / "scenario.yaml"])
-def test_the_lab_can_run_the_demo_and_the_scenario_of_the_interface(path: Path) -> None:
-    scenario = load_scenario(path)
+@pytest.mark.parametrize("path", [DEMO, BACKLOG, CONTRACT / "scenario.yaml"])
+def test_the_lab_can_run_the_demo_a_backlog_and_the_scenario_of_the_interface(path: Path) -> None:
+    scenario = load_scenario(path, live=True)
     check(scenario, seed=1)  # raises what the lab refuses
     assert list(unsupported(scenario.file)) == []
 
@@ -135,15 +137,21 @@ def test_the_cluster_gets_the_declared_resources_and_workers_with_the_true_servi
     assert scrape_interval_s == 30
 
 
-def loaded(monkeypatch: pytest.MonkeyPatch, folder: Path, scenario: Scenario) -> tuple[IngressConfig, GeneratorConfig]:
-    """Return the configurations of ingress and generator."""
+def loaded(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, scenario: Scenario, tell_ingress: Callable[..., None] | None = None
+) -> tuple[IngressConfig, GeneratorConfig]:
+    """Return the configurations of ingress and generator; `tell_ingress` gets what is sent to the ingress at the begin,
+    second 100."""
     running = SimpleNamespace(wait_until=lambda *_: None)
     monkeypatch.setattr(_Load, "_start", lambda *_: running)
     pipelines, _ = _specs(scenario)
     schedules = pipeline_schedules(scenario, seed=7)
-    cluster = cast("LabCluster", SimpleNamespace(folder=folder, ingress_port=1, kubeconfig="k"))
+    cluster = cast(
+        "LabCluster", SimpleNamespace(folder=folder, ingress_port=1, kubeconfig="k", tell_ingress=tell_ingress)
+    )
     own = {pipeline.key: schedules[pipeline.key] for pipeline in pipelines}
     load = _Load(cluster, scenario, pipelines, own, 7, StageWorkers(scenario, 7))
+    load.begin(100.0)
     load.close()
     return (
         IngressConfig.from_json((folder / "ingress.json").read_text()),
@@ -167,3 +175,18 @@ def test_ingress_and_generator_know_the_properties_of_the_run(monkeypatch: pytes
     ingress, generator = loaded(monkeypatch, tmp_path, replace(scenario, file=file))
 
     assert (ingress.sheds, ingress.pipelines[0].overhead_s, generator.loads[0].reconnects) == (False, 0.02, False)
+
+
+def test_the_items_of_a_backlog_are_in_the_ingress_and_not_sent_by_the_generator(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scenario = load_scenario(BACKLOG, live=True)
+    captions, archive = scenario.file.load
+    later = archive.model_copy(update={"backlog": BacklogLoad(items=20, at="1m")})
+    file = scenario.file.model_copy(update={"load": [captions, archive, later]})
+    said: dict[str, Any] = {}
+    ingress, generator = loaded(monkeypatch, tmp_path, replace(scenario, file=file), said.__setitem__)
+
+    assert said == {"backlogs/speech/archive": {"start_s": 100.0, "items": [(0.0, 1000), (60.0, 20)]}}
+    index = [pipeline.name for pipeline in ingress.pipelines].index("archive")
+    assert [len(Schedule.load(load.schedule)) > 0 for load in generator.loads] == [k != index for k in range(2)]

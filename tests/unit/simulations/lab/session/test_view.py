@@ -12,7 +12,7 @@ from live_runs import CAPTIONS, a_run, an_observation, pipeline, replicas
 from rich.console import Console
 
 from controller import telemetry
-from controller.core.state.spec import DemandUnit, PipelineSpec
+from controller.core.state.spec import BacklogSpec, DemandUnit, PipelineSpec
 from optimizer.model import PlacementId, PoolName, StageName
 from simulations.lab.host.processes import free_ports
 from simulations.lab.session.report import lab_windows
@@ -136,6 +136,15 @@ def test_what_the_operator_does_not_know_is_a_dash_and_no_stage_a_bottleneck() -
     assert "p95 - of 400 ms" in text
     assert row(text, "vad").split()[:6] == ["vad", "-", "-", "-", "-", "-"]
     assert "bottleneck" not in text
+
+
+def test_a_backlog_has_the_pace_that_is_planned_for_and_no_latency() -> None:
+    spec = replace(SPEECH, unit=DemandUnit.ITEMS, backlog=BacklogSpec(within_s=60.0))
+    head = next(line for line in rendered(spec, a_moment()).splitlines() if line.startswith(CAPTIONS))
+
+    assert " ".join(head.split()) == (
+        "speech/captions 83 of 240 s a backlog, planned for 121 items/s $7.53/h of $12.00/h"
+    )
 
 
 def lines(*moments: Moment) -> list[str]:

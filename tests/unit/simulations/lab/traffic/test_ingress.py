@@ -21,6 +21,7 @@ from simulations.lab.net.timers import Timers
 from simulations.lab.net.wire import NO_SESSION, Client, Status
 from simulations.lab.pods.worker import StageWorker, WorkerSpec
 from simulations.lab.traffic.backend import PodState
+from simulations.lab.traffic.backlog import Additions
 from simulations.lab.traffic.ingress import Ingress, Limit, arrival_payload, read_pod
 from simulations.lab.traffic.records import read_records
 from simulations.lab.traffic.topology import IngressConfig, PipelineTopology, PlacementTopology, StageTopology
@@ -51,11 +52,19 @@ class Lab:
         return found
 
 
-def play(use: Callable[[Lab], Awaitable[None]], folder: Path, unit: DemandUnit, **fields: Any) -> IngressConfig:
+def play(
+    use: Callable[[Lab], Awaitable[None]],
+    folder: Path,
+    unit: DemandUnit,
+    *,
+    ready: bool = True,
+    routing: Routing = Routing.STICKY,
+    **fields: Any,
+) -> IngressConfig:
     port, metrics_port = free_ports(2)
     placement = PlacementTopology(pool="cpu", selector={"app": "asr"}, weight=1, limit=1)
     stage = StageTopology(
-        name="asr", after=(), pass_ratio=1, routing=Routing.STICKY, memory=True, placements=(placement,)
+        name="asr", after=(), pass_ratio=1, routing=routing, memory=routing is Routing.STICKY, placements=(placement,)
     )
     topology = PipelineTopology(
         namespace="speech", name="captions", unit=unit, sla_s=0.2, port=port, seed=1, stages=(stage,)
@@ -74,7 +83,7 @@ def play(use: Callable[[Lab], Awaitable[None]], folder: Path, unit: DemandUnit, 
         await worker.start()
         ingress = Ingress(config)
         await ingress.start()
-        ingress.pod_changed(PodState(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=True))
+        ingress.pod_changed(PodState(uid="1", namespace="speech", labels={"app": "asr"}, ip=host, ready=ready))
         client = await Client.connect("127.0.0.1", port)
         try:
             async with asyncio.timeout(10):
@@ -159,6 +168,29 @@ def test_a_stream_without_a_slot_is_told_so_and_may_come_back(tmp_path: Path) ->
     (totals,) = json.loads(config.summary.read_text())
     assert (totals["offered"], totals["refused"], totals["served"], totals["lost"]) == (2, 1, 1, 0)
     assert read_records(config.records, 0).outcome.tolist() == [Outcome.REFUSED, Outcome.SERVED]
+
+
+def test_the_items_left_of_a_backlog_are_counted_until_they_are_done(tmp_path: Path) -> None:
+    async def use(lab: Lab) -> None:
+        assert (await lab.metrics())["sluice_ingress_backlog_items"] == 0
+        additions = Additions(start_s=time.monotonic() - 1.0, items=((0.0, 3), (3600.0, 5)))
+        url = f"http://127.0.0.1:{lab.config.metrics_port}/backlogs/speech/captions"
+        async with aiohttp.ClientSession() as session, session.put(url, data=additions.to_json()) as answer:
+            assert answer.status == 204
+        while not (metrics := await lab.metrics())["sluice_ingress_items_total[offered]"]:
+            pass
+        assert metrics["sluice_ingress_backlog_items"] == 3
+        assert "sluice_ingress_requests_total" not in metrics
+        lab.ingress.pod_changed(PodState(uid="1", namespace="speech", labels={"app": "asr"}, ip=None, ready=True))
+        while (metrics := await lab.metrics())["sluice_ingress_backlog_items"]:
+            pass
+        assert metrics["sluice_ingress_items_total[served]"] == 3
+
+    config = play(use, tmp_path, DemandUnit.ITEMS, ready=False, routing=Routing.PULL, session_slots=None)
+    items = read_records(config.records, 0)
+    assert (items.arrival_s.tolist(), items.outcome.tolist()) == ([0.0] * 3, [Outcome.SERVED] * 3)
+    (totals,) = json.loads(config.summary.read_text())
+    assert (totals["offered"], totals["served"], totals["in_flight"], totals["retries"]) == (3, 3, 0, 0)
 
 
 def test_lost_items_are_infinitely_late(tmp_path: Path) -> None:

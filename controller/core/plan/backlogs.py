@@ -1,0 +1,312 @@
+"""Plans work that can wait, with what the plans of the live pipelines leave of pools and budgets.
+
+The live pipelines are planned as if there were no backlogs, their floors included. What they have or are planned to
+have, whichever is more, is then taken. The pace of a backlog is that of its schedule: later hours may be cheaper.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, inf
+
+from controller.core.assess.assessment import Assessment
+from controller.core.assess.backlog import capacity_rps
+from controller.core.assess.shared import CostShares, served_cost_shares
+from controller.core.plan.fleet import FleetPlan, planned_together, replanned
+from controller.core.plan.floors import FloorPlan, Room, raise_plans
+from controller.core.plan.following import Following
+from controller.core.plan.hours import periods_of, taken_later
+from controller.core.plan.ledger import Ledger
+from controller.core.plan.schedule import Caution, Course, Work
+from controller.core.state.decision import BacklogOutlook, LaterDeadline, LateReason
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PoolState
+from optimizer.model import GroupBudget, PipelineKey, PlacementKey, PoolName, Problem
+from optimizer.plan import LimitKind, PipelinePlan, Plan
+from optimizer.runtime.effort import Effort
+from profiler.samples import Absence
+
+EXTENSIONS = (0.25, 1.0)
+"""By these shares of the time left the deadline would be later for which the saving is reported."""
+_EPSILON = 1e-9
+STEPS = 48
+"""Into so many periods the time to use is divided at most: half-hours of a day."""
+APART = 32
+"""So many backlogs are planned one after the other; the rest together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the plans of a cycle are made within: the pools, and the budgets of the fleet (`policy`) and of groups."""
+
+    pools: Mapping[PoolName, PoolState]
+    policy: Policy
+    budgets: Sequence[GroupBudget]
+
+
+def apart(assessments: Sequence[Assessment]) -> tuple[Sequence[Assessment], Sequence[Assessment]]:
+    """Return the assessments that are planned first, and those of the backlogs that get what these leave.
+
+    The backlogs are in the order in which they are planned: by priority, then by deadline. A backlog that does not act
+    keeps its replicas, and counts with the first. So does one whose stages serve others.
+    """
+    lenders = {key for each in assessments for key in each.lenders}
+    waiting = [each for each in assessments if each.pace is not None and each.acting and each.key not in lenders]
+    keys = {each.key for each in waiting}
+    return (
+        [each for each in assessments if each.key not in keys] if keys else assessments,
+        sorted(waiting, key=lambda each: (-each.spec.priority, _due_s(each), each.key)),
+    )
+
+
+def _due_s(assessment: Assessment) -> float:
+    due_s = None if assessment.pace is None else assessment.pace.due_s
+    return inf if due_s is None else due_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlogs:
+    """The backlogs of a cycle that is at `now_s`, and what they are planned within.
+
+    `first` are the assessments of all others, `waiting` those of the backlogs in the order of `apart`. `ledger_with`
+    returns the ledger of assessments and cost shares. `at_pace` returns the assessment of a backlog, bounds included,
+    that goes at a number of items per second. `following` are the pipelines that follow their plans.
+    """
+
+    first: Sequence[Assessment]
+    waiting: Sequence[Assessment]
+    limits: Limits
+    ledger_with: Callable[[Sequence[Assessment], CostShares], Ledger]
+    at_pace: Callable[[PipelineKey, float], Assessment]
+    following: Collection[PipelineKey]
+    now_s: float
+
+
+def with_backlogs(live: FloorPlan, backlogs: Backlogs) -> tuple[FloorPlan, Sequence[Assessment]]:
+    """Return the plans `live` of the others together with those of the backlogs, and the assessments of the backlogs.
+
+    One after the other is planned, so that the first is served wholly before the next one gets anything. Of many, the
+    last ones are planned together.
+    """
+    plans, done, waiting = live, list(backlogs.first), list(backlogs.waiting)
+    turns = [[each] for each in waiting[:APART]] + ([waiting[APART:]] if waiting[APART:] else [])
+    keys = [each.key for each in waiting]
+    search_effort = backlogs.limits.policy.search_effort
+    effort = None if search_effort is None else Effort.shared(search_effort, sorted(keys))
+    found: list[Assessment] = []
+    for group in turns:
+        turn = _Turn(backlogs=backlogs, plans=plans, done=done, effort=effort)
+        paced, courses = turn.paced(group)
+        plans = turn.planned(paced)
+        plans = replace(plans, fleet=replace(plans.fleet, courses={**plans.fleet.courses, **courses}))
+        done += paced
+        found += paced
+    return plans, found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Turn:
+    """The turn of one backlog, or of several that are planned together, after `plans` of what is `done`."""
+
+    backlogs: Backlogs
+    plans: FloorPlan
+    done: Sequence[Assessment]
+    effort: Effort | None
+
+    def paced(self, group: Sequence[Assessment]) -> tuple[list[Assessment], Mapping[PipelineKey, Course]]:
+        """Return `group` at the paces of their schedules, and these."""
+        courses: dict[PipelineKey, Course] = {}
+        if any(each.pace is not None and each.pace.work is not None for each in group):
+            problem, _ = self._allocated(group)
+            courses = {each.key: found for each in group if (found := self._course(each, problem)) is not None}
+        return [self._at_pace(each, courses.get(each.key)) for each in group], courses
+
+    def _at_pace(self, each: Assessment, course: Course | None) -> Assessment:
+        pace = each.pace
+        assert pace is not None
+        if course is None or pace.rate is None or not course.changes:
+            return each
+        found = course.found
+        even_rps = max(pace.rate, min(pace.most, found.even_rps if found.complete else course.periods[0].most_rps))
+        rate = even_rps if found.even else found.rates[0]
+        own = each if rate == pace.rate else self.backlogs.at_pace(each.key, rate)
+        assert own.pace is not None
+        return replace(own, pace=replace(own.pace, required=even_rps))
+
+    def _course(self, each: Assessment, problem: Problem) -> Course | None:
+        """Return the course of a backlog, None where there is nothing to schedule or its stages cannot be."""
+        pace, spec, ahead = each.pace, each.spec, each.demand.horizon
+        assert pace is not None
+        own = next(one for one in problem.pipelines if one.key == each.key)
+        if pace.work is None or ahead is None or any(stage.cascade is not None for stage in own.stages):
+            return None
+        time_s, policy = pace.work.time_s, self.backlogs.limits.policy
+        # A replica that starts does something in the period in which it does.
+        step_s = max(time_s / STEPS, 2 * ahead.ahead_s)
+        steps = ceil(time_s * (1 + max(EXTENSIONS)) / step_s)
+        taken = taken_later(
+            self._taking(),
+            self._settled(),
+            self.plans.fleet.pipelines,
+            self.plans.fleet.courses,
+            self.backlogs.limits.pools,
+            now_s=self.backlogs.now_s,
+            step_s=step_s,
+            steps=steps,
+        )
+        return Course.of(
+            Work(
+                left=pace.work.items,
+                ready_rps=pace.work.ready_rps,
+                startup_s=ahead.ahead_s,
+                waiting=pace.work.waiting,
+            ),
+            periods_of(problem, each.key, taken, step_s),
+            time_s,
+            Caution(tolerance=spec.scaling.tolerance, interval_s=policy.interval_s),
+        )
+
+    def _taking(self) -> Sequence[Assessment]:
+        return [_taking(each, self.plans) if each.acting else each for each in self.done]
+
+    def _settled(self) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
+        """Return the replicas of those that follow their plans when they have got there."""
+        raised = self.plans.raised
+        keys = [each.key for each in self.done if each.acting and each.key in self.backlogs.following]
+        return {key: raised[key].replicas for key in keys}
+
+    def _allocated(self, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
+        taken, present = [*self._taking(), *group], [*self.done, *group]
+        ledger = self.backlogs.ledger_with(present, self.plans.fleet.cost_shares)
+        within = _beside(taken, present, ledger, self.backlogs.limits)
+        return planned_together(group, taken, within.pools, within.policy, within.budgets, self.effort)
+
+    def planned(self, group: Sequence[Assessment]) -> FloorPlan:
+        """Return the plans with those of `group`."""
+        live, present, policy = self.plans, [*self.done, *group], self.backlogs.limits.policy
+        problem, plan = self._allocated(group)
+        fleet = _joined(live.fleet, problem, {own.key: own for own in plan.pipelines})
+        cost_shares = served_cost_shares(present, fleet.plans)
+        if live.fleet.planned is None:  # a large fleet has no common plan
+            fleet = replace(fleet, plan=live.fleet.plan or plan)
+        fleet = replace(fleet, cost_shares=cost_shares)
+        ledger = self.backlogs.ledger_with(present, cost_shares)
+        keys = {each.key for each in group}
+        raised = raise_plans(
+            group,
+            fleet,
+            Room(ledger, present, fleet),
+            Following(pipelines=keys, stages=frozenset()),
+            partial(replanned, fleet, present, policy),
+            policy,
+            self.backlogs.now_s,
+        )
+        return FloorPlan(
+            fleet=raised.fleet,
+            unraised={**live.unraised, **raised.unraised},
+            bounds={**live.bounds, **raised.bounds},
+            raised={**live.raised, **raised.raised},
+            feedback={**live.feedback, **raised.feedback},
+            room=raised.room,
+            staying={**live.staying, **raised.staying},
+        )
+
+
+def _taking(each: Assessment, live: FloorPlan) -> Assessment:
+    """Return a live pipeline with all replicas that it has, gets, or keeps instead of its plan."""
+    staying, planned = live.staying.get(each.key, {}), live.raised[each.key].replicas
+    most = {key: max(count, planned[key], staying.get(key, 0)) for key, count in each.current.items()}
+    return replace(each, current=most)
+
+
+def _beside(taken: Sequence[Assessment], assessments: Sequence[Assessment], ledger: Ledger, limits: Limits) -> Limits:
+    """Return `limits` less what the live pipelines will cost beyond their present spend."""
+    more = {
+        one.key: max(0.0, ledger.cost_of(one, one.present) - ledger.observed_per_hour(one.key))
+        for one, before in zip(taken, assessments, strict=True)
+        if one is not before
+    }
+    budget = limits.policy.budget_per_hour
+    return Limits(
+        pools=limits.pools,
+        policy=limits.policy
+        if budget is None
+        else replace(limits.policy, budget_per_hour=max(0.0, budget - sum(more.values()))),
+        budgets=[
+            replace(each, per_hour=max(0.0, each.per_hour - sum(more.get(key, 0.0) for key in each.pipelines)))
+            for each in limits.budgets
+        ],
+    )
+
+
+def _joined(fleet: FleetPlan, problem: Problem, plans: Mapping[PipelineKey, PipelinePlan]) -> FleetPlan:
+    return replace(
+        fleet,
+        plans={**fleet.plans, **plans},
+        pipelines={**fleet.pipelines, **{own.key: own for own in problem.pipelines}},
+        problems={**fleet.problems, **dict.fromkeys(plans, problem)},
+    )
+
+
+def outlook(
+    assessment: Assessment, fleet: FleetPlan, replicas: Mapping[PlacementKey, int], now_s: float
+) -> BacklogOutlook | None:
+    """Return what is expected of a backlog with its planned `replicas`; None for a pipeline without one.
+
+    The cost is that of the items left at the price of the plan, and is not known where nothing is planned.
+    """
+    pace = assessment.pace
+    if pace is None:
+        return None
+    left, due_s, plan = pace.left, pace.due_s, fleet.plans[assessment.key]
+    if isinstance(left, Absence) or left == 0:
+        return BacklogOutlook(left=left, due_s=due_s, required_rps=pace.required, met=True if left == 0 else None)
+    batches = {(stage.name, own.name): own.batch for stage in plan.stages for own in stage.placements}
+    pipeline, course = fleet.pipelines[assessment.key], fleet.courses.get(assessment.key)
+    rate = capacity_rps(pipeline, replicas, batches)
+    found = BacklogOutlook(left=left, due_s=due_s, required_rps=pace.required, rate_rps=rate, met=False)
+    startup_s = 0.0 if assessment.demand.horizon is None else assessment.demand.horizon.ahead_s
+    remaining: tuple[float, float] | None
+    if course is not None and course.changes:
+        remaining = course.remaining(rate)
+    elif rate <= 0:
+        remaining = None
+    else:
+        ready = capacity_rps(pipeline, {key: assessment.state.ready(*key) for key in replicas}, batches)
+        late_s = startup_s * max(0.0, 1 - ready / rate)  # what starting ones miss
+        remaining = late_s + left / rate, plan.cost_per_hour / 3600 / rate * left
+    waits_s = None if course is None or not course.changes else course.waits_s
+    found = replace(found, waits_until_s=None if waits_s is None else now_s + waits_s)
+    held = rate < capacity_rps(pipeline, plan.replicas(), batches) * (1 - _EPSILON)
+    early = rate > 0 and due_s is not None and now_s + left / rate <= due_s
+    late = _late(due_s, plan, held=held, ready=early, now_s=now_s)
+    if remaining is None:
+        return replace(found, late=late)
+    finish_s, cost = now_s + remaining[0], remaining[1]
+    ahead_of_deadline = course is not None and due_s is not None and due_s > now_s
+    met = due_s is not None and finish_s <= due_s
+    return replace(
+        found,
+        finish_s=finish_s,
+        met=met,
+        late=None if met else late,
+        cost=cost,
+        later=tuple(LaterDeadline(extension=own, saving=course.saving(own)) for own in EXTENSIONS)
+        if course is not None and ahead_of_deadline
+        else (),
+    )
+
+
+def _late(due_s: float | None, plan: PipelinePlan, *, held: bool, ready: bool, now_s: float) -> LateReason:
+    """Return why a backlog is late.
+
+    `held` says that it has less than its plan, `ready` that it would be in time if all its replicas were ready.
+    """
+    if due_s is not None and due_s <= now_s:
+        return LateReason.DEADLINE_PASSED
+    if held:
+        return LateReason.HELD_BACK
+    if plan.feasible or ready:
+        return LateReason.STARTUP_TOO_LONG
+    money = plan.limited_by is not None and plan.limited_by.kind is LimitKind.BUDGET
+    return LateReason.BUDGET_TOO_LOW if money else LateReason.CAPACITY_TOO_SMALL

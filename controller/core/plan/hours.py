@@ -1,0 +1,255 @@
+"""What the pipelines that come first are expected to leave of pools and budgets in later hours."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from controller.core.assess.assessment import Assessment
+from controller.core.assess.expected import expected_demands
+from controller.core.assess.optimizer_input import optimizer_demand
+from controller.core.plan.ledger import totals_of
+from controller.core.plan.schedule import Course, Period, Segment
+from controller.core.state.snapshot import PoolState
+from optimizer.latency.stage import carried_rps
+from optimizer.model import Pipeline, PipelineKey, Placement, PlacementKey, Pool, PoolName, Problem, Stage
+
+USED = 0.5
+"""So much of its capacity a single replica is taken to use, where more demand is expected of its stage."""
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What is taken in one period: instances by pool, and spend by pipeline in USD per hour."""
+
+    instances: Mapping[PoolName, float]
+    per_hour: Mapping[PipelineKey, float]
+
+
+def taken_later(
+    taken: Sequence[Assessment],
+    settled: Mapping[PipelineKey, Mapping[PlacementKey, int]],
+    pipelines: Mapping[PipelineKey, Pipeline],
+    courses: Mapping[PipelineKey, Course],
+    pools: Mapping[PoolName, PoolState],
+    *,
+    now_s: float,
+    step_s: float,
+    steps: int,
+) -> Sequence[Taken]:
+    """Return what `taken`, which have their replicas as `current`, take in each of `steps` periods of `step_s` seconds.
+
+    The first is the present one. After it, pipelines have their `settled` replicas, or the present ones. Those of live
+    pipelines follow the expected demand, those of a backlog its course. What does not act or shares stages keeps them.
+    """
+    prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
+    replicas: list[list[tuple[Assessment, Mapping[PlacementKey, int]]]] = [[] for _ in range(steps)]
+    for each in taken:
+        pipeline, after = pipelines.get(each.key), settled.get(each.key, each.present)
+        for index, counts in enumerate(_replicas_later(each, after, pipeline, prices, now_s, step_s, steps)):
+            replicas[index].append((each, counts))
+    found: list[Taken] = []
+    for index, own in enumerate(replicas):
+        before = replicas[max(0, index - 1)]
+        same = index and all(one[1] is other[1] for one, other in zip(own, before, strict=True))
+        found.append(found[-1] if same else _taken(own, prices, pools))
+    return [_with_courses(own, courses, index * step_s, step_s) for index, own in enumerate(found)]
+
+
+def _replicas_later(
+    each: Assessment,
+    after: Mapping[PlacementKey, int],
+    pipeline: Pipeline | None,
+    prices: Mapping[PoolName, float],
+    now_s: float,
+    step_s: float,
+    steps: int,
+) -> Iterable[Mapping[PlacementKey, int]]:
+    present, same = each.present, [after] * (steps - 1)
+    alone = pipeline is not None and all(own.sharing is None for own in pipeline.stages)
+    if pipeline is None or not alone or not each.acting or each.pace is not None:
+        return [present, *same]
+    held_s = each.spec.scaling.down.stabilization_s
+    demands = expected_demands(each.demand, each.spec.at_least, held_s, now_s, step_s, steps)
+    if demands is None:
+        return [present, *same]
+    known: dict[float, Mapping[PlacementKey, int]] = {demands[0]: after}
+    for demand in demands:
+        if demand not in known:
+            rates = [optimizer_demand(each.spec, own).entry_rate_rps for own in (demands[0], demand)]
+            known[demand] = later_replicas(pipeline, after, prices, rates[0], rates[1])
+    return [present, *(known[demand] for demand in demands[1:])]
+
+
+def later_replicas(
+    pipeline: Pipeline,
+    present: Mapping[PlacementKey, int],
+    prices: Mapping[PoolName, float],
+    now_rps: float,
+    then_rps: float,
+) -> Mapping[PlacementKey, int]:
+    """Return the replicas of `pipeline` at `then_rps` items per second at the entry; at `now_rps` it has `present`.
+
+    The capacity of each stage follows the rate. Of less, the replicas with the most expensive items go; of more, those
+    with the cheapest come.
+    """
+    found = dict(present)
+    for stage in pipeline.stages:
+        own = sorted(stage.placements, key=lambda each: prices[each.pool] / each.per_instance / _rps(stage, each))
+        capacity = sum(found.get((stage.name, each.name), 0) * _rps(stage, each) for each in own)
+        count = sum(found.get((stage.name, each.name), 0) for each in own)
+        if now_rps > 0 and (then_rps <= now_rps or count > 1):
+            target = capacity * then_rps / now_rps
+        else:
+            target = max(capacity, then_rps * pipeline.visit_ratios[stage.name] / USED)
+        for each in reversed(own):
+            key, rate = (stage.name, each.name), _rps(stage, each)
+            spare = int(max(0.0, capacity - target) / rate + _EPSILON)
+            gone = min(spare, max(0, found.get(key, 0) - each.min_replicas), max(0, count - stage.min_replicas))
+            found[key] = found.get(key, 0) - gone
+            capacity, count = capacity - gone * rate, count - gone
+        for each in own:
+            key, rate = (stage.name, each.name), _rps(stage, each)
+            lacking = ceil(max(0.0, target - capacity) / rate - _EPSILON)
+            more = min(lacking, max(0, each.max_replicas - found.get(key, 0)))
+            found[key] = found.get(key, 0) + more
+            capacity += more * rate
+    return found
+
+
+def _rps(stage: Stage, placement: Placement) -> float:
+    return carried_rps(stage, placement, placement.batch_sizes[-1])
+
+
+def _taken(
+    own: Sequence[tuple[Assessment, Mapping[PlacementKey, int]]],
+    prices: Mapping[PoolName, float],
+    pools: Mapping[PoolName, PoolState],
+) -> Taken:
+    totals = totals_of((each.spec, counts) for each, counts in own)
+    return Taken(
+        instances={name: totals.instances(name) for name in totals.pools() if name in pools},
+        per_hour={
+            each.key: sum(
+                prices[placement.pool] / placement.prior.per_instance * counts.get(key, 0)
+                for key, placement in each.spec.placements().items()
+            )
+            for each, counts in own
+        },
+    )
+
+
+def _with_courses(taken: Taken, courses: Mapping[PipelineKey, Course], begin_s: float, step_s: float) -> Taken:
+    """Return `taken` with what the courses of backlogs use more in the period that begins in `begin_s` seconds."""
+    instances, per_hour = dict(taken.instances), dict(taken.per_hour)
+    for key, course in courses.items():
+        first, then = course.busiest(0.0, 0.0), course.busiest(begin_s, begin_s + step_s)
+        for pool, count in then.instances.items():
+            more = ceil(count - _EPSILON) - ceil(first.instances.get(pool, 0.0) - _EPSILON)
+            instances[pool] = instances.get(pool, 0.0) + max(0, more)
+        per_hour[key] = per_hour.get(key, 0.0) + max(0.0, then.per_hour - first.per_hour)
+    return Taken(instances=instances, per_hour=per_hour)
+
+
+def periods_of(problem: Problem, key: PipelineKey, taken: Sequence[Taken], step_s: float) -> tuple[Period, ...]:
+    """Return the periods for the backlog `key`, whose `problem` has what is left in the first of `taken`."""
+    own = next(each for each in problem.pipelines if each.key == key)
+    found: dict[tuple[tuple[tuple[PoolName, float], ...], float], tuple[Segment, ...]] = {}
+    periods: list[Period] = []
+    for each in taken:
+        instances = {
+            name: max(0.0, pool.instances + taken[0].instances.get(name, 0.0) - each.instances.get(name, 0.0))
+            for name, pool in problem.pools.items()
+        }
+        budget = _budget(problem, key, taken[0], each)
+        place = tuple(sorted(instances.items())), budget
+        if place not in found:
+            found[place] = segments(own, problem.pools, instances, budget)
+        periods.append(Period(length_s=step_s, segments=found[place]))
+    return tuple(periods)
+
+
+def _budget(problem: Problem, key: PipelineKey, now: Taken, then: Taken) -> float:
+    """Return what the backlog `key` may cost in USD per hour: in a group and in the fleet what others leave."""
+    own = next(each for each in problem.pipelines if each.key == key)
+    caps = [float("inf") if own.budget_per_hour is None else own.budget_per_hour]
+
+    def more(keys: Iterable[PipelineKey]) -> float:
+        return sum(then.per_hour.get(each, 0.0) - now.per_hour.get(each, 0.0) for each in keys)
+
+    if problem.budget_per_hour is not None:
+        caps.append(problem.budget_per_hour - more(then.per_hour))
+    caps += [each.per_hour - more(each.pipelines) for each in problem.budgets if key in each.pipelines]
+    return max(0.0, min(caps))
+
+
+def segments(
+    pipeline: Pipeline, pools: Mapping[PoolName, Pool], instances: Mapping[PoolName, float], budget_per_hour: float
+) -> tuple[Segment, ...]:
+    """Return the capacity for `pipeline` on `instances` of the pools, the cheapest first, within the budget.
+
+    Every stage takes its placements in the order of the price of an item. Exact where no two stages want one pool.
+    """
+    left = dict(instances)
+    replicas = {
+        (stage.name, each.name): float(each.max_replicas) for stage in pipeline.stages for each in stage.placements
+    }
+    found: list[Segment] = []
+    spent = 0.0
+    while True:
+        chosen = [_next(pipeline, stage, pools, left, replicas) for stage in pipeline.stages]
+        using = [each for each in chosen if each is not None]
+        if len(using) < len(chosen):
+            break
+        use: dict[PoolName, float] = {}
+        for each in using:
+            use[each.pool] = use.get(each.pool, 0.0) + each.replicas / each.per_instance
+        cost = sum(each.replicas * each.price_per_hour for each in using)  # USD per hour of an item per second
+        rate = min(
+            *(replicas[each.key] / each.replicas for each in using),
+            *(left[pool] / count for pool, count in use.items()),
+        )
+        within = (budget_per_hour - spent) / cost if cost > 0 else float("inf")
+        if within <= _EPSILON:
+            break
+        rate = min(rate, within)
+        found.append(Segment(rate_rps=rate, item_cost=cost / 3600, use=use))
+        spent += rate * cost
+        for each in using:
+            replicas[each.key] -= rate * each.replicas
+        for pool, count in use.items():
+            left[pool] -= rate * count
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Choice:
+    """A placement that a stage takes next: `replicas` of it do one item per second at the entry."""
+
+    key: PlacementKey
+    pool: PoolName
+    per_instance: float
+    price_per_hour: float
+    replicas: float
+
+
+def _next(
+    pipeline: Pipeline,
+    stage: Stage,
+    pools: Mapping[PoolName, Pool],
+    left: Mapping[PoolName, float],
+    replicas: Mapping[PlacementKey, float],
+) -> _Choice | None:
+    """Return the placement with the cheapest items that has replicas and instances left, None where there is none."""
+    choices = [
+        _Choice(
+            key=(stage.name, each.name),
+            pool=each.pool,
+            per_instance=float(each.per_instance),
+            price_per_hour=pools[each.pool].replica_price_per_hour(each),
+            replicas=pipeline.visit_ratios[stage.name] / _rps(stage, each),
+        )
+        for each in stage.placements
+        if replicas[stage.name, each.name] > _EPSILON and left[each.pool] > _EPSILON
+    ]
+    return min(choices, key=lambda each: (each.price_per_hour * each.replicas, each.key), default=None)

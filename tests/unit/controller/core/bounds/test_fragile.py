@@ -1,0 +1,40 @@
+"""Interruptible pools that live pipelines name are not for work that can wait, unless it is allowed."""
+
+from dataclasses import replace
+
+import pytest
+from backlogs import ASR, a_backlog
+from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
+
+from controller.core.cycle import decide
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PoolState
+
+
+def spot_pool() -> PoolState:
+    pool = a_pool("gpu")
+    return replace(pool, spec=replace(pool.spec, node_selector={"karpenter.sh/capacity-type": "spot"}))
+
+
+@pytest.mark.parametrize(
+    ("pool", "live_on", "shares", "runs"),
+    [
+        (spot_pool(), "gpu", False, False),
+        (spot_pool(), "gpu", True, True),
+        (spot_pool(), "cpu", False, True),
+        (a_pool("gpu"), "gpu", False, True),
+    ],
+    ids=["never", "allowed", "only backlogs name it", "not interruptible"],
+)
+def test_fragile_capacity_is_left_to_live_pipelines(pool: PoolState, live_on: str, shares: bool, runs: bool) -> None:
+    live = a_state(a_spec(a_stage("encoder", a_placement(live_on))), demand=10.0)
+    waits = a_state(a_backlog(due_s=NOW_S + 3600, shares_fragile=shares), demand=1000.0)
+    decision = decide(a_snapshot(live, waits, fleet=pools(pool, a_pool("cpu"))), Policy())
+    assert (decision.pipelines[1].desired[ASR] > 0) == runs
+
+
+def test_replicas_leave_a_pool_that_a_live_pipeline_comes_to_need() -> None:
+    live = a_state(a_spec(a_stage("encoder", a_placement("gpu"))), demand=10.0)
+    waits = a_state(a_backlog(due_s=NOW_S + 3600), demand=1000.0, replicas={ASR: 3})
+    decision = decide(a_snapshot(live, waits, fleet=pools(spot_pool())), Policy())
+    assert decision.pipelines[1].desired[ASR] == 0

@@ -1,0 +1,204 @@
+"""Work that can wait gets what the live pipelines leave, and says what it will cost."""
+
+from dataclasses import replace
+
+import pytest
+from backlogs import ASR, ITEM_S, a_backlog
+from builders import (
+    NOW_S,
+    a_placement,
+    a_pool,
+    a_rule,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    applied,
+    pools,
+)
+
+from controller.core import cycle
+from controller.core.cycle import decide
+from controller.core.plan import backlogs
+from controller.core.state.decision import BacklogOutlook, HoldReason, LateReason, PipelineDecision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, PoolState
+from controller.core.state.spec import Mode
+from optimizer.model import Basis, PipelineKey, PlacementKey, PoolName, StageName
+from profiler.samples import Absence, AbsenceReason
+
+HOUR_S = 3600.0
+ENCODER: PlacementKey = (StageName("encoder"), PoolName("gpu"))
+MISSING = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
+
+
+def captions(demand: float, replicas: int, **spec: object) -> PipelineState:
+    """Return a live pipeline of which a replica serves some 16 requests per second in time."""
+    own = a_spec(a_stage("encoder", a_placement("gpu")))
+    return a_state(replace(own, **spec), demand=demand, replicas={ENCODER: replicas})  # type: ignore[arg-type]
+
+
+def archive(left: float | Absence, replicas: int = 0, *, due_in_s: float = HOUR_S, **spec: object) -> PipelineState:
+    state = a_state(a_backlog(due_s=NOW_S + due_in_s, **spec), demand=left, replicas={ASR: replicas})  # type: ignore[arg-type]
+    return replace(state, memory=replace(state.memory, begun_s=NOW_S - 1, demand=1.0))
+
+
+def decided(*states: PipelineState, gpus: int = 10, budget: float | None = None) -> dict[str, PipelineDecision]:
+    fleet = pools(a_pool("gpu", instances=gpus, ready=gpus))
+    decision = decide(a_snapshot(*states, fleet=fleet), Policy(budget_per_hour=budget))
+    return {own.spec.name: own for own in decision.pipelines}
+
+
+def outlook_of(decision: PipelineDecision) -> BacklogOutlook:
+    assert decision.backlog is not None
+    return decision.backlog
+
+
+def test_the_pace_that_meets_the_deadline_is_planned() -> None:
+    found = decided(archive(3240.0))["archive"]  # one item per second for nine tenths of an hour
+    assert found.desired[ASR] * (1 / ITEM_S) >= 1.0
+    assert found.desired[ASR] <= 3
+    assert outlook_of(found).met
+    assert found.admissible is None
+
+
+def test_a_live_pipeline_has_the_capacity_first_whatever_the_priority() -> None:
+    found = decided(captions(150.0, 0), archive(1e6, priority=1_000_000_000))
+    alone = decided(captions(150.0, 0))
+    assert found["captions"].desired == alone["captions"].desired
+    assert found["captions"].desired[ENCODER] + found["archive"].desired[ASR] <= 10
+    assert found["archive"].desired[ASR] > 0
+
+
+def test_replicas_go_in_the_same_cycle_when_a_live_pipeline_needs_the_capacity() -> None:
+    found = decided(captions(1000.0, 1), archive(1e6, 9))
+    assert found["archive"].desired[ASR] == 0
+
+
+def test_replicas_go_for_a_live_pipeline_without_data_too() -> None:
+    found = decided(captions(1000.0, 1), archive(MISSING, 9))
+    assert found["archive"].desired[ASR] == 0
+
+
+def test_no_replica_is_removed_without_data_while_nothing_else_needs_the_capacity() -> None:
+    assert decided(captions(10.0, 1), archive(MISSING, 8))["archive"].desired[ASR] == 8
+
+
+def test_an_empty_backlog_has_no_replica() -> None:
+    found = decided(archive(0.0, 8))["archive"]
+    assert found.desired[ASR] == 0
+    assert outlook_of(found).met
+
+
+def test_floors_of_a_live_pipeline_come_before_the_backlog() -> None:
+    rule = a_rule(metric=None, above=0.5, add=6)
+    own = a_spec(a_stage("encoder", a_placement("gpu"), rules=[rule]))
+    live = a_state(own, demand=10.0, replicas={ENCODER: 1}, rule_readings={(StageName("encoder"), "busy"): 1.0})
+    found, alone = decided(live, archive(1e6)), decided(live)
+    assert found["captions"].unconstrained == alone["captions"].unconstrained
+    assert found["captions"].unconstrained[ENCODER] >= 7
+    assert found["archive"].desired[ASR] <= 10 - found["captions"].unconstrained[ENCODER]
+
+
+def test_the_budget_of_the_fleet_is_for_live_pipelines_first() -> None:
+    found = decided(captions(100.0, 0), archive(1e6), budget=8.0)
+    alone = decided(captions(100.0, 0), budget=8.0)
+    assert found["captions"].desired == alone["captions"].desired
+    assert found["captions"].desired[ENCODER] + found["archive"].desired[ASR] <= 8
+
+
+def test_the_own_budget_cuts_the_pace_and_the_deadline_is_reported_as_missed() -> None:
+    found = decided(archive(7200.0, budget=2.5))["archive"]
+    assert found.desired[ASR] == 2
+    own = outlook_of(found)
+    assert own.met is False
+    assert own.finish_s is not None
+    assert own.finish_s >= NOW_S + 7200 * ITEM_S / 2
+
+
+def test_the_expected_cost_is_that_of_the_items_left() -> None:
+    own = outlook_of(decided(archive(1800.0))["archive"])
+    assert own.cost == pytest.approx(1800 * ITEM_S / 3600)  # of replicas at one dollar per hour
+
+
+def test_a_later_deadline_saves_what_a_cheaper_pool_has_no_room_for_now() -> None:
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S), due_s=NOW_S + HOUR_S)
+    state = a_state(spec, demand=3240.0 * 2)
+    state = replace(state, memory=replace(state.memory, begun_s=NOW_S))
+    fleet: dict[PoolName, PoolState] = dict(pools(a_pool("gpu", instances=3, ready=3), a_pool("dear", price=5.0)))
+    own = outlook_of(decide(a_snapshot(state, fleet=fleet), Policy()).pipelines[0])
+    savings = [later.saving for later in own.later]
+    assert savings == sorted(savings)
+    assert savings[0] >= 0
+    assert savings[1] > 0
+
+
+def test_a_paused_backlog_keeps_its_replicas() -> None:
+    paused = archive(1e6, 4)
+    paused = replace(paused, spec=replace(paused.spec, mode=Mode.PAUSED))
+    found = decided(captions(1000.0, 1), paused)
+    assert found["archive"].desired[ASR] == 4
+    assert found["captions"].desired[ENCODER] <= 6
+
+
+def test_the_backlog_with_the_higher_priority_is_served_first_wholly() -> None:
+    urgent, other = archive(1e6, name="urgent", priority=5), archive(1e6, name="archive", priority=0)
+    found = decided(other, urgent, gpus=4)
+    assert (found["urgent"].desired[ASR], found["archive"].desired[ASR]) == (4, 0)
+
+
+def test_a_declared_minimum_of_a_backlog_yields_to_a_higher_priority() -> None:
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S, bounds=(1, 20)), due_s=NOW_S + HOUR_S)
+    least = replace(archive(1e6), spec=spec)
+    found = decided(least, archive(1e6, name="urgent", priority=5), gpus=4)
+    assert (found["urgent"].desired[ASR], found["archive"].desired[ASR]) == (4, 0)
+
+
+def test_of_equal_priorities_the_earlier_deadline_comes_first() -> None:
+    later, sooner = archive(1e6, name="a", due_in_s=2 * HOUR_S), archive(1e6, name="b", due_in_s=HOUR_S)
+    found = decided(later, sooner, gpus=4)
+    assert (found["b"].desired[ASR], found["a"].desired[ASR]) == (4, 0)
+
+
+def test_what_the_first_backlog_does_not_need_is_for_the_next() -> None:
+    found = decided(archive(3240.0, name="urgent", priority=5), archive(1e6), gpus=5)
+    assert found["urgent"].desired[ASR] + found["archive"].desired[ASR] == 5
+    assert found["urgent"].desired[ASR] <= 3
+
+
+def test_beside_a_fleet_that_is_planned_in_turns_it_gets_what_all_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cycle, "AT_ONCE", 1)
+    live = [named(captions(30.0, 2), f"live-{n}") for n in range(4)]
+    states = (*live, archive(1e6))
+    snapshot = a_snapshot(*states, fleet=pools(a_pool("gpu", instances=14, ready=14)))
+    for _ in range(8):
+        alone = decide(replace(snapshot, pipelines=snapshot.pipelines[:-1]), Policy())
+        decision = decide(snapshot, Policy())
+        assert [own.desired for own in decision.pipelines[:-1]] == [own.desired for own in alone.pipelines]
+        assert sum(sum(own.desired.values()) for own in decision.pipelines) <= 14
+        snapshot = applied(snapshot, decision)
+    assert decision.pipelines[-1].desired[ASR] == 14 - sum(own.desired[ENCODER] for own in decision.pipelines[:-1])
+    assert decision.pipelines[-1].backlog is not None
+    assert not any(hold.reason is HoldReason.AWAITING_TURN for hold in decision.pipelines[-1].holds)
+
+
+def named(state: PipelineState, name: str) -> PipelineState:
+    return replace(state, spec=replace(state.spec, name=name, key=PipelineKey(f"speech/{name}"), uid=f"uid-{name}"))
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+def test_whole_instances_are_budgeted_where_the_budget_counts_them(basis: Basis) -> None:
+    placement = a_placement("gpu", service_s=ITEM_S, per_instance=4)
+    spec = replace(a_backlog(placement, due_s=NOW_S + HOUR_S, budget=2.5), declared_basis=basis)
+    state = replace(archive(1e6), spec=spec)
+    own = decide(a_snapshot(state, fleet=pools(a_pool("gpu", instances=10, ready=10))), Policy()).pipelines[0]
+    assert own.desired[ASR] == (8 if basis is Basis.INSTANCES else 10)
+    assert outlook_of(own).late is LateReason.BUDGET_TOO_LOW
+
+
+def test_more_backlogs_than_are_planned_apart_keep_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlogs, "APART", 2)
+    states = [archive(1e6, name=f"b{n}", priority=9 - n) for n in range(5)]
+    found = decided(*states, gpus=6)
+    assert sum(own.desired[ASR] for own in found.values()) == 6
+    assert found["b0"].desired[ASR] == 6

@@ -1,0 +1,142 @@
+"""The shares of a cluster: valid entries that the operator's own code plans for, in the hours that they are for."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from builders import a_state
+from click.testing import CliRunner
+from region_files import EAST, WEST, write_regions
+
+from controller.commands.validate import validate
+from controller.core.assess.demand import horizon_s, planning_demand
+from controller.core.assess.schedule import highest_floor
+from controller.resources.pipeline import SpeechPipeline
+from controller.resources.translate import pipeline_spec
+from controller.resources.validation import validate_files
+from simulations.regions.scenario import Regions, load_regions
+from simulations.regions.shares import NoSchedule, Share, fragment, shares
+from simulations.regions.study import Study, study
+
+DAY_S = 86_400.0
+MIDNIGHT_S = 20_000 * DAY_S
+OWN = (
+    '[{name: launch, demand: "7", from: "09:00", until: "10:00"},'
+    ' {name: share-0000, demand: "999", from: "00:00", until: "24:00"}]'
+)
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Regions]:
+    folder = tmp_path_factory.mktemp("regions")
+    path = write_regions(folder, {"east": EAST, "west": WEST}, prices={"east": "2.00"}, at_least=OWN)
+    loaded = load_regions(path)
+    return study(loaded, points=8), loaded
+
+
+def merged(manifest: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest after a server-side apply of `part`: entries of atLeast are merged by their names."""
+    demand = manifest["spec"]["demand"]
+    ours = {entry["name"] for entry in part["spec"]["demand"]["atLeast"]}
+    kept = [entry for entry in demand["atLeast"] if entry["name"] not in ours]
+    demand["atLeast"] = [*kept, *part["spec"]["demand"]["atLeast"]]
+    manifest["spec"]["sla"] |= part["spec"].get("sla", {})
+    return manifest
+
+
+def applied(planned: tuple[Study, Regions], name: str, folder: Path) -> tuple[Path, SpeechPipeline]:
+    found, loaded = planned
+    (cluster,) = (each for each in loaded.clusters if each.region.name == name)
+    (source,) = (loaded.path.parent / file for file in cluster.region.manifests)
+    pipeline, pool = yaml.safe_load_all(source.read_text())
+    path = folder / "merged.yaml"
+    path.write_text(yaml.safe_dump_all([merged(pipeline, fragment(found, loaded, cluster)), pool]))
+    checked = validate_files([path])
+    assert checked.findings == ()
+    return path, checked.pipelines[0]
+
+
+@pytest.mark.parametrize("name", ["east", "west"])
+def test_a_manifest_with_its_share_is_valid_and_planned_for_in_its_hours(
+    planned: tuple[Study, Regions], tmp_path: Path, name: str
+) -> None:
+    path, pipeline = applied(planned, name, tmp_path)
+    result = CliRunner().invoke(validate, [str(path)])
+    assert result.exit_code == 0, result.output
+    found, _ = planned
+    spec = pipeline_spec(pipeline)
+    for hour in range(4):
+        share = found.shifted.served(name, hour)
+        middle_s = MIDNIGHT_S + (hour + 0.5) * DAY_S / 4
+        floor = highest_floor(spec.at_least, middle_s, middle_s)
+        if floor is not None and floor.name == "launch":  # the user's own entry counts where it is more
+            assert floor.demand >= share
+        else:
+            assert (0.0 if floor is None else floor.demand) == pytest.approx(share, abs=1)
+        demand = planning_demand(a_state(spec, demand=0.5), middle_s, 15.0).demand
+        assert demand is not None
+        assert demand >= share - 1e-3
+        # The share of the next hour is planned for one start-up before it begins.
+        before_s = middle_s + DAY_S / 8 - horizon_s(spec, 15.0) / 2
+        ahead = planning_demand(a_state(spec, demand=0.5), before_s, 15.0).demand
+        assert ahead is not None
+        assert ahead >= found.shifted.served(name, (hour + 1) % 4) - 1e-3
+
+
+def test_the_users_entries_stay_and_shares_of_before_are_replaced(
+    planned: tuple[Study, Regions], tmp_path: Path
+) -> None:
+    _, pipeline = applied(planned, "west", tmp_path)
+    entries = {entry.name: entry.demand for entry in pipeline.spec.demand.at_least}
+    assert entries["launch"] == "7"
+    assert entries["share-0000"] != "999"
+
+
+def test_the_sla_leaves_time_for_the_way(planned: tuple[Study, Regions], tmp_path: Path) -> None:
+    found, _ = planned
+    for name, other in (("east", "west"), ("west", "east")):
+        _, pipeline = applied(planned, name, tmp_path)
+        assert pipeline.spec.sla.latency == ("300ms" if (other, name) in found.shifted.flows else "400ms")
+    assert ("east", "west") in found.shifted.flows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_joined_steps_are_never_below_a_load_and_within_the_limit(seed: int) -> None:
+    rng = random.Random(seed)
+    loads = [float(rng.choice([0, rng.randint(1, 50)])) for _ in range(24)]
+    most = rng.randint(1, 24)
+    found = shares(loads, 3600.0, most=most)
+    assert len(found) <= most
+    for hour, load in enumerate(loads):
+        assert demand_at(found, hour * 3600.0) >= load
+    levels = sum(1 for before, after in zip([-1.0, *loads], loads, strict=False) if before != after)
+    if most >= levels:
+        assert [demand_at(found, hour * 3600.0) for hour in range(24)] == loads
+
+
+def demand_at(found: Sequence[Share], time_s: float) -> float:
+    return sum(share.demand for share in found if share.from_s <= time_s < share.until_s)
+
+
+def test_the_least_load_is_added() -> None:
+    assert shares([10, 11, 50, 10], 21_600.0, most=3) == (
+        Share(from_s=0, until_s=43_200, demand=11),
+        Share(from_s=43_200, until_s=64_800, demand=50),
+        Share(from_s=64_800, until_s=86_400, demand=10),
+    )
+
+
+@pytest.mark.parametrize(
+    ("loads", "step_s", "most", "rule"),
+    [
+        ([1.0] * 12, 3600.0, 16, "24h"),
+        ([1.0] * 7, DAY_S / 7, 16, "whole minutes"),
+        ([1.0] * 24, 3600.0, 0, "no room"),
+    ],
+)
+def test_shares_that_no_clock_can_state_are_refused(loads: list[float], step_s: float, most: int, rule: str) -> None:
+    with pytest.raises(NoSchedule, match=rule):
+        shares(loads, step_s, most=most)
