@@ -1,8 +1,10 @@
 """Which ComputeBudgets are in force, for which pipelines, and how much each is now."""
 
+import math
 from collections.abc import Iterable
 
 from controller.core.assess.schedule import is_open
+from controller.core.assess.standing import standing_costs
 from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import BudgetSpec
 from optimizer.model import GroupBudget
@@ -62,7 +64,8 @@ def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
                 for pool in snapshot.pools.values()
                 for orphan in pool.orphans
                 if orphan.namespace in state.namespaces
-            ),
+            )
+            + math.fsum(standing_costs(snapshot, state.namespaces).values()),
         )
         for state in snapshot.budgets
     )

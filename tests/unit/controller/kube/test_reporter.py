@@ -481,3 +481,20 @@ def test_a_server_too_busy_for_the_statuses_of_pools_is_asked_for_those_of_pipel
     world.log.errors.update(dict.fromkeys(("cpu", "gpu", "inferentia"), Unavailable("429")))
     assert world.report() == {CAPTIONS}
     assert world.log.asked == ["cpu", "captions"]
+
+
+def test_a_pipeline_that_stands_without_a_status_is_given_one_and_no_other_is(world: World) -> None:
+    observation, decision = world.observation(world.snapshot), decide(world.snapshot, Policy())
+    standing = replace(
+        observation,
+        pipelines={},
+        standing=observation.pipelines,
+        snapshot=replace(observation.snapshot, pipelines=()),
+    )
+    world.reporter.report(standing, replace(decision, pipelines=()))
+    world.reporter.record_events(standing, [], [])
+    (condition,) = world.log.objects["captions"]["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "Unknown", "AwaitingTurn")
+    world.log.asked.clear()
+    world.reporter.record_events(standing, [], [])
+    assert world.log.asked == []
