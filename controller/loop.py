@@ -142,7 +142,7 @@ class ControlLoop:
         # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news)
-        self._reader.remember(observation, decision)
+        self._reader.remember(observation, decision, writable)
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
         with self._timed("apply"):
             writes = self._actuator.apply(acting)
@@ -197,11 +197,14 @@ class ControlLoop:
         changed = [
             pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != keys[pipeline.key]
         ]
-        self._recorded = keys
+        standing = {
+            each.key: self._recorded[each.key] for each in observation.snapshot.standing if each.key in self._recorded
+        }
+        self._recorded = {**standing, **keys}
         if changed:
             reasons = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
             more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""
-            recorded = len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
+            recorded = not standing and len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
             # A function, so that only the JSON format makes the record.
             record = partial(decision_record, observation.snapshot, decision) if recorded else None
             _RECORDS.info("%s%s", reasons, more, extra={"record": record})

@@ -64,6 +64,16 @@ DETAILED = 1000
 """Fleets of up to this many pipelines have series per stage: about forty for each pipeline."""
 FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("pipelines", f"Pipelines managed; with more than {DETAILED}, series of stages are left out", []),
+    ("assessed_ratio", "Share (0-1) of the pipelines that the last cycle assessed; less than 1 in a large fleet", []),
+    ("assessed_age_seconds", "Time since the pipelines were assessed: the median, and the oldest", ["statistic"]),
+    ("never_assessed_pipelines", "Pipelines that were not assessed since the operator started", []),
+    (
+        "planned_ratio",
+        "Share (0-1) of the pipelines that the last cycle planned anew; less than 1 in a large fleet",
+        [],
+    ),
+    ("planned_age_seconds", "Age of the plans of the pipelines: the median, and the oldest", ["statistic"]),
+    ("never_planned_pipelines", "Pipelines that have no plan yet", []),
     ("pipeline_info", "1, with the pipeline's mode and the unit of its demand", [*_PIPELINE, "mode", "unit"]),
     ("pipeline_health", "1 for the health of the pipeline, as in the column HEALTH", [*_PIPELINE, "health"]),
     ("pipeline_limited", "1 for the limit that keeps the plan from serving more", [*_PIPELINE, "limited_by"]),
@@ -473,6 +483,10 @@ def metric_names() -> frozenset[str]:
     return frozenset(names | process)
 
 
+Series = dict[str, list[tuple[Sequence[str], float]]]
+"""The labels and the value of each series, by the name of the gauge."""
+
+
 class _Fleet(Collector):
     """The gauges of the last decision as plain numbers, so that the decision itself need not be kept in memory.
 
@@ -481,29 +495,39 @@ class _Fleet(Collector):
 
     def __init__(self) -> None:
         self.skew_s: Callable[[], float | None] = lambda: None
-        self._series: dict[str, list[tuple[Sequence[str], float]]] = {}
+        self._series: Series = {}
+        self._of_pipelines: dict[PipelineKey, Series] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
         self._counted: dict[str, dict[tuple[str, ...], float]] = {name: {} for name, _, _ in COUNTERS}
         self._decided_at_s: float | None = None
 
     def take(self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey]) -> None:
-        """Replace the gauges by those of a new decision."""
+        """Replace the gauges by those of a new decision; those of pipelines that stand stay as they are."""
         gauges = _Gauges()
         gauges.set("clock_skew_seconds", [], self.skew_s())
-        detailed = len(decision.pipelines) <= DETAILED
-        gauges.set("pipelines", [], len(decision.pipelines))
+        fleet = len(decision.pipelines) + len(snapshot.standing)
+        gauges.set("pipelines", [], fleet)
+        standing = {each.key for each in snapshot.standing}
         self._changed_at_s = {
-            pipeline.key: self._changed_at_s.get(pipeline.key, {})
-            | {change.reason.value: decision.now_s for change in pipeline.changes}
-            for pipeline in decision.pipelines
+            **{key: known for key, known in self._changed_at_s.items() if key in standing},
+            **{
+                pipeline.key: self._changed_at_s.get(pipeline.key, {})
+                | {change.reason.value: decision.now_s for change in pipeline.changes}
+                for pipeline in decision.pipelines
+            },
         }
+        of_pipelines = {key: series for key, series in self._of_pipelines.items() if key in standing}
         for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
-            gauges.add_pipeline(state, pipeline, decision.now_s, detailed=detailed)
+            own = _Gauges()
+            own.add_pipeline(state, pipeline, decision.now_s, detailed=fleet <= DETAILED)
             labels = [state.spec.namespace, state.spec.name]
-            gauges.set("pipeline_status_refused", labels, pipeline.key in refused)
+            own.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
-                gauges.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
-        self._count(decision)
+                own.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
+            of_pipelines[pipeline.key] = own.series
+        self._of_pipelines = of_pipelines
+        self._count(decision, standing)
+        gauges.add_turns(snapshot, decision)
         gauges.add_fleet(snapshot, decision)
         gauges.add_readings(snapshot)
         replicas, failing = _replicas_by_pool(snapshot), _failing_by_pool(decision)
@@ -515,13 +539,18 @@ class _Fleet(Collector):
                 gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
         self._series = gauges.series
 
-    def _count(self, decision: Decision) -> None:
+    def _count(self, decision: Decision, standing: Collection[PipelineKey]) -> None:
         """Add the time since the last decision to the time in which each latency was known, and was above the SLA."""
         before_s = decision.now_s if self._decided_at_s is None else self._decided_at_s
         most_s = _LONGEST_CYCLES * decision.policy.interval_s
         passed_s = min(most_s, max(0.0, decision.now_s - before_s))
         self._decided_at_s = decision.now_s
         last, self._counted = self._counted, {name: {} for name, _, _ in COUNTERS}
+        for name, seconds in last.items():  # a pipeline stands while its latency is within the SLA
+            known = name == "pipeline_sla_known_seconds"
+            for labels, value in seconds.items():
+                if PipelineKey("/".join(labels)) in standing:
+                    self._counted[name][labels] = value + (passed_s if known else 0.0)
         for pipeline in decision.pipelines:
             if pipeline.spec.backlog is not None:
                 continue  # it has no SLA
@@ -533,12 +562,13 @@ class _Fleet(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the gauges and counters that have at least one series."""
-        series = self._series
+        parts = (self._series, *self._of_pipelines.values())
         for name, text, labels in FAMILIES:
-            if name in series:
-                family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
-                for values, value in series[name]:
+            family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
+            for series in parts:
+                for values, value in series.get(name, ()):
                     family.add_metric(values, value)
+            if family.samples:
                 yield family
         for name, text, labels in COUNTERS:
             if self._counted[name]:
@@ -552,7 +582,7 @@ class _Gauges:
     """The series of one decision by the name of their gauge."""
 
     def __init__(self) -> None:
-        self.series: dict[str, list[tuple[Sequence[str], float]]] = {}
+        self.series: Series = {}
 
     def set(self, name: str, labels: Sequence[str], value: Reading | None) -> None:
         """Add a series, unless its value is unknown."""
@@ -642,6 +672,24 @@ class _Gauges:
             if isinstance(target, TargetState):
                 self.set("stage_replicas_ready", placement_labels, target.ready)
 
+    def add_turns(self, snapshot: Snapshot, decision: Decision) -> None:
+        """Add which share of the fleet was assessed and planned in this cycle, and how old plans are."""
+        fleet = len(decision.pipelines) + len(snapshot.standing)
+        if not fleet:
+            return
+        now_s, count = decision.now_s, len(decision.pipelines)
+        assessed_at_s = [now_s] * count + [each.assessed_at_s for each in snapshot.standing]
+        large = bool(snapshot.standing) or any(own.planned is not None for own in decision.pipelines)
+        planned_at_s = [None if own.planned is None else own.planned.at_s for own in decision.pipelines]
+        planned_at_s += [each.planned_at_s for each in snapshot.standing]
+        for name, times_s in (("assessed", assessed_at_s), ("planned", planned_at_s if large else [now_s] * count)):
+            ages_s = sorted(max(0.0, now_s - time_s) for time_s in times_s if time_s is not None)
+            self.set(f"{name}_ratio", [], ages_s.count(0.0) / fleet)
+            self.set(f"never_{name}_pipelines", [], fleet - len(ages_s))
+            if ages_s:
+                self.set(f"{name}_age_seconds", ["median"], ages_s[len(ages_s) // 2])
+                self.set(f"{name}_age_seconds", ["oldest"], ages_s[-1])
+
     def add_backlog(self, labels: Sequence[str], own: BacklogOutlook | None, now_s: float) -> None:
         """Add what is expected of a backlog; `own` is None for other pipelines."""
         if own is None:
@@ -656,6 +704,7 @@ class _Gauges:
     def add_fleet(self, snapshot: Snapshot, decision: Decision) -> None:
         """Add spend and budget of all pipelines together."""
         spend = sum(pipeline.spend_per_hour for pipeline in decision.pipelines)
+        spend += sum(each.cost_per_hour(snapshot.pools) for each in snapshot.standing)
         self.set("fleet_spend_usd_per_hour", [], spend + unaccounted_per_hour(snapshot.pools.values()))
         self.set("fleet_budget_usd_per_hour", [], decision.policy.budget_per_hour)
         excused = {own.key for own in decision.pipelines if own.memory.excess_excused_until_s is not None}
@@ -746,6 +795,9 @@ def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:
                 for kind, count in zip(_REPLICA_STATES, (*counts, target.terminating), strict=True):
                     if count:  # few states have any, and a fleet may have thousands of workloads
                         found[pool_of(placement), kind] += count
+    for each in snapshot.standing:
+        for own in each.placements:
+            found[pool_of(own.key[1]), _REPLICA_STATES[0]] += own.occupied
     return found
 
 

@@ -8,6 +8,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -218,7 +219,7 @@ class AwsAccount:
         with self._changed:
             found = self._groups.get(name)
             if found is not None and isinstance(found.error, GroupNotFound):
-                raise found.error
+                raise copy(found.error)  # the traceback of one that is kept would keep what reads it
             if found is None or found.answer is None:
                 problem = "not read yet" if found is None or not found.problem else found.problem
                 raise AwsFailure(problem)

@@ -41,7 +41,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.shards import Want
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode, Target
-from optimizer.model import GroupBudget, PlacementKey, PoolName, StageName
+from optimizer.model import GroupBudget, PipelineKey, PlacementKey, PoolName, StageName
 from optimizer.plan import Limit, LimitKind, PipelinePlan, Plan
 from profiler.samples import Absence, MetricsTier, Scrapes
 
@@ -466,17 +466,25 @@ def _with_price(want: Want | None, price_per_hour: float | None) -> Want | None:
 
 
 def budget_decisions(
-    assessments: Sequence[Assessment], fleet: FleetPlan, rollout: Rollout, budgets: Sequence[GroupBudget]
+    assessments: Sequence[Assessment],
+    fleet: FleetPlan,
+    rollout: Rollout,
+    budgets: Sequence[GroupBudget],
+    standing: Mapping[str, Mapping[PipelineKey, float]],
 ) -> tuple[BudgetDecision, ...]:
-    """Return the money of every ComputeBudget, and the pipelines that get less because of it."""
+    """Return the money of every ComputeBudget, and the pipelines that get less because of it.
+
+    `standing` has what its pipelines cost that are not assessed in this cycle, by the name of the budget.
+    """
     reported = {each.key: fleet.unreachable.get(each.key, fleet.plans[each.key]) for each in assessments}
     return tuple(
         BudgetDecision(
             name=budget.name,
             limit_per_hour=budget.per_hour,
             spend_per_hour=rollout.budget_spend_per_hour[budget.name],
-            planned_per_hour=sum(fleet.plans[key].cost_per_hour for key in sorted(budget.pipelines)),
-            pipelines=tuple(sorted(budget.pipelines)),
+            planned_per_hour=sum(fleet.plans[key].cost_per_hour for key in sorted(budget.pipelines))
+            + sum(standing[budget.name].values()),
+            pipelines=tuple(sorted((*budget.pipelines, *standing[budget.name]))),
             short=tuple(
                 ShortPipeline(key=key, served_fraction=reported[key].served_fraction)
                 for key in sorted(budget.pipelines)

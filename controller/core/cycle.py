@@ -1,6 +1,6 @@
 """One cycle: makes a decision from a snapshot. Every step is a pure function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from controller.core.assess.learned_numbers import with_learned_numbers
 from controller.core.assess.neighbours import ALONE, neighbours_of
 from controller.core.assess.prices import recent_changes
 from controller.core.assess.shared import served_cost_shares, with_shared_stages
+from controller.core.assess.standing import standing_costs, with_standing
 from controller.core.assess.windows import with_short_windows_named
 from controller.core.bounds.availability import find_availability
 from controller.core.bounds.elastic_pools import launches_s
@@ -32,6 +33,7 @@ from controller.core.plan.shard_use import pool_wants
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
+from optimizer.model import PipelineKey
 from optimizer.runtime.effort import Effort
 
 
@@ -44,7 +46,7 @@ def decide(
     plans are searched.
     """
     # Assess: what the snapshot means for each pipeline.
-    snapshot = with_learned_numbers(with_batching(with_overrides(snapshot, policy)))
+    snapshot = with_learned_numbers(with_batching(with_overrides(with_standing(snapshot), policy)))
     snapshot = with_short_windows_named(snapshot, policy.scrape_interval_s)
     now_s, launches, shared = snapshot.now_s, launches_s(snapshot), observed_uses(snapshot)
     beside = neighbours_of(snapshot)
@@ -76,7 +78,8 @@ def decide(
     live, backlogs = apart(assessments)
     keys = [each.key for each in live]
     effort = None if policy.search_effort is None else Effort.shared(policy.search_effort, keys, beat)
-    if sum(map(plan_size, live)) > AT_ONCE:
+    # A fleet of which some pipelines stand is a large one, however few are assessed now.
+    if snapshot.standing or sum(map(plan_size, live)) > AT_ONCE:
         fleet = plan_in_turns(live, pools, within, now_s, groups, effort)
         replan = partial(replanned_apart, fleet, live, pools, within, groups, effort)
     else:
@@ -162,5 +165,10 @@ def decide(
             for name in sorted(snapshot.pools)
         ),
         plan=fleet.plan,
-        budgets=budget_decisions(assessments, fleet, rollout, budgets),
+        budgets=budget_decisions(assessments, fleet, rollout, budgets, _standing_members(snapshot)),
     )
+
+
+def _standing_members(snapshot: Snapshot) -> Mapping[str, Mapping[PipelineKey, float]]:
+    """Return what the pipelines of each ComputeBudget that stand cost, by the name of the budget."""
+    return {state.spec.name: standing_costs(snapshot, state.namespaces) for state in snapshot.budgets}

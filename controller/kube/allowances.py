@@ -5,6 +5,7 @@ since it was read, and is then made again from its present state. `controller.co
 """
 
 import logging
+from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from controller.kube.store import KeptResource, ResourceStore
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 5
 _PARALLEL = 8
+_TURNS = 8
+"""Cycles in which each pipeline of a large fleet is assessed once (`controller.kube.turns`)."""
 _RELEASED_AT_ONCE = 1000
 """Pipelines that are handed over in one cycle: so many small writes take a few seconds."""
 
@@ -72,7 +75,8 @@ class Allowances:
         self._claims = claims
         self._stores = stores
         self._policy = policy
-        self._wants: Mapping[tuple[Resource, str], Want] = {}
+        self._wants: dict[tuple[Resource, str], Want] = {}
+        self._least: deque[Mapping[tuple[Resource, str], int | None]] = deque(maxlen=_TURNS)
         self._memories: dict[str, Memory] = {}
         self._gone_since_s: dict[int, float] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="allowances")
@@ -86,6 +90,11 @@ class Allowances:
         pools = {(POOLS, str(each.name)): each.want for each in decision.pools if each.want is not None}
         budgets = {(BUDGETS, name): want for name, want in budget_wants(decision).items()}
         self._wants = {**pools, **budgets}
+        # Of a large fleet, a decision has an eighth of the pipelines that are quiet: the lowest priority is of several.
+        self._least.append({key: want.least_priority for key, want in self._wants.items()})
+        for key, want in self._wants.items():
+            known = [least for own in self._least if (least := own.get(key)) is not None]
+            self._wants[key] = replace(want, least_priority=min(known, default=None))
 
     def settle(self, snapshot: Snapshot) -> Snapshot:
         """Return `snapshot` with the allowances of this shard, after its entries are written.
@@ -127,6 +136,9 @@ class Allowances:
         for spec in specs:
             for pool in {placement.pool for placement in spec.placements().values()}:
                 users[pool] = users.get(pool, 0) + 1
+        for standing in snapshot.standing:
+            for pool in {own.prior.pool for own in standing.placements}:
+                users[pool] = users.get(pool, 0) + 1
         for name, state in snapshot.pools.items():
             kept = self._stores[POOLS].get(("", name))
             if kept is not None:
@@ -142,7 +154,9 @@ class Allowances:
         for budget in group_budgets(snapshot):
             kept = self._stores[BUDGETS].get(("", budget.name))
             if kept is not None:
-                own = use(BUDGETS, budget.name, used.budgets[budget.name], len(budget.pipelines))
+                state_of = next(state for state in snapshot.budgets if state.spec.name == budget.name)
+                quiet = sum(each.namespace in state_of.namespaces for each in snapshot.standing)
+                own = use(BUDGETS, budget.name, used.budgets[budget.name], len(budget.pipelines) + quiet)
                 limit = int((budget.per_hour + budget.falling_per_hour) * MILLS)
                 found[BUDGETS, budget.name] = _Shared(
                     kind=BUDGETS, resource=kept, limit=limit, firm=True, use=own, unit=MILLS

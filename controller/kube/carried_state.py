@@ -1,14 +1,14 @@
 """What a cycle passes on to the next, and what an earlier process left of it in statuses and in the Lease."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from controller.core.codec import InvalidRecord
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, Target
-from controller.kube.durable import memory_from, planned_from, resumed, written_at_s
+from controller.kube.durable import PLANNED, memory_from, planned_from, resumed, written_at_s
 from controller.kube.gateway import Json
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.store import KeptResource
@@ -43,12 +43,23 @@ class CarriedState:
         if self._kept is not None:
             self._kept.load()
 
-    def remember(self, decision: Decision, pools: Mapping[PoolName, KeptResource]) -> None:
-        """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
-        self._pipelines = {each.spec.uid: each.memory for each in decision.pipelines}
+    def remember(
+        self, decision: Decision, pools: Mapping[PoolName, KeptResource], standing: Collection[str] = frozenset()
+    ) -> None:
+        """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten.
+
+        It is kept of the pipelines with the UIDs `standing`, about which nothing was decided.
+        """
+        self._pipelines = {
+            **{uid: memory for uid, memory in self._pipelines.items() if uid in standing},
+            **{each.spec.uid: each.memory for each in decision.pipelines},
+        }
         self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
         self._prices = {pools[pool.name].uid: pool.price for pool in decision.pools}
-        self._plans = {each.spec.uid: each.planned for each in decision.pipelines}
+        self._plans = {
+            **{uid: planned for uid, planned in self._plans.items() if uid in standing},
+            **{each.spec.uid: each.planned for each in decision.pipelines},
+        }
 
     def memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
         """Return the memory of a pipeline, without what is not valid of the stored one."""
@@ -69,6 +80,10 @@ class CarriedState:
         except InvalidRecord as error:
             _LOG.warning("%s: planned anew: %s", spec.key, error)
             return None
+
+    def has_plan(self, resource: KeptResource) -> bool:
+        """Return whether a pipeline that was not assessed yet has a plan of an earlier process."""
+        return PLANNED in (self._stored(resource) or {})
 
     def owned(self, resource: KeptResource) -> frozenset[Target]:
         """Return the workloads that a pipeline owned in the last cycle or before a restart."""

@@ -4,7 +4,7 @@ At 5,000 pipelines, reading each workload and its pods would take 40,000 request
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self, TypeVar
@@ -109,6 +109,18 @@ class View:
         if found is None:
             raise NotFound(f"not found in namespace {namespace}")
         return found, self.pods(namespace, found.selector)
+
+    def seen(self, namespace: str, target: Target) -> Hashable:
+        """Return a value that is equal as long as a workload and its pods are as they are now.
+
+        It equals no other where the kind is not watched, or cannot be read.
+        """
+        kind = _WATCHED.get((target.api_version, target.kind))
+        workloads = None if kind is None else self._workloads[kind]
+        if workloads is None or isinstance(workloads, KubeError) or isinstance(self._pods, KubeError):
+            return object()
+        found = workloads.get((namespace, target.name))
+        return object() if found is None else (found, *self._pods.kept(namespace, found.selector))
 
 
 class Cluster:

@@ -16,7 +16,7 @@ from controller.kube.workloads import seconds
 from profiler.stages import Learned
 
 _VERSION = 1
-_PLANNED = "planned"
+PLANNED = "planned"
 _LARGEST = 1 << 22
 """Bytes of a packed document: an edited one must not fill the memory."""
 
@@ -49,7 +49,7 @@ def memory_document(memory: PipelineMemory, planned: str | None = None) -> Json:
     return {
         "version": _VERSION,
         **without_nulls(encode(memory)),
-        **({} if planned is None else {_PLANNED: planned}),
+        **({} if planned is None else {PLANNED: planned}),
     }
 
 
@@ -72,10 +72,10 @@ def planned_from(document: Json | None) -> Planned | None:
     Raises:
         InvalidRecord: it is of another release, or was edited.
     """
-    text = (document or {}).get(_PLANNED)
+    text = (document or {}).get(PLANNED)
     if text is None:
         return None
-    where = f"status.memory.{_PLANNED}"
+    where = f"status.memory.{PLANNED}"
     planned = decode(Planned, unpacked(text, where), where)
     placements = {(stage.name, placement.name) for stage in planned.pipeline.stages for placement in stage.placements}
     if planned.plan.replicas().keys() != placements or min(planned.plan.replicas().values()) < 0:

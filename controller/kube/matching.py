@@ -67,10 +67,13 @@ class Pods:
 
     def of(self, namespace: str, selector: LabelSelector) -> Sequence[Json]:
         """Return the pods of `namespace` that `selector` selects, ordered by name."""
+        return [json.loads(pod.text) for pod in self.kept(namespace, selector)]
+
+    def kept(self, namespace: str, selector: LabelSelector) -> Sequence[KeptPod]:
+        """Return the pods of `namespace` that `selector` selects in their stored form, ordered by name."""
         by_label = [self._by_label.get((namespace, key, value), []) for key, value in selector.labels.items()]
         candidates = min(by_label, key=len) if by_label else self._by_namespace.get(namespace, [])
-        selected = sorted((pod for pod in candidates if selector.matches(pod.labels)), key=lambda pod: pod.name)
-        return [json.loads(pod.text) for pod in selected]
+        return sorted((pod for pod in candidates if selector.matches(pod.labels)), key=lambda pod: pod.name)
 
 
 def kept_pod(pod: Json) -> KeptPod:

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
+from functools import partial
 
 from controller.aws.account import Account, NoAccount
 from controller.aws.failure import AwsFailure
@@ -37,6 +38,7 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
+from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.decision import Decision
@@ -100,6 +102,7 @@ from controller.kube.readable import left_out
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.shards import Members
 from controller.kube.store import KeptResource, ResourceStore
+from controller.kube.turns import Seen, Turns
 from controller.kube.unaccounted import Counted, UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
@@ -126,6 +129,7 @@ from controller.resources.pool import ComputePool
 from controller.resources.translate import aws_price, budget_spec, pipeline_spec, pool_spec, quota_source
 from optimizer.model import Basis, InvalidProblem, PipelineKey, PlacementKey, PoolName, pool_of
 from profiler.samples import (
+    MISSING,
     SILENT_S,
     Absence,
     AbsenceReason,
@@ -171,6 +175,10 @@ class Observation:
     invalid_budgets: tuple[InvalidObject, ...] = ()
     foreign: Mapping[PipelineKey, KeptResource] = field(default_factory=dict)
     """The pipelines that another operator scales."""
+    standing: Mapping[PipelineKey, KeptResource] = field(default_factory=dict)
+    """The pipelines that this cycle does not assess."""
+    seen: Mapping[PipelineKey, Seen] = field(default_factory=dict)
+    """What the assessed ones were when they were read."""
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -406,6 +414,7 @@ class Reader:
         self._crash_loops = CrashLoops()
         self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
+        self._turns = Turns()
         self.ownership = Ownership()
         self._last_nodes: Sequence[Json] = ()
         self._last_namespaces: dict[str, frozenset[str]] = {}
@@ -474,11 +483,17 @@ class Reader:
         owners = find_owners([*specs, *invalid], lambda spec: self._seniority(resources[spec.uid]))
         billed = {own.pool for spec in specs if spec.basis is Basis.INSTANCES for own in spec.placements().values()}
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
-        workloads = self._workloads([*specs, *invalid], owners, view, names, now_s)
+        by_uid = {spec.uid: resource for spec, resource in pipelines}
+        now = partial(self._present, by_uid, view)
+        chosen = self._turns.choose(specs, now, lambda uid: self._carried.has_plan(by_uid[uid]), billed)
+        assessed = [each for each in pipelines if each[0].key in chosen.assessed]
+        own = [spec for spec, _ in assessed]
+        others = [spec for spec in specs if spec.key in chosen.others]
+        workloads = self._workloads([*own, *others, *invalid], owners, view, names, now_s)
         orphans = self._orphaned([*specs, *invalid], view, names, now_s)
         of_pools = {} if unread else {spec.name: PoolNodes.of(nodes, spec.node_selector) for spec, _ in pools}
         workloads = {name: found.on(of_pools.get(pool_of(name[1][1]))) for name, found in workloads.items()}
-        workloads = self._with_refusals(specs, resources, workloads, now_s)
+        workloads = self._with_refusals(own, resources, workloads, now_s)
         elastic = frozenset(spec.name for spec, _ in pools if spec.elastic)
         if any(spec.node_pool is not None for spec, _ in pools):
             self._karpenter.refresh(view.others)
@@ -486,15 +501,23 @@ class Reader:
         states = [found.state for found in workloads.values()]
         occupied = {node for state in states if isinstance(state, TargetState) for node in state.nodes}
         seen = {key: found.state for key, found in workloads.items()}
-        self._unaccounted.orphans.remember(specs, seen)
+        self._unaccounted.orphans.remember([*own, *others], seen)
         unaccounted = self._unaccounted.count(
-            specs, invalid, seen, (orphan for own in orphans.values() for orphan in own)
+            [*own, *others],
+            invalid,
+            seen,
+            (orphan for each in orphans.values() for orphan in each),
+            unread=frozenset(by_uid) - {spec.uid for spec in (*own, *others)},
         )
         devices = {spec.name: spec.device for spec, _ in pools}
-        memories = {spec.key: self._carried.memory(spec, resource, now_s) for spec, resource in pipelines}
+        memories = {spec.key: self._carried.memory(spec, resource, now_s) for spec, resource in assessed}
         engines = {key: memory.learned.engines for key, memory in memories.items()}
         sharing = _on_nodes(workloads, sharing_nodes(nodes))
-        answer = self._metrics.read(specs, self._metrics_targets(specs, workloads, engines), devices, sharing)
+        answer = self._metrics.read(specs, self._metrics_targets(own, workloads, engines), devices, sharing)
+        self._turns.look(
+            (spec for spec in specs if spec.key not in chosen.assessed),
+            lambda spec: (_scalar(answer, (spec.key, "demand")), _latency(answer, spec)),
+        )
         if self._resources.batching is not None:
             self._resources.batching.refresh(specs)
         shared = shared_nodes({spec.name: spec.node_selector for spec, _ in pools}, nodes)
@@ -502,7 +525,7 @@ class Reader:
             now_s=now_s,
             pipelines=tuple(
                 self._pipeline_state(spec, resource, workloads, answer, memories[spec.key], now_s)
-                for spec, resource in pipelines
+                for spec, resource in assessed
             ),
             pools={
                 spec.name: replace(
@@ -525,6 +548,10 @@ class Reader:
                 for spec, resource in pools
             },
             budgets=self._budget_states(budgets, view),
+            standing=(
+                *chosen.standing.values(),
+                *(self._turns.as_read(_unmeasured(spec, workloads)) for spec in others),
+            ),
         )
         kept_pools = {spec.name: resource for spec, resource in pools}
         kept_budgets = {spec.name: resource for spec, resource, _ in budgets}
@@ -536,7 +563,7 @@ class Reader:
             }
         return Observation(
             snapshot=snapshot,
-            pipelines={spec.key: resource for spec, resource in pipelines},
+            pipelines={spec.key: resource for spec, resource in assessed},
             pools=kept_pools,
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
@@ -544,6 +571,18 @@ class Reader:
             budgets=kept_budgets,
             invalid_budgets=invalid_budgets,
             foreign={spec.key: resource for spec, resource in foreign},
+            standing={spec.key: by_uid[spec.uid] for spec in specs if spec.key not in chosen.assessed},
+            seen={spec.key: now(spec) for spec in (*own, *others)} if len(specs) > AT_ONCE else {},
+        )
+
+    def _present(self, resources: Mapping[str, KeptResource], view: View, spec: PipelineSpec) -> Seen:
+        """Return what a pipeline is now, to compare with what it was when it was last assessed."""
+        targets = {placement.target for key, placement in spec.placements().items() if key[0] not in spec.borrowed}
+        others = self.ownership.autoscalers(spec), self.ownership.followers(spec), self.ownership.resizers(spec)
+        return Seen(
+            uid=spec.uid,
+            version=(resources[spec.uid].generation, resources[spec.uid].overrides),
+            workloads=(*(view.seen(spec.namespace, target) for target in sorted(targets, key=str)), others),
         )
 
     def _budget_states(
@@ -599,9 +638,13 @@ class Reader:
             return self._last_nodes, str(error)
         return self._last_nodes, ""
 
-    def remember(self, observation: Observation, decision: Decision) -> None:
-        """Keep what `decision` passes on to the next cycle; what earlier cycles passed on is forgotten."""
-        self._carried.remember(decision, observation.pools)
+    def remember(self, observation: Observation, decision: Decision, written: Collection[PipelineKey]) -> None:
+        """Keep what `decision` passes on to the next cycle, and of the pipelines that stand what earlier ones did.
+
+        `written` are the pipelines whose status has the decision.
+        """
+        self._carried.remember(decision, observation.pools, {each.uid for each in observation.standing.values()})
+        self._turns.conclude(observation.snapshot, decision, observation.seen, written)
         if self._resources.allowances is not None:
             self._resources.allowances.remember(decision)
 
@@ -618,12 +661,13 @@ class Reader:
         nodes: NodeNames,
         now_s: float,
     ) -> Mapping[tuple[PipelineKey, PlacementKey], _Workload]:
-        """Return the workload of every placement.
+        """Return the workload of every placement of `specs`.
 
         It is missing for a pipeline in mode Auto if another pipeline owns it. In another mode, a pipeline reads it. The
         workload of a shared stage is that of the stage that it names.
         """
-        jobs = {workload: self._found(view, *workload, nodes, now_s) for workload in owners}
+        named = {(spec.namespace, own.target) for spec in specs for own in spec.placements().values()}
+        jobs = {workload: self._found(view, *workload, nodes, now_s) for workload in owners if workload in named}
         read = {workload: job.result() if isinstance(job, Future) else job for workload, job in jobs.items()}
         found: dict[tuple[PipelineKey, PlacementKey], _Workload] = {}
         for spec in specs:
@@ -800,7 +844,7 @@ class Reader:
             targets=targets,
             samples={key: _samples(answer, spec, key) for key in spec.placement_keys()},
             demand=demand,
-            latency_s=None if spec.queries.latency is None else _scalar(answer, (spec.key, "sla")),
+            latency_s=_latency(answer, spec),
             rule_readings={
                 (stage.name, rule.name): _scalar(answer, (spec.key, stage.name, rule.name))
                 for stage in spec.stages
@@ -996,6 +1040,23 @@ def _lent(workload: _Workload | None, owner: PipelineKey) -> _Workload:
 
 def _scalar(answer: ReadAnswer, key: Hashable) -> Reading:
     return answer.scalars.get(key, Absence(reason=AbsenceReason.UNAVAILABLE, detail=NO_ANSWER))
+
+
+def _latency(answer: ReadAnswer, spec: PipelineSpec) -> Reading | None:
+    return None if spec.queries.latency is None else _scalar(answer, (spec.key, "sla"))
+
+
+def _unmeasured(spec: PipelineSpec, workloads: Mapping[tuple[PipelineKey, PlacementKey], _Workload]) -> PipelineState:
+    """Return the state of a pipeline of which only the workloads are read."""
+    return PipelineState(
+        spec=spec,
+        targets={key: workloads[spec.key, key].state for key in spec.placement_keys()},
+        samples={},
+        demand=MISSING,
+        latency_s=None,
+        rule_readings={},
+        memory=PipelineMemory(),
+    )
 
 
 def _absent(reason: str, *, unreadable: bool = False, owner: PipelineKey | None = None) -> _Workload:

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from controller.core.assess.budgets import budget_per_hour
-from controller.core.messages.conditions import unusable_condition
+from controller.core.messages.conditions import awaiting_turn, unusable_condition
 from controller.core.messages.events import batching_event, events
 from controller.core.messages.problems import (
     NO_LEASE,
@@ -69,6 +69,9 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 INVALID_SHARE = 0.5
 """Share of the interval for writing the statuses of resources that cannot be used; the rest wait for later cycles."""
+FIRST_SHARE = 1.0
+"""Share of the interval for the first statuses of pipelines that wait for their turn: without a status, a person cannot
+see whether the operator knows of a pipeline."""
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 FOREIGN_SHARE = 0.1
@@ -134,6 +137,8 @@ class Reporter:
         self._hung: dict[tuple[Resource, str], Hung] = {}
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
+        self._told = set[str]()
+        """The UIDs of the resources that have a status."""
         self._refusals = Refusals()
         self._planned = PlannedTexts()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
@@ -178,7 +183,7 @@ class Reporter:
     def record_events(
         self,
         observation: Observation,
-        decisions: Iterable[PipelineDecision],
+        decisions: Collection[PipelineDecision],
         writes: Iterable[Write],
         settings: Iterable[BatchWritten] = (),
     ) -> None:
@@ -210,15 +215,40 @@ class Reporter:
                     kind = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
         self._forget_kept(observation)
+        awaiting = {own.key for own in decisions if any(h.reason is HoldReason.AWAITING_TURN for h in own.holds)}
+        self._report_first(observation, awaiting)
         self._report_invalid(observation)
         self._report_foreign(observation)
 
     def _forget_kept(self, observation: Observation) -> None:
         """Remove the memory from the Lease of pipelines whose status was written, or that are gone."""
         if self._kept is not None:
-            present = {resource.uid for resource in observation.pipelines.values()}
+            both = (observation.pipelines, observation.standing)
+            present = {resource.uid for kind in both for resource in kind.values()}
             present |= {found.resource.uid for found in observation.invalid_pipelines}
             self._kept.forget(self._kept.uids - present.difference(self._refusals.written))
+
+    def _report_first(self, observation: Observation, awaiting: Collection[PipelineKey]) -> None:
+        """Say at each pipeline without a status that its turn will come, as far as time permits.
+
+        That is at those that were not assessed yet, and at those `awaiting` their first plan.
+        """
+        now_s = observation.snapshot.now_s
+        nothing: Json = {}
+        condition = awaiting_turn()
+        new = (
+            (PIPELINES, resource, nothing, invalid_status(nothing, resource.generation, condition, now_s))
+            for resource in chain(
+                observation.standing.values(), (observation.pipelines[key] for key in sorted(awaiting))
+            )
+            if self._lacks_status(resource)
+        )
+        list(self._while_time(FIRST_SHARE, new, lambda one: self._write(*one, now_s)))
+
+    def _lacks_status(self, resource: KeptResource) -> bool:
+        if resource.uid not in self._told and resource.status():
+            self._told.add(resource.uid)
+        return resource.uid not in self._told
 
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
@@ -405,6 +435,7 @@ class Reporter:
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
+        self._told.add(resource.uid)
         if claims and self._claims is not None:
             self._claims.made(kept_resource(written))
         self._refusals.over(resource.uid, written=True)
@@ -437,12 +468,13 @@ class Reporter:
     def _begin(self, observation: Observation) -> None:
         """Begin a cycle: forget the resources that are gone."""
         unusable = (*observation.invalid_pipelines, *observation.invalid_pools, *observation.invalid_budgets)
-        usable = (observation.pipelines, observation.pools, observation.budgets)
+        usable = (observation.pipelines, observation.standing, observation.pools, observation.budgets)
         everything = (*(one for kind in usable for one in kind.values()), *(found.resource for found in unusable))
         present = {resource.uid for resource in everything}
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
         self._refusals.begin(present)
+        self._told &= present
         self._planned.forget_all_but(present)
 
 

@@ -51,14 +51,16 @@ class UnaccountedReplicas:
         invalid: Sequence[PipelineSpec],
         targets: Targets,
         orphans: Iterable[Orphan] = (),
+        unread: Collection[str] = frozenset(),
     ) -> Mapping[PoolName, Counted]:
         """Return the unaccounted replicas of each pool, `orphans` included.
 
         `specs` are those of the pipelines in the Snapshot, `invalid` those of the others. `targets` has the workloads
-        of all these pipelines. Those that can be read are remembered for cycles in which they cannot.
+        of all these pipelines. Those that can be read are remembered for cycles in which they cannot. Those of the
+        pipelines with the UIDs `unread`, which are not read in this cycle, stay as they were.
         """
         unaccounted: dict[PoolName, Counted] = {}
-        seen: dict[tuple[str, PlacementKey], TargetState] = {}
+        seen = {key: state for key, state in self._seen.items() if key[0] in unread} if unread else {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for own, placement in spec.placements().items():
                 key, target = (spec.uid, own), targets[spec.key, own]

@@ -14,6 +14,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -98,7 +99,9 @@ class Watch(Generic[T]):
             raise Unavailable(f"the first list of {self.resource.plural} is not complete after {_FIRST_S:.0f} s")
         silent_s = self._monotonic() - self._answered_s
         if self._problem is not None and silent_s > _BRIEF_S:
-            raise self._problem
+            # A copy: the traceback of an error that is kept would keep the frames of all cycles that read it, with
+            # their snapshots.
+            raise copy(self._problem)
         if silent_s > _SILENT_S:
             raise Unavailable(f"the watch of {self.resource.plural} has received nothing for {silent_s:.0f} s")
         return self._store.snapshot()
@@ -118,7 +121,7 @@ class Watch(Generic[T]):
             self._progressed = True
             self._answered()
         except KubeError as error:
-            self._problem = error
+            self._problem = copy(error)
             raise
         finally:
             self._tried.set()
@@ -162,7 +165,7 @@ class Watch(Generic[T]):
                     return
                 if str(self._problem) != str(error) and not isinstance(error, NotFound):
                     _LOG.warning("watch of %s failed, retrying: %s", self.resource.plural, error)
-                self._problem = error
+                self._problem = copy(error)
                 if isinstance(error, NotFound):
                     self._look_again(stop)
                     continue

@@ -1,9 +1,11 @@
 """Which ComputeBudgets are in force, for which pipelines, and how much each is now."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 from controller.core.assess.schedule import is_open
+from controller.core.assess.standing import standing_costs
 from controller.core.state.shards import MILLS, Allowance
 from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import BudgetSpec
@@ -64,7 +66,8 @@ def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
                 for pool in snapshot.pools.values()
                 for orphan in pool.orphans
                 if orphan.namespace in state.namespaces
-            ),
+            )
+            + math.fsum(standing_costs(snapshot, state.namespaces).values()),
         )
         for state in snapshot.budgets
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from controller.core.assess.assessment import Assessment
 from controller.core.state.bound import Bound, Evidence, Level, Mechanism
 from controller.core.state.snapshot import Snapshot
+from optimizer.model import pool_of
 
 FRAGILE = Mechanism(
     name="fragile capacity",
@@ -25,6 +26,7 @@ def bounds(assessment: Assessment, snapshot: Snapshot) -> Iterator[Bound]:
         if state.spec.backlog is None
         for own in state.spec.placements().values()
     }
+    live |= {pool_of(own.key[1]) for each in snapshot.standing for own in each.placements}  # a backlog never stands
     for key, placement in assessment.spec.placements().items():
         pool = snapshot.pools.get(placement.pool)
         if pool is not None and pool.spec.fragile and placement.pool in live:

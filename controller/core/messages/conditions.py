@@ -11,6 +11,7 @@ from controller.core.messages.missed import missed_briefly
 from controller.core.messages.phrases import brief, count_of, money, number, price, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
+    HOLDS,
     OUTAGES,
     causes,
     crowded_words,
@@ -255,6 +256,12 @@ def budget_condition(decision: BudgetDecision, unread: str, problem: str = "") -
 def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: str) -> ConditionValue:
     """Return the condition `kind` of a resource that cannot be used: False, with `problem` as its message."""
     return _condition(kind, "False", reason.value, problem)
+
+
+def awaiting_turn() -> ConditionValue:
+    """Return the condition of a pipeline of a large fleet that was not planned yet, and has no status."""
+    message = HOLDS[HoldReason.AWAITING_TURN]
+    return _condition(ConditionType.READY, "Unknown", ConditionReason.AWAITING_TURN.value, message)
 
 
 def _condition(kind: ConditionType, status: str, reason: str, message: str = "") -> ConditionValue:

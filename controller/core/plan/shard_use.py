@@ -8,6 +8,7 @@ from controller.core.assess.assessment import Assessment
 from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
+from controller.core.assess.standing import with_standing
 from controller.core.bounds.overrides import with_overrides
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger, totals_of
@@ -36,7 +37,7 @@ def used_now(snapshot: Snapshot, policy: Policy) -> Used:
 
     Of workloads that Sluice does not scale only the replicas with a node count, as everywhere in a cycle.
     """
-    snapshot = with_learned_numbers(with_batching(with_overrides(snapshot, policy)))
+    snapshot = with_learned_numbers(with_batching(with_overrides(with_standing(snapshot), policy)))
     budgets = group_budgets(snapshot)
     ledger = Ledger(
         snapshot.pipelines,

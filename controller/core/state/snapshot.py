@@ -15,11 +15,13 @@ from optimizer.model import (
     BatchSettings,
     Pipeline,
     PipelineKey,
+    Placement,
     PlacementKey,
     PlacementName,
     PoolName,
     Size,
     StageName,
+    pool_of,
     whole_instances,
 )
 from optimizer.plan import PipelinePlan
@@ -582,10 +584,53 @@ class BudgetState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StandingPlacement:
+    """The replicas of a placement that this cycle leaves as they are.
+
+    `occupied` of them count against its pool and cost money. `nodes` has the node of each ready replica that may share
+    it, and `busy` the share (0–1) of its time that such a replica works, None where that is not known; `planned_busy`
+    is the share to plan with for a neighbour.
+    """
+
+    key: PlacementKey
+    prior: Placement
+    occupied: int
+    nodes: tuple[str, ...] = ()
+    busy: float | None = None
+    planned_busy: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingPipeline:
+    """A pipeline of a large fleet that is not assessed in this cycle: its replicas stay as they are.
+
+    It was assessed last at `assessed_at_s`, and its plan is of `planned_at_s`, epoch seconds; None: not yet.
+    """
+
+    key: PipelineKey
+    namespace: str
+    placements: tuple[StandingPlacement, ...]
+    assessed_at_s: float | None = None
+    planned_at_s: float | None = None
+
+    def cost_per_hour(self, pools: Mapping[PoolName, PoolState]) -> float:
+        """Return what the replicas cost in USD per hour, without those on pools that do not exist."""
+        return math.fsum(
+            own.occupied * pools[pool].spec.replica_price_per_hour(own.prior.per_instance)
+            for own in self.placements
+            if (pool := pool_of(own.key[1])) in pools
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All pipelines, pools and ComputeBudgets at `now_s` (seconds since the epoch, or virtual)."""
+    """All pipelines, pools and ComputeBudgets at `now_s` (seconds since the epoch, or virtual).
+
+    Of a large fleet, `pipelines` has those that this cycle assesses, and `standing` the others.
+    """
 
     now_s: float
     pipelines: tuple[PipelineState, ...]
     pools: Mapping[PoolName, PoolState]
     budgets: tuple[BudgetState, ...] = ()
+    standing: tuple[StandingPipeline, ...] = ()

@@ -1,6 +1,8 @@
 """A watch against a scripted server and clock."""
 
+import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -173,6 +175,20 @@ def test_a_server_that_has_fallen_silent_is_not_relied_on() -> None:
     script.now_s += 2.0
     with pytest.raises(Unavailable, match="the watch of deployments has received nothing for 51 s"):
         watch.objects()
+
+
+def test_a_refusal_that_lasts_keeps_nothing_of_what_reads_it() -> None:
+    watch = Script(lists=[Forbidden("may not list")]).a_watch()
+    with pytest.raises(Forbidden):
+        watch.resync()
+
+    def read() -> "weakref.ref[Script]":
+        own = Script(lists=[])
+        with contextlib.suppress(Forbidden):
+            watch.objects()
+        return weakref.ref(own)
+
+    assert read()() is None
 
 
 def test_a_refusal_is_told_until_it_ends() -> None:

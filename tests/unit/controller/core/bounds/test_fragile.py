@@ -6,6 +6,7 @@ import pytest
 from backlogs import ASR, a_backlog
 from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
 
+from controller.core.assess.standing import standing
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PoolState
@@ -38,3 +39,10 @@ def test_replicas_leave_a_pool_that_a_live_pipeline_comes_to_need() -> None:
     waits = a_state(a_backlog(due_s=NOW_S + 3600), demand=1000.0, replicas={ASR: 3})
     decision = decide(a_snapshot(live, waits, fleet=pools(spot_pool())), Policy())
     assert decision.pipelines[1].desired[ASR] == 0
+
+
+def test_the_pools_of_a_live_pipeline_that_is_not_assessed_are_left_to_it() -> None:
+    live = a_state(a_spec(a_stage("encoder", a_placement("gpu"))), demand=10.0)
+    waits = a_state(a_backlog(due_s=NOW_S + 3600), demand=1000.0)
+    snapshot = replace(a_snapshot(waits, fleet=pools(spot_pool())), standing=(standing(live, NOW_S, NOW_S),))
+    assert decide(snapshot, Policy()).pipelines[0].desired[ASR] == 0

@@ -15,6 +15,7 @@ from reasons_document import DOCUMENT, ListedReason, first_looks, kinds, listed_
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
+    awaiting_turn,
     budget_condition,
     conditions,
     pool_conditions,
@@ -226,7 +227,8 @@ def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineD
         for variant in (growing, *variants(decision))
         for condition in conditions(variant)
     }
-    emitted |= {(each.type, each.reason, each.status) for each in (*of_pools(), *of_budgets(), *unusable_pipelines())}
+    others = (*of_pools(), *of_budgets(), *unusable_pipelines(), awaiting_turn())
+    emitted |= {(each.type, each.reason, each.status) for each in others}
     assert emitted == {
         (each.type, each.reason, status)
         for each in listed_reasons()

@@ -1,0 +1,156 @@
+"""Pipelines of a large fleet whose last decision stands, because nothing that it was made from has changed. Pure.
+
+The replicas of a pipeline that stands occupy its pools and count in the budgets as they do otherwise. A pipeline may
+stand while it is settled: all replicas are as desired and ready, the plan serves the whole demand, and nothing waits
+for a time. It stands no longer once its demand exceeds what was planned for, or its latency the SLA: a rise is acted on
+at once, a fall in its turn. `controller.kube.turns` chooses the pipelines that each cycle assesses.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from controller.core.assess.neighbours import busy_shares
+from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.snapshot import (
+    PipelineState,
+    PoolState,
+    Snapshot,
+    StandingPipeline,
+    StandingPlacement,
+    TargetState,
+)
+from controller.core.state.spec import PipelineSpec
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, pool_of
+from profiler.samples import Absence, Reading
+
+RISE = 1.2
+"""A demand that is this many times the last assessed one is assessed again, although less than was planned for: a trend
+may have begun."""
+_HELD = frozenset({HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY})
+"""The holds that no time ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levels:
+    """Up to where the last decision about a pipeline stands: its demand, in its unit, and its latency (s)."""
+
+    demand: float
+    latency_s: float
+
+
+def levels(state: PipelineState, decision: PipelineDecision) -> Levels:
+    """Return up to where a `decision` that stands does so."""
+    assert not isinstance(state.demand, Absence)
+    planned = decision.demand.planned
+    most = RISE * state.demand
+    return Levels(demand=most if planned is None else min(planned, most), latency_s=state.spec.sla.latency_s)
+
+
+def has_moved(before: Levels, demand: Reading, latency_s: Reading | None) -> bool:
+    """Return whether a pipeline must be assessed again; `latency_s` is None without a query for it.
+
+    What is not known is never as it was.
+    """
+    if isinstance(demand, Absence) or demand <= 0 or demand > before.demand:
+        return True
+    return latency_s is not None and (isinstance(latency_s, Absence) or latency_s > before.latency_s)
+
+
+def may_stand(spec: PipelineSpec, lenders: Collection[PipelineKey], billed: Collection[PoolName]) -> bool:
+    """Return whether a pipeline can ever stand: not where its decision depends on others of its cycle, or on the time.
+
+    `lenders` are the pipelines whose stages others use. On the pools `billed`, whole instances are paid for.
+    """
+    return not (
+        spec.borrowed
+        or spec.backlog is not None
+        or spec.key in lenders
+        or spec.at_least
+        or any(stage.rules for stage in spec.stages)
+        or any(own.pool in billed for own in spec.placements().values())
+    )
+
+
+def is_settled(state: PipelineState, decision: PipelineDecision) -> bool:
+    """Return whether the `decision` about a pipeline would be the same in the next cycle, with the same readings."""
+    plan, memory = decision.plan, decision.memory
+    if isinstance(state.demand, Absence) or state.demand <= 0 or plan is None or decision.planned is None:
+        return False
+    found = dict(state.found())
+    if found.keys() != state.targets.keys() or not state.settled() or not all(map(_is_quiet, found.values())):
+        return False
+    if any(found[key].desired != count for key, count in decision.desired.items()):
+        return False
+    under_way = (
+        *(decision.changes, decision.starting, decision.diagnosis, decision.faulty, decision.skews, decision.drains),
+        *(decision.switches, decision.closings, decision.takes_sessions, decision.batch_writes, decision.unmet),
+        *(decision.out_of_memory, decision.mismatches, decision.floors, decision.miss, decision.admissible),
+        *(memory.failures, memory.conflicts, memory.metrics_lost, memory.missed_since_s, memory.idle_since_s),
+        *(memory.excess_excused_until_s, memory.contradicted_since_s, memory.closings, memory.feedback.floors),
+        *(state.autoscalers, state.refused, plan.limited_by),
+    )
+    if any(part not in (None, (), {}) for part in under_way):
+        return False
+    return plan.feasible and all(hold.reason in _HELD for hold in decision.holds)
+
+
+def _is_quiet(target: TargetState) -> bool:
+    return target.owner is None and not target.stranded and not target.leaving
+
+
+def standing(state: PipelineState, assessed_at_s: float | None, planned_at_s: float | None) -> StandingPipeline:
+    """Return a pipeline as it stands with the replicas of `state`; the times are as in `StandingPipeline`."""
+    placements = state.spec.placements()
+    return StandingPipeline(
+        key=state.spec.key,
+        namespace=state.spec.namespace,
+        placements=tuple(
+            _placement(state, key, target, placements[key].prior.per_instance)
+            for key, target in state.found()
+            if target.owner is None and key[0] not in state.spec.borrowed
+        ),
+        assessed_at_s=assessed_at_s,
+        planned_at_s=planned_at_s,
+    )
+
+
+def _placement(state: PipelineState, key: PlacementKey, target: TargetState, size: Size) -> StandingPlacement:
+    prior = state.spec.placements()[key].prior
+    busy, planned_busy = busy_shares(state, key, least=max(1, prior.min_replicas))
+    return StandingPlacement(
+        key=key,
+        prior=prior,
+        occupied=max(target.desired, target.existing) + target.terminating,
+        nodes=tuple(replica.node for replica in target.serving if replica.node) if size > 1 else (),
+        busy=busy,
+        planned_busy=planned_busy,
+    )
+
+
+def with_standing(snapshot: Snapshot) -> Snapshot:
+    """Return `snapshot` with the replicas of the pipelines that stand as unaccounted replicas of its pools.
+
+    They occupy instances and cost money, and nothing changes them in this cycle.
+    """
+    if not snapshot.standing:
+        return snapshot
+    occupied: dict[PoolName, Counter[Size]] = {name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()}
+    for pool, size, count in _occupied(snapshot):
+        if pool in occupied:
+            occupied[pool][size] += count
+    pools: dict[PoolName, PoolState] = {
+        name: replace(pool, unaccounted=occupied[name]) for name, pool in snapshot.pools.items()
+    }
+    return replace(snapshot, pools=pools)
+
+
+def _occupied(snapshot: Snapshot) -> Iterator[tuple[PoolName, Size, int]]:
+    for each in snapshot.standing:
+        for own in each.placements:
+            yield pool_of(own.key[1]), own.prior.per_instance, own.occupied
+
+
+def standing_costs(snapshot: Snapshot, namespaces: frozenset[str]) -> Mapping[PipelineKey, float]:
+    """Return what each pipeline in `namespaces` that stands costs in USD per hour."""
+    return {each.key: each.cost_per_hour(snapshot.pools) for each in snapshot.standing if each.namespace in namespaces}

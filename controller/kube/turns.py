@@ -1,0 +1,215 @@
+"""Chooses the pipelines of a large fleet that a cycle reads and assesses; the last decision about the others stands.
+
+To read and assess a pipeline takes some milliseconds, so a cycle cannot do it for thousands. Up to `AT_ONCE` pipelines
+are all assessed in every cycle. Above that, a cycle assesses, up to `MOST` together:
+
+1. those of which something has changed or is under way: the spec, a workload or a pod, a demand above what was planned
+   for, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready;
+2. those that were not assessed since the start, or that have no plan yet;
+3. the longest unassessed of the others, an `EVERY`th of the fleet.
+
+The queries of all pipelines for demand and latency are sent in every cycle. What is read of the metrics of a standing
+pipeline is acted on in the next one.
+"""
+
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from controller.core.assess.standing import Levels, has_moved, is_settled, levels, may_stand, standing
+from controller.core.plan.large_fleet import AT_ONCE, PER_TURN
+from controller.core.state.decision import Decision, HoldReason
+from controller.core.state.snapshot import PipelineState, Snapshot, StandingPipeline
+from controller.core.state.spec import PipelineSpec
+from optimizer.model import PipelineKey, PoolName, pool_of
+from profiler.samples import Reading
+
+MOST = 1000
+"""So many pipelines are assessed in a cycle, besides those that cannot stand."""
+EVERY = 8
+"""A settled pipeline is assessed at least every so many cycles."""
+_LONGEST = 2 * EVERY
+"""A pipeline that was not assessed for so many cycles comes before those of which something has changed."""
+_AWAITED = frozenset({HoldReason.AWAITING_CAPACITY, HoldReason.POOL_UNAVAILABLE, HoldReason.ON_TRIAL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a pipeline was when it was last read: its resource's UID and version, and its workloads with their pods."""
+
+    uid: str
+    version: Hashable
+    workloads: Hashable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Assessed:
+    """The last assessment of a pipeline, in cycle `cycle` (0: none); `levels` are None where it has not settled.
+
+    `shares` are the pools and the ComputeBudgets that it shares with others.
+    """
+
+    cycle: int
+    seen: Seen
+    standing: StandingPipeline
+    levels: Levels | None
+    planned: bool
+    shares: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """The pipelines that a cycle assesses, and those that stand as they were; the `others` have to be read to stand."""
+
+    assessed: frozenset[PipelineKey]
+    standing: Mapping[PipelineKey, StandingPipeline]
+    others: frozenset[PipelineKey]
+
+
+_NEVER = _Assessed(
+    cycle=0,
+    seen=Seen(uid="", version=None, workloads=None),
+    standing=StandingPipeline(key=PipelineKey(""), namespace="", placements=()),
+    levels=None,
+    planned=False,
+    shares=frozenset(),
+)
+
+
+class Turns:
+    """Knows of each pipeline, by the UID of its resource, how it was when it was last assessed."""
+
+    def __init__(self) -> None:
+        self._cycle = 0
+        self._known: dict[str, _Assessed] = {}
+        self._moved: set[str] = set()
+        self._shared: Mapping[str, Hashable] = {}
+
+    def choose(
+        self,
+        specs: Sequence[PipelineSpec],
+        seen: Callable[[PipelineSpec], Seen],
+        has_plan: Callable[[str], bool],
+        billed: Collection[PoolName] = frozenset(),
+    ) -> Chosen:
+        """Return which of all `specs` this cycle assesses.
+
+        `seen` returns what a pipeline is now. `has_plan` says of the UID of a pipeline that was not assessed yet
+        whether an earlier process has planned it. On the pools `billed`, whole instances are paid for.
+        """
+        self._cycle += 1
+        present = {spec.uid for spec in specs}
+        self._known = {uid: known for uid, known in self._known.items() if uid in present}
+        keys = frozenset(spec.key for spec in specs)
+        if len(specs) <= AT_ONCE:
+            return Chosen(assessed=keys, standing={}, others=frozenset())
+        lenders = frozenset(owner for spec in specs for owner, _ in spec.borrowed.values())
+        always = set[PipelineKey]()
+        changed, unplanned, settled = list[_Due](), list[_Due](), list[_Due]()
+        kept: dict[PipelineKey, StandingPipeline] = {}
+        for spec in specs:
+            known = self._known.get(spec.uid)
+            if not may_stand(spec, lenders, billed):
+                always.add(spec.key)
+            else:
+                same = known is not None and known.seen == seen(spec)
+                known = known or _NEVER
+                due = (known.cycle, -spec.priority, spec.key)
+                if same:
+                    kept[spec.key] = known.standing
+                if not known.planned and not (known.cycle == 0 and has_plan(spec.uid)):
+                    unplanned.append(due)
+                elif not same or known.levels is None or spec.uid in self._moved:
+                    changed.append(due)
+                else:
+                    settled.append(due)
+        old = [due for due in settled if self._cycle - due[0] >= _LONGEST]
+        order = [*sorted(old), *sorted(changed), *sorted(unplanned)[:PER_TURN]]
+        again = sorted(set(settled) - set(old))[: math.ceil(len(specs) / EVERY)]
+        assessed = always | {key for *_, key in [*order, *again][:MOST]}
+        return Chosen(
+            assessed=frozenset(assessed),
+            standing={key: each for key, each in kept.items() if key not in assessed},
+            others=keys - assessed - kept.keys(),
+        )
+
+    def as_read(self, state: PipelineState) -> StandingPipeline:
+        """Return one of the `others` with the workloads of `state`, which has just been read."""
+        before = self._known.get(state.spec.uid, _NEVER).standing
+        return standing(state, before.assessed_at_s, before.planned_at_s)
+
+    def look(
+        self, specs: Iterable[PipelineSpec], answers: Callable[[PipelineSpec], tuple[Reading, Reading | None]]
+    ) -> None:
+        """Note which of the standing pipelines `specs` are to be assessed next, by their demand and latency now."""
+        self._moved = {
+            spec.uid
+            for spec in specs
+            if (known := self._known.get(spec.uid)) is not None
+            and known.levels is not None
+            and has_moved(known.levels, *answers(spec))
+        }
+
+    def conclude(
+        self,
+        snapshot: Snapshot,
+        decision: Decision,
+        seen: Mapping[PipelineKey, Seen],
+        written: Collection[PipelineKey],
+    ) -> None:
+        """Note what was assessed in this cycle; only those whose status is `written` may stand in the next one."""
+        for each in snapshot.standing:
+            if (read := seen.get(each.key)) is not None:
+                before = self._known.get(read.uid, _NEVER)
+                self._known[read.uid] = replace(before, seen=read, standing=each, levels=None)
+        for state, own in zip(snapshot.pipelines, decision.pipelines, strict=True):
+            if own.key not in seen:
+                continue
+            settled = own.key in written and is_settled(state, own)
+            stands = standing(state, snapshot.now_s, None if own.planned is None else own.planned.at_s)
+            self._known[own.spec.uid] = _Assessed(
+                cycle=self._cycle,
+                seen=seen[own.key],
+                standing=stands,
+                levels=levels(state, own) if settled else None,
+                planned=not any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds),
+                shares=frozenset((*own.budgets, *(pool_of(each.key[1]) for each in stands.placements))),
+            )
+        now = _shared(snapshot, decision)
+        changed = {name for name, terms in now.items() if self._shared and self._shared.get(name) != terms}
+        self._unsettle(changed | pressed(decision))
+        self._shared = now
+
+    def _unsettle(self, names: Set[str]) -> None:
+        """Let the pipelines be assessed that use one of the pools, or are in one of the budgets `names`."""
+        if not names:
+            return
+        for uid, known in self._known.items():
+            if known.levels is not None and not names.isdisjoint(known.shares):
+                self._known[uid] = replace(known, levels=None)
+
+
+def pressed(decision: Decision) -> frozenset[str]:
+    """Return the pools and ComputeBudgets that a pipeline lacks: others that use them may have to give."""
+    found: set[str] = {budget.name for budget in decision.budgets if budget.short or budget.exceeded}
+    for own in decision.pipelines:
+        if own.spec.backlog is not None:  # it gets what the others leave
+            continue
+        limit = None if own.plan is None else own.plan.limited_by
+        if limit is not None and limit.name is not None:
+            found.add(limit.name)
+        found.update(pool_of(hold.placement) for hold in own.holds if hold.reason in _AWAITED and hold.placement)
+    return frozenset(found)
+
+
+def _shared(snapshot: Snapshot, decision: Decision) -> Mapping[str, Hashable]:
+    """Return what of pools and ComputeBudgets the decisions of all that share them were made from."""
+    pools: dict[str, Hashable] = {
+        name: (pool.spec, pool.leaving_instances, pool.memory.unavailable_until_s)
+        for name, pool in snapshot.pools.items()
+    }
+    return pools | {budget.name: budget.limit_per_hour for budget in decision.budgets}
+
+
+_Due = tuple[int, int, PipelineKey]
+"""The cycle of the last assessment, the negative priority, and the key."""

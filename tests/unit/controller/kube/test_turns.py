@@ -1,0 +1,221 @@
+"""Which pipelines of a large fleet a cycle assesses."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+import sharing
+from builders import a_placement, a_pool, a_spec, a_stage, a_state, applied, pools
+
+from controller.core import cycle
+from controller.core.cycle import decide
+from controller.core.plan import large_fleet
+from controller.core.state.decision import Decision
+from controller.core.state.policy import Policy
+from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import PipelineSpec
+from controller.kube import turns
+from controller.kube.turns import EVERY, Chosen, Seen, Turns
+from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
+from profiler.samples import MISSING, Reading
+
+ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
+NAMES = [f"p{number:02}" for number in range(16)]
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen pipelines are a large fleet here, of which six are assessed in a cycle."""
+    monkeypatch.setattr(cycle, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "AT_ONCE", 4)
+    monkeypatch.setattr(turns, "MOST", 6)
+    monkeypatch.setattr(turns, "PER_TURN", 3)
+    monkeypatch.setattr(large_fleet, "PER_TURN", 3)
+
+
+class Fleet:
+    """A cluster whose pipelines have a constant load, and the cycles of an operator on it, which the test changes."""
+
+    def __init__(self, *, planned_before: Collection[str] = (), instances: int = 100) -> None:
+        self.states = {name: self.a_pipeline(name) for name in NAMES}
+        self.versions = dict.fromkeys(NAMES, 0)
+        self.pools = pools(a_pool("gpu", instances=instances, ready=instances), a_pool("cpu"))
+        self.turns = Turns()
+        self.planned_before = planned_before
+        self.unwritten: set[str] = set()
+        self.now_s = 1_000_000.0
+        self.last: Decision | None = None
+
+    def a_pipeline(self, name: str) -> PipelineState:
+        stage = a_stage("asr", a_placement("gpu" if name < "p08" else "cpu", bounds=(1, 40)))
+        key = (StageName("asr"), PoolName("gpu" if name < "p08" else "cpu"))
+        return a_state(a_spec(stage, name=name), demand=10.0, replicas={key: 1})
+
+    def seen(self, spec: PipelineSpec) -> Seen:
+        return Seen(uid=spec.uid, version=1, workloads=self.versions[spec.name])
+
+    def cycle(self, latency_s: Reading | None = None) -> set[str]:
+        """Run a cycle and return the names of the pipelines that it assessed."""
+        specs = [state.spec for state in self.states.values()]
+        names = {spec.key: spec.name for spec in specs}
+        chosen = self.turns.choose(specs, self.seen, lambda uid: uid.removeprefix("uid-") in self.planned_before)
+        self.check(chosen, names)
+        others = [self.turns.as_read(self.states[names[key]]) for key in sorted(chosen.others)]
+        snapshot = Snapshot(
+            now_s=self.now_s,
+            pipelines=tuple(state for state in self.states.values() if state.spec.key in chosen.assessed),
+            pools=self.pools,
+            standing=(*chosen.standing.values(), *others),
+        )
+        self.turns.look(
+            [spec for spec in specs if spec.key not in chosen.assessed],
+            lambda spec: (self.states[spec.name].demand, latency_s),
+        )
+        self.last = decide(snapshot, Policy())
+        read = chosen.assessed | chosen.others
+        seen = {spec.key: self.seen(spec) for spec in specs if spec.key in read}
+        written = {key for key in chosen.assessed if names[key] not in self.unwritten}
+        self.turns.conclude(snapshot, self.last, seen, written)
+        for state in applied(snapshot, self.last).pipelines:
+            if state.targets != self.states[state.spec.name].targets:
+                self.versions[state.spec.name] += 1
+            self.states[state.spec.name] = state
+        self.now_s += 15.0
+        return {names[key] for key in chosen.assessed}
+
+    def check(self, chosen: Chosen, names: dict[PipelineKey, str]) -> None:
+        """Every pipeline is assessed, stands as it was, or is read to stand; never two of these."""
+        parts = [chosen.assessed, chosen.standing.keys(), chosen.others]
+        assert sum(map(len, parts)) == len(names)
+        assert set().union(*parts) == names.keys()
+
+    def settle(self) -> None:
+        for _ in range(20):
+            self.cycle()
+
+    def change(self, name: str, **fields: object) -> None:
+        self.states[name] = replace(self.states[name], **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    found = Fleet()
+    found.settle()
+    return found
+
+
+def test_a_small_fleet_is_assessed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 16)
+    assert Fleet().cycle() == set(NAMES)
+
+
+def test_at_a_first_start_as_many_are_assessed_as_a_cycle_plans() -> None:
+    fleet = Fleet()
+    cycles = [fleet.cycle() for _ in range(6)]
+    assert len(cycles[0]) == 3
+    assert set().union(*cycles) == set(NAMES)
+
+
+def test_after_a_restart_plans_stand_and_as_many_are_assessed_as_a_cycle_can() -> None:
+    fleet = Fleet(planned_before=NAMES)
+    cycles = [fleet.cycle() for _ in range(3)]
+    assert [len(each) for each in cycles] == [6, 6, 6]
+    assert set().union(*cycles) == set(NAMES)
+
+
+def test_of_a_fleet_at_rest_each_is_assessed_once_in_so_many_cycles(fleet: Fleet) -> None:
+    cycles = [fleet.cycle() for _ in range(EVERY)]
+    assert all(len(each) == 16 / EVERY for each in cycles)
+    assert set().union(*cycles) == set(NAMES)
+
+
+def standing_next(fleet: Fleet) -> str:
+    """Return a pipeline that was just assessed, so that its turn is the last one."""
+    return max(fleet.cycle())
+
+
+@pytest.mark.parametrize(
+    ("fields", "latency_s"),
+    [
+        pytest.param({"demand": 60.0}, None, id="more demand than planned for"),
+        pytest.param({"demand": MISSING}, None, id="demand is not known"),
+        pytest.param({"demand": 0.0}, None, id="no demand"),
+    ],
+)
+def test_a_demand_that_matters_is_assessed_in_the_next_cycle(
+    fleet: Fleet, fields: dict[str, object], latency_s: float | None
+) -> None:
+    name = standing_next(fleet)
+    fleet.change(name, **fields)
+    assert name not in fleet.cycle(latency_s)
+    assert name in fleet.cycle(latency_s)
+
+
+def test_a_missed_sla_is_assessed_in_the_next_cycle(fleet: Fleet) -> None:
+    name = standing_next(fleet)
+    assert name not in fleet.cycle(latency_s=0.6)
+    again = set().union(*(fleet.cycle(latency_s=0.6) for _ in range(3)))
+    assert name in again
+
+
+def test_a_fall_waits_for_its_turn(fleet: Fleet) -> None:
+    name = standing_next(fleet)
+    fleet.change(name, demand=9.0)
+    assert name not in fleet.cycle() | fleet.cycle()
+
+
+def test_a_workload_that_changed_is_assessed_at_once(fleet: Fleet) -> None:
+    name = standing_next(fleet)
+    fleet.versions[name] += 1
+    assert name in fleet.cycle()
+
+
+def test_a_price_that_changed_is_assessed_by_all_on_the_pool_and_by_no_other(fleet: Fleet) -> None:
+    gpu = fleet.pools[PoolName("gpu")]
+    fleet.pools = {**fleet.pools, gpu.spec.name: replace(gpu, spec=replace(gpu.spec, price_per_hour=2.0))}
+    fleet.cycle()
+    assert fleet.cycle() <= set(NAMES[:8])
+
+
+def test_where_one_lacks_a_pool_those_that_hold_it_are_assessed() -> None:
+    fleet = Fleet(instances=8)
+    fleet.settle()
+    fleet.change("p00", demand=60.0)
+    fleet.cycle()
+    seen = [fleet.cycle() for _ in range(4)]
+    assert set(NAMES[:8]) <= set().union(*seen)
+
+
+def test_no_more_are_assessed_than_a_cycle_can_and_the_longest_unassessed_first(fleet: Fleet) -> None:
+    for name in NAMES:
+        fleet.versions[name] += 1
+    first = fleet.cycle()
+    assert len(first) == 6
+    assert not fleet.cycle() & first
+
+
+def test_a_pipeline_whose_status_is_not_written_is_assessed_again(fleet: Fleet) -> None:
+    fleet.unwritten = {"p03"}
+    while "p03" not in fleet.cycle():
+        pass
+    assert "p03" in fleet.cycle()
+
+
+def test_pipelines_that_share_a_stage_are_always_assessed(fleet: Fleet) -> None:
+    owner, borrower = sharing.owning(), sharing.borrowing()
+    specs = [*(state.spec for state in fleet.states.values()), owner, borrower]
+    fleet.versions |= {owner.name: 0, borrower.name: 0}
+    for _ in range(3):
+        assert {owner.key, borrower.key} <= fleet.turns.choose(specs, fleet.seen, lambda _: True).assessed
+
+
+def test_a_deleted_pipeline_is_forgotten(fleet: Fleet) -> None:
+    del fleet.states["p05"]
+    fleet.cycle()
+    fleet.states["p05"] = fleet.a_pipeline("p05")
+    assert PipelineKey("speech/p05") not in {
+        each.key
+        for each in fleet.turns.choose(
+            [s.spec for s in fleet.states.values()], fleet.seen, lambda _: False
+        ).standing.values()
+    }
