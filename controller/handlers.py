@@ -44,7 +44,8 @@ class ResourceWatches:
     ) -> None:
         """Watch the pipelines in `namespaces`, or in all if that is empty, and all pools and budgets.
 
-        `beat` is called every second while kopf runs, `died` when kopf ends before the context is left.
+        The stores know which of them they want. `beat` is called every second while kopf runs, `died` when kopf ends
+        before the context is left.
         """
         self._gateway = gateway
         self._namespaces = namespaces

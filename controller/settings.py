@@ -13,9 +13,10 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
+from controller.core.state.shards import Shard
 from controller.kube.priorities import HIGHEST_PRIORITY, PriorityLimits
 from controller.prometheus_access import access_problems
-from controller.resources.fields import Label, PodSeriesLabel, PositiveDuration, Subdomain, Url, duration_s
+from controller.resources.fields import Label, LabelKey, PodSeriesLabel, PositiveDuration, Subdomain, Url, duration_s
 from controller.resources.parsing import rule_text
 from profiler.samples import SeriesLabels
 from profiler.sources.access import Access
@@ -34,9 +35,11 @@ _ROLE = r"^arn:aws[a-z-]*:iam::[0-9]{12}:role/[\x21-\x7e]+$"
 _NAMESPACE = r"^[0-9A-Za-z.\-_/#:]+$"
 _DIMENSION = r"^[\x21-\x7e]{1,255}$"
 _PRIORITY = r"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?=)?(1000000000|[0-9]{1,9})$"
+_SHARD = r"^[0-9]{1,4}/[1-9][0-9]{0,3}$"
 _ADDRESS = r"^([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}$"
 _RULES = {
     _ADDRESS: "must be host and port, such as 0.0.0.0:9090 or [::]:9090",
+    _SHARD: "must be the number of the shard from 0, and the number of shards, such as 0/2",
     _HEADER: "must be headers such as X-Scope-OrgID=team-a, separated by commas",
     _USERNAME: "must be a user name without colons and control characters",
     _PRIORITY: "must be integers from 0 to 1000000000, such as 1000 or speech=100000, separated by commas",
@@ -142,9 +145,13 @@ class OperatorSettings(BaseSettings):
     """Approximate time limit of the search for a plan; default 2s."""
     namespaces: Annotated[tuple[Label, ...], NoDecode] = ()
     """Manage only pipelines of these namespaces, comma-separated; default: all."""
+    shard: Annotated[str, Field(pattern=_SHARD)] | None = None
+    """The shard of the fleet that this operator has, such as 0/2; default: none, it has the whole fleet."""
+    shard_label: LabelKey | None = None
+    """Label of namespaces whose value selects their shard; default: their name does."""
     # Of several operators on a cluster, only one may write it.
     pool_status: bool | None = None
-    """Write the status of ComputePools; default: yes, unless --namespaces is set."""
+    """Write the status of ComputePools; default: yes, unless --namespaces or a shard other than 0 is set."""
     host: str | None = None
     """Address to listen on for /metrics, /livez and /readyz; default: every address in a pod, elsewhere 127.0.0.1."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
@@ -246,7 +253,19 @@ class OperatorSettings(BaseSettings):
     @property
     def writes_pool_status(self) -> bool:
         """Return whether to write the status of ComputePools, which all operators of a cluster share."""
-        return not self.namespaces if self.pool_status is None else self.pool_status
+        first = self.fleet_shard is None or self.fleet_shard.divides
+        return not self.namespaces and first if self.pool_status is None else self.pool_status
+
+    @property
+    def fleet_shard(self) -> Shard | None:
+        """Return the shard of this operator, None where it has the whole fleet."""
+        index, _, count = (self.shard or "0/1").partition("/")
+        return None if int(count) == 1 else Shard(index=int(index), count=int(count), label=self.shard_label or "")
+
+    @property
+    def own_lease_name(self) -> str:
+        """Return the name of this operator's Lease: each shard has one."""
+        return self.lease_name if self.fleet_shard is None else f"{self.lease_name}-{self.fleet_shard.index}"
 
     @property
     def priorities(self) -> PriorityLimits:
@@ -316,10 +335,37 @@ def load_settings(flags: dict[str, object]) -> OperatorSettings:
         raise InvalidSettings(
             f"{_flag('max_priority')}: {','.join(settings.max_priority)!r}: has two limits for one namespace"
         )
+    _check_shard(settings)
     problems = access_problems(settings.prometheus_url or "", settings.prometheus_access)
     if found := [f"{_flag(name)}: {problem}" for name, problem in problems]:
         raise InvalidSettings("; ".join(found))
     return settings
+
+
+def _check_shard(settings: OperatorSettings) -> None:
+    """Refuse what does not fit the shard.
+
+    Raises:
+        InvalidSettings: the message names the setting, its value and the rule.
+    """
+    index, _, count = (settings.shard or "0/1").partition("/")
+    if int(index) >= int(count):
+        raise InvalidSettings(f"{_flag('shard')}: {settings.shard!r}: the number must be less than {count}, from 0")
+    if settings.shard_label is not None and settings.shard is None:
+        raise InvalidSettings(f"{_flag('shard_label')}: {settings.shard_label!r}: needs --shard")
+    if settings.fleet_shard is None:
+        return
+    if settings.fleet_budget is not None:
+        raise InvalidSettings(
+            f"{_flag('fleet_budget')}: {settings.fleet_budget}: not with several shards; "
+            "use a ComputeBudget that selects all namespaces, which they share"
+        )
+    if settings.namespaces:
+        raise InvalidSettings(f"{_flag('namespaces')}: {','.join(settings.namespaces)!r}: not with several shards")
+    if not settings.leader_elect:
+        raise InvalidSettings(f"{_flag('leader_elect')}: needed with several shards, which know each other by Leases")
+    if settings.pool_status is not None:
+        raise InvalidSettings(f"{_flag('pool_status')}: not with several shards: all of them write their entries")
 
 
 def _flag(name: str) -> str:

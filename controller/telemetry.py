@@ -269,6 +269,11 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
         "Saving by one more instance in USD per hour; no series while it was not computed",
         ["pool"],
     ),
+    (
+        "pool_shard_instances",
+        "Instances of the pool that this operator's shard uses, has agreed to and is allowed; no series without shards",
+        ["pool", "amount"],
+    ),
     ("pool_replicas", "Replicas on the pool by state", ["pool", "state"]),
     ("pool_failing_placements", "Placements on the pool that plans avoid although it delivers", ["pool", "cause"]),
     ("pool_unavailable", "1 while plans avoid the pool because replicas did not start on it, else 0", ["pool"]),
@@ -730,6 +735,10 @@ class _Gauges:
             self.set("pool_arriving_nodes", labels, len(state.node_pool.claims))
         self.set("pool_orphaned_replicas", labels, sum(own.replicas for own in state.orphans))
         self.set("pool_limit", labels, decision.limit)
+        if state.allowance is not None and state.allowance.entry is not None:
+            entry = state.allowance.entry
+            for amount, count in (("used", entry.used), ("agreed", entry.agreed), ("allowed", entry.allowed)):
+                self.set("pool_shard_instances", [decision.name, amount], count)
         self.set("pool_price_usd_per_hour", labels, state.spec.price_per_hour)
         self._add_price(state, labels, now_s)
         self._add_quota(state, decision.name)

@@ -20,6 +20,8 @@ class LimitKind(Enum):
     POOL = "Pool"
     QUOTA = "Quota"
     """The limit of a pool that is a quota of the account: made of a `POOL` by the caller, who knows of quotas."""
+    ALLOWANCE = "Allowance"
+    """The limit of a pool that is what a shard of the fleet may use: made of a `POOL` by the caller as well."""
     BOUNDS = "Bounds"
     SLA = "Sla"
     """No allocation within the bounds meets the latency, at any price."""
@@ -29,7 +31,7 @@ class LimitKind(Enum):
 class Limit:
     """The binding constraint.
 
-    `name` is the pool of a `POOL`, the code of a `QUOTA`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
+    `name` is the pool of a `POOL` and of an `ALLOWANCE`, the code of a `QUOTA`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
 
     None for other kinds, and where the budget is that of the pipeline itself or of the whole fleet.
     """

@@ -37,8 +37,8 @@ MORE: Mapping[tuple[str, str], frozenset[str]] = {
     ),
     ("--ray-hosts", "Dashboards of Ray."): frozenset({"--ray-hosts"}),
     ("--host, --port", "Address of metrics and probes."): frozenset({"--host", "--port"}),
-    ("--max-priority, --pool-status", "Rights of namespaces; status of pools."): frozenset(
-        {"--max-priority", "--pool-status"}
+    ("--shard*, --max-priority, ...", "Shards; rights of namespaces."): frozenset(
+        {"--shard", "--shard-label", "--max-priority", "--pool-status"}
     ),
     ("--series, --session, --scenario", "Details of recorded load."): frozenset(
         {"--series", "--session", "--scenario"}

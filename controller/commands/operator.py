@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _WATCH_DEAD_S = 60.0
+_KNOWN_S = 10.0
 DEEPEST = 40_000
 """Recursion limit in frames. The API server accepts documents nested 10,000 deep, and one that cannot be decoded would
 end the watches."""
@@ -208,6 +209,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.handlers import ResourceWatches
     from controller.health import Health, HealthServer
     from controller.kube.actuator import Actuator
+    from controller.kube.allowances import Allowances
     from controller.kube.auto_scaling import GroupActuator
     from controller.kube.batching import BatchingConfigs
     from controller.kube.claims import Claims
@@ -215,13 +217,14 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
     from controller.kube.demand_histories import DemandHistories
     from controller.kube.events import EventRecorder
     from controller.kube.first_contact import FirstContact
-    from controller.kube.gateway import ConfigurationError, Gateway
+    from controller.kube.gateway import BUDGETS, PIPELINES, POOLS, ConfigurationError, Gateway, Unavailable
     from controller.kube.kept_memory import KeptMemory
     from controller.kube.leadership import Leadership
     from controller.kube.lease import Terms
     from controller.kube.ray_serve import Hosts, RayServe, ServeActuator
     from controller.kube.reader import Reader, Resources
     from controller.kube.reporter import Reporter
+    from controller.kube.shards import Family, Members
     from controller.kube.store import ResourceStore
     from controller.logs import set_up_logging
     from controller.loop import ControlLoop
@@ -248,7 +251,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                         Gateway(settings.kubeconfig, timeout_s=terms.timeout_s, always_send=True, on_answer=heard)
                     ),
                     namespace=settings.lease_namespace,
-                    name=settings.lease_name,
+                    name=settings.own_lease_name,
                     identity=identity,
                     terms=terms,
                     beat=lambda within_s: health.beat("lease", within_s),
@@ -264,7 +267,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             telemetry.measures_skew(gateway.server_clock.skew_s)
             if leadership is not None:
                 kept = KeptMemory(
-                    gateway, namespace=settings.lease_namespace, name=settings.lease_name, identity=identity
+                    gateway, namespace=settings.lease_namespace, name=settings.own_lease_name, identity=identity
                 )
         except ConfigurationError as error:
             raise click.UsageError(str(error)) from None
@@ -274,9 +277,14 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             raise click.UsageError(f"cannot listen on {settings.listen_address}:{settings.port}: {error}") from None
         parts.enter_context(server)
         _LOG.info("metrics and probes at %s", server.url)
-        pipelines, pools, budgets = ResourceStore(), ResourceStore(), ResourceStore()
-        own = f"{settings.lease_namespace}/{settings.lease_name}" if settings.leader_elect else ""
+        own = f"{settings.lease_namespace}/{settings.own_lease_name}" if settings.leader_elect else ""
+        shard = settings.fleet_shard
+        members = Members(shard, own)
+        pipelines = ResourceStore(members.keeps_pipeline) if shard else ResourceStore()
+        pools, budgets = ResourceStore(), ResourceStore()
         claims = Claims(gateway, own, everywhere=not settings.namespaces)
+        if shard is not None:
+            claims.family, claims.count = Family(f"{settings.lease_namespace}/{settings.lease_name}"), shard.count
         account = aws_account(settings, gateway.server_clock.now_s)
         parts.callback(account.close)
         serve_api = parts.enter_context(closing(ServeClient(permit)))
@@ -291,6 +299,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 namespaces=settings.namespaces,
                 beat=lambda what: health.beat(f"watch of {what}", _WATCH_DEAD_S),
                 died=lambda what: stop.because(f"the watch of {what} ended unexpectedly"),
+                members=members,
             )
         )
         reader = Reader(
@@ -306,6 +315,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 claims=claims,
                 serve=serve,
                 batching=batching,
+                members=members,
             ),
             cluster=cluster,
             interval_s=settings.interval_s,
@@ -316,6 +326,18 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
         parts.callback(reader.close)
         if kept is not None:
             reader.resume_from(kept)
+        if shard is not None and claims.family is not None:
+            allowances = Allowances(
+                gateway,
+                shard=shard,
+                family=claims.family,
+                members=members,
+                claims=claims,
+                stores={PIPELINES: pipelines, POOLS: pools, BUDGETS: budgets},
+                policy=operating_policy(settings),
+            )
+            parts.callback(allowances.close)
+            reader.divide_by(allowances)
         watches = parts.enter_context(
             ResourceWatches(
                 gateway,
@@ -355,6 +377,12 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
             claims=claims,
         )
         parts.callback(reporter.close)
+
+        def resync() -> None:
+            if not members.known.wait(_KNOWN_S):
+                raise Unavailable("the labels of the namespaces, which select their shards, are not known yet")
+            watches.resync()
+
         loop = ControlLoop(
             reader=reader,
             actuator=Actuator(
@@ -365,7 +393,7 @@ def run(settings: OperatorSettings, stop: _Stop) -> None:
                 batching=batching,
             ),
             reporter=reporter,
-            resync=watches.resync,
+            resync=resync,
             watch=watches.start,
             policy=operating_policy(settings),
             search_effort=lambda: search_effort(duration_s(settings.decision_time)),

@@ -38,6 +38,7 @@ from controller.core.state.decision import (
     ShortPipeline,
 )
 from controller.core.state.policy import Policy
+from controller.core.state.shards import Want
 from controller.core.state.snapshot import Snapshot, TargetMissing
 from controller.core.state.spec import Mode, Target
 from optimizer.model import GroupBudget, PipelineKey, PlacementKey, PoolName, StageName
@@ -56,14 +57,14 @@ def pipeline_decision(
     now_s: float,
     policy: Policy,
     launches_s: Mapping[PoolName, float],
-    quotas: Mapping[PoolName, str],
+    limits: Mapping[PoolName, Limit],
     left_alone_since_s: float | None,
     unbounded: Collection[PoolName],
 ) -> PipelineDecision:
     """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas.
 
-    `launches_s` has how long a new node of each elastic pool takes, and `quotas` the code of the quota that bounds a
-    pool, for those where one does. `left_alone_since_s` is for the memory. `unbounded` are the
+    `launches_s` has how long a new node of each elastic pool takes, and `limits` what bounds a pool, for those
+    where that is a quota or the allowance of this shard. `left_alone_since_s` is for the memory. `unbounded` are the
     pools whose limit is not known.
     """
     missed_since_s = _missed_since_s(assessment, now_s)
@@ -101,7 +102,7 @@ def pipeline_decision(
             missed=0.0 if horizon is None else horizon.missed,
         ),
         profile=assessment.profile,
-        plan=_naming_quota(reported, quotas),
+        plan=_naming_limit(reported, limits),
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
             *_holds(assessment, goal, rollout.holds),
@@ -183,21 +184,23 @@ def _as_served(plan: PipelinePlan, limit: Limit, served: float) -> PipelinePlan:
     return replace(plan, served_fraction=served, feasible=False, limited_by=limit)
 
 
-def _naming_quota(plan: PipelinePlan, quotas: Mapping[PoolName, str]) -> PipelinePlan:
-    """Return `plan` with the quota as what limits it, where it is limited by a pool that a quota bounds."""
+def _naming_limit(plan: PipelinePlan, limits: Mapping[PoolName, Limit]) -> PipelinePlan:
+    """Return `plan` with the quota or allowance as what limits it, where it is limited by a pool that one bounds."""
     limit = plan.limited_by
-    if limit is None or limit.kind is not LimitKind.POOL or limit.name is None or limit.name not in quotas:
+    if limit is None or limit.kind is not LimitKind.POOL or limit.name is None or limit.name not in limits:
         return plan
-    return replace(plan, limited_by=Limit(kind=LimitKind.QUOTA, name=quotas[PoolName(limit.name)]))
+    return replace(plan, limited_by=limits[PoolName(limit.name)])
 
 
-def binding_quotas(snapshot: Snapshot) -> Mapping[PoolName, str]:
-    """Return the codes of the quotas that bound pools, by the pool."""
-    return {
-        name: pool.spec.quota.code
-        for name, pool in snapshot.pools.items()
-        if pool.spec.quota is not None and pool.bound_by_quota
-    }
+def named_limits(snapshot: Snapshot) -> Mapping[PoolName, Limit]:
+    """Return what bounds the pools that are bound by an allowance or by a quota, whose code is its name."""
+    found: dict[PoolName, Limit] = {}
+    for name, pool in snapshot.pools.items():
+        if pool.bound_by_allowance:
+            found[name] = Limit(kind=LimitKind.ALLOWANCE, name=name)
+        elif pool.spec.quota is not None and pool.bound_by_quota:
+            found[name] = Limit(kind=LimitKind.QUOTA, name=pool.spec.quota.code)
+    return found
 
 
 def _missed_since_s(assessment: Assessment, now_s: float) -> float | None:
@@ -426,9 +429,17 @@ def _changes(assessment: Assessment, rollout: PipelineRollout) -> tuple[ReplicaC
 
 
 def pool_decision(
-    name: PoolName, snapshot: Snapshot, rollout: Rollout, plan: Plan | None, memory: PoolMemory
+    name: PoolName,
+    snapshot: Snapshot,
+    rollout: Rollout,
+    plan: Plan | None,
+    memory: PoolMemory,
+    want: Want | None = None,
 ) -> PoolDecision:
-    """Return the use, limits and shadow price of the pool `name`, and its failures, which are `memory`."""
+    """Return the use, limits and shadow price of the pool `name`, and its failures, which are `memory`.
+
+    `want` is what plans lack there. The search gives a more exact price than its estimate, where it gives one.
+    """
     pool = snapshot.pools[name]
     prices = {} if plan is None else {planned.name: planned.shadow_price_per_hour for planned in plan.pools}
     return PoolDecision(
@@ -441,7 +452,17 @@ def pool_decision(
         memory=memory,
         price=next_price(pool, snapshot.now_s),
         claimed=rollout.claimed[name],
+        want=_with_price(want, prices.get(name)),
     )
+
+
+def _with_price(want: Want | None, price_per_hour: float | None) -> Want | None:
+    """Return `want` with the price of the search; where one more instance saves nothing, it lacks none to save."""
+    if want is None or price_per_hour is None or want.unserved > 0 or want.price_per_hour is None:
+        return want
+    if price_per_hour <= 0:
+        return replace(want, lacking=0, price_per_hour=None)
+    return replace(want, price_per_hour=price_per_hour)
 
 
 def budget_decisions(

@@ -6,7 +6,7 @@ from functools import partial
 
 from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
-from controller.core.answer import binding_quotas, budget_decisions, pipeline_decision, pool_decision
+from controller.core.answer import budget_decisions, named_limits, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, at_pace, observed_uses
 from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
@@ -29,6 +29,7 @@ from controller.core.plan.floors import Room, raise_plans
 from controller.core.plan.following import following
 from controller.core.plan.large_fleet import AT_ONCE, plan_in_turns, plan_size, replanned_apart
 from controller.core.plan.ledger import ledger_of
+from controller.core.plan.shard_use import pool_wants
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
@@ -127,8 +128,15 @@ def decide(
     # Act: one step of the roll-out.
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials(), excuse.per_hour)
-    quotas = binding_quotas(snapshot)
-    unseen = {name for name, pool in snapshot.pools.items() if pool.node_pool is not None and pool.node_pool.unseen}
+    limits = named_limits(snapshot)
+    planned = {key: goal.planned for key, goal in goals.items()}
+    wants = pool_wants(assessments, fleet, planned, snapshot.pools, rollout.instances)
+    unseen = {
+        name
+        for name, pool in snapshot.pools.items()
+        if (pool.node_pool is not None and pool.node_pool.unseen)
+        or (pool.allowance is not None and not pool.allowance.granted)
+    }
     return Decision(
         now_s=now_s,
         policy=policy,
@@ -143,7 +151,7 @@ def decide(
                     now_s,
                     policy,
                     launches,
-                    quotas,
+                    limits,
                     excuse.left_alone_since_s.get(each.key),
                     unseen,
                 ),
@@ -153,7 +161,7 @@ def decide(
             for each in assessments
         ),
         pools=tuple(
-            pool_decision(name, snapshot, rollout, fleet.plan, availability.pools[name])
+            pool_decision(name, snapshot, rollout, fleet.plan, availability.pools[name], wants.get(name))
             for name in sorted(snapshot.pools)
         ),
         plan=fleet.plan,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from controller.kube.gateway import LEASES, Gateway, KubeError, NotFound
 from controller.kube.server_clock import boot_clock
+from controller.kube.shards import Family
 from controller.kube.store import KeptResource
 
 _LOG = logging.getLogger(__name__)
@@ -36,13 +37,18 @@ class Claims:
     """The claims of the operators of this cluster. `own` is the Lease of this one as NAMESPACE/NAME; it may be empty.
 
     Without a Lease, an operator makes no claim, and leaves alone what others claim. `everywhere` is whether this
-    operator manages all namespaces. `clock` returns monotonic seconds.
+    operator manages all namespaces. `clock` returns monotonic seconds. `family` has the Leases of the `count` shards of
+    the same fleet, None where it has one: a pipeline that none has claimed is for the shard of its namespace, whatever
+    others have there. While claims are `postponed`, none is made.
     """
 
     gateway: Gateway
     own: str = ""
     everywhere: bool = True
     clock: Callable[[], float] = boot_clock
+    family: Family | None = None
+    count: int = 1
+    postponed: bool = False
     _leases: dict[str, _Seen] = field(default_factory=dict)
     _others: frozenset[str] = frozenset()
     _in_namespace: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -66,12 +72,29 @@ class Claims:
             return None
         if resource.operator in self._others:
             return resource.operator
-        here = self._in_namespace.get(resource.namespace, frozenset())
+        here = self._strangers(resource.namespace)
         if not here and self.everywhere and not any(self.own in names for names in self._in_namespace.values()):
             # The pools are claimed by an operator of all namespaces: the first pipeline of a new one is for it.
-            here = self._in_namespace.get("", frozenset())
+            here = self._strangers("")
         first = min(here, default=self.own)
         return None if first == self.own else first
+
+    def _strangers(self, namespace: str) -> frozenset[str]:
+        """Return the operators with claims in `namespace`, without those of other shards."""
+        found, family = self._in_namespace.get(namespace, frozenset()), self.family
+        return (
+            found if family is None else frozenset(name for name in found if name == self.own or not family.has(name))
+        )
+
+    def sibling(self, resource: KeptResource) -> str | None:
+        """Return the other shard's operator that `resource` belongs to, None if there is none or it is gone."""
+        found = self.elsewhere(resource)
+        return found if found is not None and self.family is not None and self.family.has(found) else None
+
+    def runs(self, operator: str) -> bool:
+        """Return whether the operator with this Lease runs, or has ended so lately that it may come back."""
+        seen = self._leases[operator] = self._read(operator)
+        return seen.alive
 
     def to_make(self, resource: KeptResource) -> bool:
         """Return whether the claim on `resource` is still to be written."""
@@ -83,6 +106,13 @@ class Claims:
         An API server whose definitions are of an older version drops the field: then no claim is written any more.
         """
         self._dropped = bool(self.own) and resource.operator != self.own
+
+    def _has_no_successor(self, name: str) -> bool:
+        """Return whether no shard of the present number has the Lease `name` of the fleet."""
+        if self.family is None or not self.family.has(name):
+            return False
+        index = self.family.index(name)
+        return index is None or index >= self.count
 
     def _read(self, name: str) -> _Seen:
         namespace, _, lease = name.partition("/")
@@ -97,5 +127,11 @@ class Claims:
             return before or _Seen("", now_s)
         version = str(found["metadata"]["resourceVersion"])
         since_s = now_s if before is None or before.version != version else before.since_s
+        if (
+            self.family is not None
+            and not (found.get("spec") or {}).get("holderIdentity")
+            and self._has_no_successor(name)
+        ):
+            return _Seen(version, since_s, alive=False)  # it has released its Lease, and nothing takes it again
         duration_s = float((found.get("spec") or {}).get("leaseDurationSeconds") or _DURATION_S)
         return _Seen(version, since_s, alive=now_s - since_s < _DURATIONS * duration_s)

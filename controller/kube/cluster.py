@@ -28,6 +28,7 @@ from controller.kube.gateway import (
 from controller.kube.karpenter import kept_node_claim, kept_node_pool
 from controller.kube.matching import Pods, Workload, kept_node, kept_pod, kept_workload
 from controller.kube.other_writers import OTHER_WRITERS
+from controller.kube.shards import Members
 from controller.kube.store import Key
 from controller.kube.watch import EVERYTHING, Watch
 
@@ -36,6 +37,7 @@ _WATCHED: Mapping[tuple[str, str], Resource] = {
     ("apps/v1", "StatefulSet"): STATEFUL_SETS,
 }
 _UNFINISHED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_TURN_S = 1.0
 T = TypeVar("T")
 
 
@@ -131,16 +133,18 @@ class Cluster:
         namespaces: tuple[str, ...] = (),
         beat: Callable[[str], None] = lambda _: None,
         died: Callable[[str], None] = lambda _: None,
+        members: Members | None = None,
     ) -> None:
         """Prepare to watch what is in no namespace, and the workloads, pods and other writers in `namespaces`.
 
-        Without `namespaces` it is those of all. A kind that is not installed is looked for again now and then.
-        `beat` is called repeatedly with the name of each running watch, `died` with the kind of one that has ended
-        unexpectedly.
+        Without `namespaces` it is those of all, of which those of `members` are stored. A kind that is not installed is
+        looked for again now and then. `beat` is called repeatedly with the name of each running watch, `died` with the
+        kind of one that has ended unexpectedly.
         """
         self._gateway = gateway
         self._beat = beat
         self._died = died
+        self._members = Members() if members is None else members
         scopes = namespaces or (None,)
         self._nodes = [self._watch(NODES, kept_node, None)]
         self._pods = [self._watch(PODS, kept_pod, scope, _UNFINISHED) for scope in scopes]
@@ -180,6 +184,23 @@ class Cluster:
             with suppress(KubeError):
                 watch.resync()
 
+    def add(self, namespace: str) -> None:
+        """List the objects of one more namespace, which has joined the shard.
+
+        Raises:
+            KubeError: they cannot be listed.
+        """
+        for watch in self._watches():
+            if watch.resource.namespaced:
+                with suppress(NotFound):  # the kind is not installed
+                    watch.add(namespace)
+
+    def drop(self, namespace: str) -> None:
+        """Drop the objects of a namespace that has left the shard."""
+        for watch in self._watches():
+            if watch.resource.namespaced:
+                watch.drop(namespace)
+
     def __enter__(self) -> Self:
         for watch in self._watches():
             # A daemon, because a socket that is being read cannot always be interrupted.
@@ -196,19 +217,46 @@ class Cluster:
         self, kind: Resource, keep: Callable[[Json], T], scope: str | None, selectors: Mapping[str, str] = EVERYTHING
     ) -> Watch[T]:
         name = kind.plural if scope is None else f"{kind.plural} of {scope}"
-        return Watch(self._gateway, kind, keep, namespace=scope, selectors=selectors, beat=lambda: self._beat(name))
+        return Watch(
+            self._gateway,
+            kind,
+            keep,
+            namespace=scope,
+            selectors=selectors,
+            beat=lambda: self._beat(name),
+            wanted=self._members.keeps if kind.namespaced else _note(self._members, kind),
+        )
 
     def _follow(self, watch: Watch[Any]) -> None:
         try:
+            if watch.resource == NAMESPACES:
+                self._know_namespaces(watch)
+            while watch.resource.namespaced and not self._members.known.wait(_TURN_S) and not self._stop.is_set():
+                watch.beat()
             watch.follow(self._stop)
         finally:
             if not self._stop.is_set():
                 self._died(watch.resource.plural)
 
+    def _know_namespaces(self, watch: Watch[Any]) -> None:
+        """List the namespaces until that succeeds, where their labels say which of them are of this shard."""
+        while not self._members.known.is_set() and not self._stop.is_set():
+            watch.beat()
+            try:
+                watch.resync()
+                self._members.begin()
+            except KubeError:
+                self._stop.wait(_TURN_S)
+
     def _watches(self) -> Sequence[Watch[Any]]:
         workloads = [watch for watches in self._workloads.values() for watch in watches.values()]
         others = [watch for watches in self._others.values() for watch in watches]
         return [*self._nodes, *workloads, *self._pods, *others]
+
+
+def _note(members: Members, kind: Resource) -> Callable[[Json], bool]:
+    """Return what says that an object of `kind` is stored; of a Namespace it notes the labels."""
+    return members.seen if kind == NAMESPACES else lambda _: True
 
 
 def _merged(watches: Sequence[Watch[T]]) -> Mapping[Key, T] | KubeError:

@@ -4,7 +4,7 @@ They are known from the cycles before, and after a restart from the statuses of 
 deleted while no operator ran is not known.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -48,6 +48,11 @@ class Orphans:
             except (KeyError, TypeError, ValueError):
                 continue
             self._orphans.setdefault((own.namespace, own.target), own)
+
+    def keep(self, wanted: Callable[[str], bool]) -> None:
+        """Forget the workloads of namespaces that are not `wanted`: another shard has them."""
+        self._scaled = {name: own for name, own in self._scaled.items() if wanted(name[0])}
+        self._orphans = {name: own for name, own in self._orphans.items() if wanted(name[0])}
 
     @property
     def known(self) -> tuple[Name, ...]:

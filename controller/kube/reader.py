@@ -66,6 +66,7 @@ from controller.core.state.spec import (
     with_basis,
 )
 from controller.kube import groups
+from controller.kube.allowances import Allowances
 from controller.kube.auto_scaling import group_names, groups_of, made_by_groups, within_groups
 from controller.kube.batching import BatchingConfigs
 from controller.kube.carried_state import CarriedState
@@ -73,8 +74,10 @@ from controller.kube.claims import Claims
 from controller.kube.cluster import Cluster, View
 from controller.kube.demand_histories import DemandHistories
 from controller.kube.gateway import (
+    BUDGETS,
     NAMESPACES,
     PODS,
+    POOLS,
     Failed,
     Gateway,
     Json,
@@ -90,12 +93,14 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.kubelet_clocks import KubeletClocks
 from controller.kube.matching import Workload
 from controller.kube.metrics_reader import MetricsReader, metrics_target
+from controller.kube.moves import follow_moves
 from controller.kube.other_writers import Ownership
 from controller.kube.owners import Seniority, WorkloadName, find_owners
 from controller.kube.priorities import PriorityLimits
 from controller.kube.ray_serve import RayServe
 from controller.kube.readable import left_out
 from controller.kube.restarts import KEPT_S, CrashLoops
+from controller.kube.shards import Members
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.turns import Seen, Turns
 from controller.kube.unaccounted import Counted, UnaccountedReplicas
@@ -206,15 +211,19 @@ class Resources:
         claims: Claims | None = None,
         serve: RayServe | None = None,
         batching: BatchingConfigs | None = None,
+        members: Members | None = None,
     ) -> None:
         """Without `namespaces`, the pipelines of all namespaces are managed. `account` answers for prices.
 
         `claims` knows what other operators scale; None: there are no others. `serve` reads the deployments of Ray
-        Serve, None: they cannot be read. `batching` reads the batch settings that are written for servers.
+        Serve, None: they cannot be read. `batching` reads the batch settings that are written for servers. `members`
+        knows the namespaces of this shard, None: there is one.
         """
         self.namespaces = namespaces
         self.serve = serve
         self.batching = batching
+        self.members = Members() if members is None else members
+        self.allowances: Allowances | None = None
         self._claims = claims
         self._pipelines = pipelines
         self._pools = pools
@@ -223,6 +232,10 @@ class Resources:
         self.account: Account = NoAccount() if account is None else account
         self._specs: dict[_Version, PipelineSpec | str] = {}
         self._valid_budgets: dict[str, Json] = {}
+
+    def follow_moves(self, gateway: Gateway, cluster: Cluster) -> None:
+        """Read what is stored of the namespaces that have joined the shard, and drop that of others."""
+        follow_moves(self.members, gateway, cluster, self._pipelines)
 
     def begin(self) -> None:
         """Begin a cycle: find out which of the resources belong to other operators."""
@@ -239,7 +252,7 @@ class Resources:
         usable, invalid = [], []
         specs: dict[_Version, PipelineSpec | str] = {}
         for (namespace, _), resource in self._pipelines.snapshot().items():
-            if self.namespaces and namespace not in self.namespaces:
+            if (self.namespaces and namespace not in self.namespaces) or not self.members.has(namespace):
                 continue
             version = resource.uid, resource.generation, resource.overrides
             spec = self._specs.get(version) or self._limited(_parsed(resource.whole()))
@@ -416,8 +429,12 @@ class Reader:
         """Resume pipelines from what `kept` has, where it is newer than their status. Before the first cycle."""
         self._carried.resume_from(kept)
 
+    def divide_by(self, allowances: Allowances) -> None:
+        """Let the pools and budgets be divided between shards."""
+        self._resources.allowances = allowances
+
     def observe(self) -> Observation:
-        """Return the present state of resources, cluster and metrics.
+        """Return the present state of resources, cluster and metrics, with what this shard may use of them.
 
         A workload or a metric that cannot be read is in the Snapshot as missing, with the reason.
 
@@ -426,9 +443,11 @@ class Reader:
         """
         now_s = self._clock()
         self._carried.load()
+        self._resources.follow_moves(self._gateway, self._cluster)
         pools, invalid_pools = self._resources.pools()
         if not self._unaccounted.orphans.restored:
             self._unaccounted.orphans.restore({spec.name: resource.status() for spec, resource in pools})
+        self._unaccounted.orphans.keep(self._resources.members.has)
         self._resources.begin()
         managed, broken = self._resources.pipelines()
         budgets, invalid_budgets = self._resources.budgets()
@@ -534,14 +553,22 @@ class Reader:
                 *(self._turns.as_read(_unmeasured(spec, workloads)) for spec in others),
             ),
         )
+        kept_pools = {spec.name: resource for spec, resource in pools}
+        kept_budgets = {spec.name: resource for spec, resource, _ in budgets}
+        if self._resources.allowances is not None:
+            snapshot = self._resources.allowances.settle(snapshot)
+            kept_pools = {name: self._resources.allowances.present(POOLS, kept) for name, kept in kept_pools.items()}
+            kept_budgets = {
+                name: self._resources.allowances.present(BUDGETS, kept) for name, kept in kept_budgets.items()
+            }
         return Observation(
             snapshot=snapshot,
             pipelines={spec.key: resource for spec, resource in assessed},
-            pools={spec.name: resource for spec, resource in pools},
+            pools=kept_pools,
             invalid_pipelines=invalid_pipelines,
             invalid_pools=invalid_pools,
             unanswered=answer.unanswered,
-            budgets={spec.name: resource for spec, resource, _ in budgets},
+            budgets=kept_budgets,
             invalid_budgets=invalid_budgets,
             foreign={spec.key: resource for spec, resource in foreign},
             standing={spec.key: by_uid[spec.uid] for spec in specs if spec.key not in chosen.assessed},
@@ -618,6 +645,8 @@ class Reader:
         """
         self._carried.remember(decision, observation.pools, {each.uid for each in observation.standing.values()})
         self._turns.conclude(observation.snapshot, decision, observation.seen, written)
+        if self._resources.allowances is not None:
+            self._resources.allowances.remember(decision)
 
     def _seniority(self, resource: KeptResource) -> Seniority:
         """Return the age of a pipeline, and the workloads that it owned in the last cycle or before a restart."""

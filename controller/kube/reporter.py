@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import TypeVar
 
+from controller.core.assess.budgets import budget_per_hour
 from controller.core.messages.conditions import awaiting_turn, unusable_condition
 from controller.core.messages.events import batching_event, events
 from controller.core.messages.problems import (
@@ -52,7 +53,15 @@ from controller.kube.kept_memory import KeptMemory
 from controller.kube.reader import InvalidObject, Observation
 from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
-from controller.kube.status import budget_status, foreign_status, invalid_status, pipeline_status, pool_status
+from controller.kube.status import (
+    budget_status,
+    divided_budget_status,
+    divided_pool_status,
+    foreign_status,
+    invalid_status,
+    pipeline_status,
+    pool_status,
+)
 from controller.kube.store import KeptResource, ResourceStore, kept_resource
 from optimizer.model import PipelineKey
 
@@ -271,8 +280,8 @@ class Reporter:
 
     def _tell(self, observation: Observation, resource: KeptResource) -> _Outcome:
         other = None if self._claims is None else self._claims.elsewhere(resource)
-        if self._claims is None or other is None:
-            return _Outcome.GONE
+        if self._claims is None or other is None or self._claims.sibling(resource) is not None:
+            return _Outcome.GONE  # another shard is about to hand it over
         old, why = resource.status(), foreign_pipeline(self._claims.own, other)
         condition = unusable_condition(ConditionType.ONE_OPERATOR, ConditionReason.SCALED_BY_ANOTHER_OPERATOR, why)
         new = foreign_status(old, resource.generation, condition, observation.snapshot.now_s)
@@ -390,6 +399,8 @@ class Reporter:
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
         claims = self._claims is not None and self._claims.to_make(resource)
+        if claims and self._claims is not None and self._claims.postponed and kind is PIPELINES:
+            return _Outcome.AWAY  # its replicas are not in the entries of this shard yet
         if self._claims is not None and self._claims.own:
             status = {**status, "operator": self._claims.own}
         if not (claims or worth_writing(old, status, age_s)) or not (patch := merge_patch(old, status)):
@@ -475,13 +486,21 @@ def _shared_statuses(observation: Observation, decision: Decision) -> Iterator[t
     """Yield the statuses of the pools and the budgets that pipelines share."""
     snapshot, now_s = observation.snapshot, decision.now_s
     for pool in decision.pools:
-        resource = observation.pools[pool.name]
-        yield POOLS, resource, pool_status(snapshot.pools[pool.name], pool, resource.status(), now_s)
+        resource, own = observation.pools[pool.name], snapshot.pools[pool.name]
+        old = resource.status()
+        status = pool_status(own, pool, old, now_s)
+        if own.allowance is not None and own.allowance.entry is not None:
+            status = divided_pool_status(status, own, old, own.allowance.entry.shard)
+        yield POOLS, resource, status
     states = {state.spec.name: state for state in snapshot.budgets}
     for budget in decision.budgets:
         resource = observation.budgets[budget.name]
-        spec = resource.whole()["spec"]
-        yield BUDGETS, resource, budget_status(states[budget.name], budget, spec, resource.status(), now_s)
+        spec, state, old = resource.whole()["spec"], states[budget.name], resource.status()
+        status = budget_status(state, budget, spec, old, now_s)
+        if state.allowance is not None and state.allowance.entry is not None:
+            limit = budget_per_hour(state.spec, now_s)
+            status = divided_budget_status(status, state, old, limit, state.allowance.entry.shard)
+        yield BUDGETS, resource, status
 
 
 def _invalid_status(kind: Resource, found: InvalidObject, old: Json, now_s: float) -> Json:

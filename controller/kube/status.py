@@ -23,10 +23,12 @@ from controller.core.state.cloud import PriceOrigin, lookup_text
 from controller.core.state.decision import BacklogOutlook, BudgetDecision, Decision, PipelineDecision, PoolDecision
 from controller.core.state.diagnosis import Finding
 from controller.core.state.schedule import field_of
-from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot, TargetMissing
+from controller.core.state.shards import MILLS
+from controller.core.state.snapshot import BudgetState, Orphan, PipelineState, PoolState, Snapshot, TargetMissing
 from controller.core.state.spec import Declared, PoolSpec
 from controller.kube.durable import memory_document, without_nulls
 from controller.kube.gateway import Json
+from controller.kube.shard_entries import entries_from
 from controller.kube.workloads import seconds
 from controller.resources.budget import MAX_NAMESPACES, MAX_SHORT
 from controller.resources.pipeline_status import MAX_CAUSES, MAX_CROWDED
@@ -218,25 +220,71 @@ def pool_status(state: PoolState, decision: PoolDecision, old: Json, now_s: floa
             "nodeLaunchSeconds": number(memory.launch_s),
             "nodePoolInstances": memory.instances,
             "reason": memory.reason or None,
-            "orphans": [
-                {
-                    "namespace": own.namespace,
-                    "apiVersion": own.target.api_version,
-                    "kind": own.target.kind,
-                    "name": own.target.name,
-                    "address": (own.target.serve.address or None) if own.target.serve else None,
-                    "rayService": (own.target.serve.service or None) if own.target.serve else None,
-                    "pipeline": own.pipeline,
-                    "replicas": own.replicas,
-                    "perInstance": max(1, int(own.per_instance)),
-                    "instancesPerReplica": int(1 / own.per_instance) if own.per_instance < 1 else None,
-                }
-                for own in state.orphans[:MAX_ORPHANS]
-            ]
-            or None,
+            "orphans": orphan_documents(state.orphans) or None,
         }
     )
     return status
+
+
+def orphan_documents(orphans: Sequence[Orphan]) -> list[Json]:
+    """Return workloads that no pipeline has any more as they are in the status of their pool."""
+    return [
+        without_nulls(
+            {
+                "namespace": own.namespace,
+                "apiVersion": own.target.api_version,
+                "kind": own.target.kind,
+                "name": own.target.name,
+                "address": (own.target.serve.address or None) if own.target.serve else None,
+                "rayService": (own.target.serve.service or None) if own.target.serve else None,
+                "pipeline": own.pipeline,
+                "replicas": own.replicas,
+                "perInstance": max(1, int(own.per_instance)),
+                "instancesPerReplica": int(1 / own.per_instance) if own.per_instance < 1 else None,
+            }
+        )
+        for own in orphans[:MAX_ORPHANS]
+    ]
+
+
+def divided_pool_status(status: Json, state: PoolState, old: Json, shard: int) -> Json:
+    """Return the status of a pool that shards divide: `status` is what the divider, `shard`, says of its own part.
+
+    The entries of the shards and their orphans are written apart, and stay as they are in `old`.
+    """
+    others = sum(entry.used for entry in entries_from(old) if entry.shard != shard)
+    in_use = float(status["inUse"]) + others
+    wants = [entry.want for entry in entries_from(old) if entry.want is not None]
+    prices = [want.price_per_hour for want in wants if want.price_per_hour is not None]
+    price = float(status["shadowPricePerHour"]) if "shadowPricePerHour" in status else None
+    if prices:
+        price = max([*prices, *(() if price is None else (price,))])
+    return {
+        **without_nulls({**status, "shadowPricePerHour": number(price)}),
+        "inUse": number(in_use),
+        "free": number(max(0.0, state.capacity - in_use)),
+        "planned": status["planned"] + others,
+        "limit": state.capacity,
+        **{name: old[name] for name in ("shards", "orphans") if name in old},
+    }
+
+
+def divided_budget_status(status: Json, state: BudgetState, old: Json, limit_per_hour: float, shard: int) -> Json:
+    """Return the status of a ComputeBudget that shards divide: `status` is what `shard` says of its own part.
+
+    `limit_per_hour` is what all shards may spend together.
+    """
+    entries = entries_from(old, MILLS)
+    others = sum(entry.used for entry in entries if entry.shard != shard) / MILLS
+    users = sum(entry.users for entry in entries if entry.shard != shard)
+    return {
+        **status,
+        "limitPerHour": _plain(Decimal(repr(limit_per_hour))),
+        "spendPerHour": number(float(status["spendPerHour"]) + others, rounding=ROUND_CEILING),
+        "pipelines": status["pipelines"] + users,
+        "namespaces": sorted(state.namespaces)[:MAX_NAMESPACES],
+        **({"shards": old["shards"]} if "shards" in old else {}),
+    }
 
 
 def price_document(spec: PoolSpec, remembered: PriceMemory | None) -> Json | None:
@@ -282,7 +330,7 @@ def _quota(state: PoolState, decision: PoolDecision) -> Json | None:
     if source is None:
         return None
     binding = reading is not None and reading.limit_vcpus is not None and state.bound_by_quota
-    increase = reading.needed_for(state.limit + 1, source.vcpus) if reading is not None and binding else None
+    increase = reading.needed_for(state.capacity + 1, source.vcpus) if reading is not None and binding else None
     return {
         "code": source.code,
         "name": source.name,

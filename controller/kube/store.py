@@ -24,8 +24,10 @@ T = TypeVar("T")
 class Store(Generic[T]):
     """The objects of one kind, each in the reduced form that `keep` returns."""
 
-    def __init__(self, keep: Callable[[Json], T]) -> None:
+    def __init__(self, keep: Callable[[Json], T], wanted: Callable[[Json], bool] = lambda _: True) -> None:
+        """`keep` returns the stored form of an object; objects that are not `wanted` are not stored."""
         self._keep = keep
+        self._wanted = wanted
         self._lock = threading.Lock()
         self._objects: dict[Key, tuple[int, T]] = {}
 
@@ -37,6 +39,9 @@ class Store(Generic[T]):
         key, version = _key(resource), _version(resource)
         known = self._objects.get(key)
         if known is not None and known[0] > version:
+            return
+        if not self._wanted(resource):
+            self.remove(resource)
             return
         try:
             kept = self._keep(resource)
@@ -64,6 +69,12 @@ class Store(Generic[T]):
             known = self._objects.get(_key(resource))
             if known is not None and known[0] <= _version(resource):
                 del self._objects[_key(resource)]
+
+    def drop(self, namespace: str) -> None:
+        """Remove the objects of `namespace` that are not wanted any more; none of them is read again here."""
+        with self._lock:
+            for key in [key for key in self._objects if key[0] == namespace]:
+                del self._objects[key]
 
     def get(self, key: Key) -> T | None:
         """Return the object of this key, which the caller must not change; None if it is not stored."""
@@ -144,14 +155,21 @@ def kept_resource(resource: Json) -> KeptResource:
 class ResourceStore(Store[KeptResource]):
     """The objects of one of the operator's own kinds."""
 
-    def __init__(self) -> None:
-        super().__init__(kept_resource)
+    def __init__(self, wanted: Callable[[Json], bool] = lambda _: True) -> None:
+        """Objects that are not `wanted` are not stored."""
+        super().__init__(kept_resource, wanted)
 
     def put(self, resource: Json) -> None:
         """Store `resource`, unless this version or a newer one is stored, as for most objects of a repeated list."""
         known = self._objects.get(_key(resource))
-        if known is None or known[0] < _version(resource):
+        if known is None or known[0] < _version(resource) or not self._wanted(resource):
             super().put(resource)
+
+    def sift(self, namespace: str) -> None:
+        """Remove those objects of `namespace` that are not wanted any more."""
+        for (own, _), kept in self.snapshot().items():
+            if own == namespace and not self._wanted(resource := kept.whole()):
+                self.remove(resource)
 
 
 def _key(resource: Json) -> Key:

@@ -61,6 +61,7 @@ class Watch(Generic[T]):
         beat: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
         selectors: Mapping[str, str] = EVERYTHING,
+        wanted: Callable[[Json], bool] = lambda _: True,
     ) -> None:
         """Prepare to watch; nothing is requested yet.
 
@@ -72,13 +73,14 @@ class Watch(Generic[T]):
             beat: called at least every 30 s while `follow` runs, whether or not the server answers.
             monotonic: returns the seconds of a monotonic clock.
             selectors: query parameters such as `fieldSelector`.
+            wanted: whether an object is stored.
         """
         self.resource = resource
         self._gateway = gateway
         self._namespace = namespace
         self._selectors = selectors
-        self._store = Store(keep)
-        self._beat = beat
+        self._store = Store(keep, wanted)
+        self.beat = beat
         self._monotonic = monotonic
         self._version: str | None = None  # None: must be listed first
         self._problem: KubeError | None = None
@@ -124,12 +126,26 @@ class Watch(Generic[T]):
         finally:
             self._tried.set()
 
+    def add(self, namespace: str) -> None:
+        """List the objects of one more namespace, which are wanted from now on.
+
+        Raises:
+            KubeError: the list failed; what was listed before stays.
+        """
+        for page in self._gateway.pages(self.resource, namespace, **self._selectors):
+            for item in page.items:
+                self._store.put(item)
+
+    def drop(self, namespace: str) -> None:
+        """Remove the objects of a namespace that are not wanted any more."""
+        self._store.drop(namespace)
+
     def follow(self, stop: threading.Event) -> None:
         """Keep the objects up to date until `stop` is set; failures are retried with growing pauses."""
         shortest_s, longest_s = _PAUSES_S
         pause_s = shortest_s
         while not stop.is_set():
-            self._beat()
+            self.beat()
             began_s = self._monotonic()
             self._progressed = False
             try:
@@ -162,7 +178,7 @@ class Watch(Generic[T]):
         """Wait before looking for a kind that is not installed."""
         due_s = self._monotonic() + _ABSENT_S
         while not stop.wait(1.0) and self._monotonic() < due_s:
-            self._beat()
+            self.beat()
 
     def interrupt(self) -> None:
         """Interrupt the request of `follow`, so that it notices at once that `stop` is set."""
@@ -176,7 +192,7 @@ class Watch(Generic[T]):
         for event in stream:
             if stop.is_set():
                 return
-            self._beat()
+            self.beat()
             if event.kind == "DELETED":
                 self._store.remove(event.object)
             elif event.kind != "BOOKMARK":
@@ -187,7 +203,7 @@ class Watch(Generic[T]):
 
     def _pages(self) -> Iterator[Listing]:
         for page in self._gateway.pages(self.resource, self._namespace, **self._selectors):
-            self._beat()
+            self.beat()
             yield page
 
     def _answered(self) -> None:

@@ -8,6 +8,7 @@ from controller.resources.base import Constraint, ListMap, Part, constraint
 from controller.resources.fields import DROP_NULLS, DecimalString, LabelKey, LabelValue, Number, Text
 from controller.resources.metadata import Condition, Metadata, OperatorName, label_keys
 from controller.resources.schedule import MAX_FLOORS, CronEntry
+from controller.resources.shards import MAX_SHARDS, BudgetShard
 
 MAX_SHORT = 32
 MAX_NAMESPACES = 4096
@@ -103,6 +104,11 @@ class BudgetStatus(Part):
     """The last valid spec, as JSON. It stays in force while the spec is invalid."""
     reason: Text | None = None
     """Why pipelines are served in part, and how much of them."""
+    shards: Annotated[list[BudgetShard], ListMap(key="shard"), Field(max_length=MAX_SHARDS)] = Field(
+        default_factory=list
+    )
+    """What each shard of the fleet spends, and may spend, where it has several. spendPerHour and pipelines are then
+    those of all shards; short, plannedPerHour and reason are of the pipelines of shard 0 only."""
 
 
 class ComputeBudget(Part):

@@ -25,6 +25,7 @@ from controller.resources.fields import (
     duration_s,
 )
 from controller.resources.metadata import Condition, Metadata, OperatorName, Timestamp, label_keys
+from controller.resources.shards import MAX_SHARDS, PoolShard
 
 MAX_NODE_PRICES = 512
 """The most prices of nodes in a status: 32 instance types in 16 zones."""
@@ -462,6 +463,9 @@ class PoolStatus(Part):
     """Nodes that the limits of the NodePool last allowed. They are planned with while it has no node."""
     reason: Text | None = None
     """Why the pool is unavailable."""
+    shards: Annotated[list[PoolShard], ListMap(key="shard"), Field(max_length=MAX_SHARDS)] = Field(default_factory=list)
+    """What each shard of the fleet uses of the pool, and may use, where it has several. inUse, free, planned and limit
+    are then those of all shards, and the other fields are what shard 0 knows."""
 
 
 class ComputePool(Part):

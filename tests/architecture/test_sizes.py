@@ -17,6 +17,7 @@ COMPILED = {"compiled", "inlined"}
 DOCUMENTS = {
     "controller.core.state.decision.PipelineDecision": "the entry of a pipeline in a decision record",
     "controller.core.state.snapshot.PipelineState": "the entry of a pipeline in the Snapshot of a decision record",
+    "controller.core.state.snapshot.PoolState": "the entry of a pool in the Snapshot of a decision record",
     "controller.core.state.spec.PipelineSpec": "the spec of a SpeechPipeline",
     "controller.core.state.spec.PoolSpec": "the spec of a ComputePool",
     "controller.core.state.carry_over.PipelineMemory": "the document in status.memory",

@@ -1,6 +1,7 @@
 """What a cycle of the operator costs by the size of the fleet: time by part, API requests, memory, writes.
 
     python tests/bench/bench_operator.py [--pipelines 100 1000 5000] [--cycles 4] [--delays-only] [--json FILE]
+    python tests/bench/bench_operator.py --shards 2 --pipelines 10000 [--cycles 4] [--json FILE]
 
 The operator is a process of its own, bound to one core, as its own ServiceAccount on the lab's API server (etcd, API
 server and controllers share the machine's other cores); only its metrics are synthetic, and tell no latencies: from
@@ -17,6 +18,11 @@ Then the same fleet with metrics of a real Prometheus, which scrapes all pods fr
 delays the answer to every query (5, 50 and 250 ms). The servers tell latencies here, so the operator learns and writes.
 What is printed for each delay: the duration of a cycle, what of it was spent on reading, the share of the queries of
 each kind without an answer, and the share of the pipelines of which nothing was missing.
+
+With `--shards N` there are N operators for the fleet, each for about the Nth part of it, and each bound to a core of
+its own if the machine has as many. Then only this is printed, for each shard: its pipelines, the time to its first
+decision and to the last of its first statuses, a steady cycle, its memory, and what it uses and may use of the pools.
+A warning says where shards and the API server share cores: their times are then longer.
 """
 
 import argparse
@@ -41,7 +47,8 @@ from aiohttp import web
 from large_fleets import FleetExporter, LargeFleet, Maker, SyntheticMetrics
 from typing_extensions import override
 
-from controller.kube.gateway import DEPLOYMENTS, PIPELINES, PODS
+from controller.core.state.shards import shard_of
+from controller.kube.gateway import DEPLOYMENTS, PIPELINES, PODS, POOLS
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.faults.reverse_proxy import ReverseProxy, end_to_end
@@ -110,7 +117,17 @@ class Row:
 class OperatorProcess:
     """A running operator, and what it tells about itself."""
 
-    def __init__(self, kubeconfig: Path, folder: Path, interval_s: float, prometheus_url: str = "") -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        folder: Path,
+        interval_s: float,
+        prometheus_url: str = "",
+        *,
+        shard: str = "",
+        core: int | None = None,
+    ) -> None:
+        """`shard` is as in `--shard`; `core` is the one to run on, None: the last one."""
         self.noise = folder / "noise"
         self.noise.write_text("0")
         self._log = folder / f"operator-{time.monotonic_ns()}.log"
@@ -120,6 +137,7 @@ class OperatorProcess:
                 [
                     *(sys.executable, __file__, "--operate"),
                     *(str(kubeconfig), str(self.noise), f"{interval_s:g}s", prometheus_url),
+                    *(shard, "" if core is None else str(core)),
                 ],
                 stdout=log,
                 stderr=log,
@@ -247,12 +265,13 @@ class ExporterPrometheus(PrometheusServer):
         return {**settings, "scrape_configs": [job for job in jobs if "static_configs" in job]}
 
 
-def operate(kubeconfig: str, noise: str, interval: str, prometheus_url: str) -> None:
+def operate(kubeconfig: str, noise: str, interval: str, prometheus_url: str, shard: str, core: str) -> None:
     """Be the operator, with synthetic metrics unless there is a Prometheus."""
     from controller.commands.operator import operator
 
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    flags = ["--kubeconfig", kubeconfig, "--interval", interval, "--port", "0", "--prometheus-url"]
+    os.sched_setaffinity(0, {int(core) if core else max(os.sched_getaffinity(0))})
+    flags = ["--kubeconfig", kubeconfig, "--interval", interval, "--port", "0"]
+    flags += [*(("--shard", shard) if shard else ()), "--prometheus-url"]
     if prometheus_url:
         operator([*flags, prometheus_url, "--scrape-interval", f"{SCRAPES_S:g}s"])
         return
@@ -321,6 +340,117 @@ def _made(fleet: LargeFleet) -> Iterator[tuple[Maker, ControlPlane, Path, Path]]
                 yield maker, cluster, kubeconfig, folder
             finally:
                 maker.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRow:
+    """One shard of a fleet; times in seconds from the start of its process. `pools` has used and allowed instances."""
+
+    shard: int
+    core: int
+    pipelines: int
+    first_decision_s: float
+    all_statuses_s: float
+    steady: Cycle
+    peak_mib: float
+    pools: dict[str, tuple[int, int | None]]
+
+
+def measure_shards(pipelines: int, shards: int, cycles: int, interval_s: float) -> tuple[ShardRow, ...]:
+    """Return what each of `shards` operators of one fleet takes, while all of them run."""
+    fleet = LargeFleet(pipelines=pipelines)
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    if shards >= len(cores):
+        print(f"warning: {shards} shards and the API server share {len(cores)} cores", file=sys.stderr)
+    with _made(fleet) as (maker, cluster, kubeconfig, folder), ExitStack() as parts:
+        _may_have_leases(ensure(lambda line: print(line, file=sys.stderr)).kubectl, cluster.kubeconfig, shards)
+        wait_for_quiet()
+        operators = []
+        for index in range(shards):
+            own = folder / f"shard-{index}"
+            own.mkdir()
+            core = cores[index % len(cores)]
+            operators.append(OperatorProcess(kubeconfig, own, interval_s, shard=f"{index}/{shards}", core=core))
+            parts.callback(operators[-1].end)
+        decided = [operator.wait(operator.decided, "came to no decision") for operator in operators]
+        reported: dict[int, float] = {}
+        operators[0].wait(
+            lambda: _note_reported(maker, operators, reported), "did not write all statuses", within_s=interval_s
+        )
+        quiet = 0
+        while quiet < 2:
+            played = maker.play_pods(fleet)
+            for operator in operators:
+                operator.wait_cycles(2)
+            quiet = quiet + 1 if not played else 0
+        rows = []
+        for index, operator in enumerate(operators):
+            steady = operator.measured(cycles)
+            row = ShardRow(
+                shard=index,
+                core=cores[index % len(cores)],
+                pipelines=_of_shard(maker, index, shards),
+                first_decision_s=decided[index],
+                all_statuses_s=reported[index],
+                steady=steady,
+                peak_mib=operator.mib("VmHWM"),
+                pools=_entries(maker, index),
+            )
+            rows.append(row)
+            print(f"  {row}", file=sys.stderr)
+        return tuple(rows)
+
+
+def _may_have_leases(kubectl: Path, kubeconfig: Path, shards: int) -> None:
+    """Give the operators the rights to the Leases of their shards, as the chart does."""
+    leases = [f"--resource-name=sluice-{index}" for index in range(shards)]
+    role = ("role", "shards", "--verb=get,patch", "--resource=leases.coordination.k8s.io", *leases)
+    binding = ("rolebinding", "shards", "--role=shards", "--serviceaccount=sluice-system:sluice")
+    for made in (role, binding):
+        command: list[str | Path] = [kubectl, "--kubeconfig", kubeconfig, "--namespace=sluice-system", "create", *made]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def _note_reported(maker: Maker, operators: Sequence[OperatorProcess], reported: dict[int, float]) -> bool:
+    """Note, for each shard whose pipelines all have a status, the time since the start of its operator."""
+    missing = set[int]()
+    for page in maker.gateway.pages(PIPELINES):
+        for each in page.items:
+            if "operator" not in each.get("status", {}):
+                missing.add(shard_of(each["metadata"]["namespace"], len(operators)))
+    for index, operator in enumerate(operators):
+        if index not in missing:
+            reported.setdefault(index, time.monotonic() - operator.started_s)
+    return len(reported) == len(operators)
+
+
+def _of_shard(maker: Maker, index: int, shards: int) -> int:
+    pages = maker.gateway.pages(PIPELINES)
+    return sum(shard_of(each["metadata"]["namespace"], shards) == index for page in pages for each in page.items)
+
+
+def _entries(maker: Maker, index: int) -> dict[str, tuple[int, int | None]]:
+    """Return the used and the allowed instances of a shard, by pool."""
+    return {
+        pool["metadata"]["name"]: (entry["used"], entry.get("allowed"))
+        for page in maker.gateway.pages(POOLS)
+        for pool in page.items
+        for entry in pool.get("status", {}).get("shards", [])
+        if entry["shard"] == index
+    }
+
+
+def report_shards(rows: Sequence[ShardRow]) -> None:
+    print(f"{sum(row.pipelines for row in rows)} pipelines in {len(rows)} shards, 10 pools")
+    for row in rows:
+        used = sum(used for used, _ in row.pools.values())
+        allowed = sum(allowed or 0 for _, allowed in row.pools.values())
+        print(
+            f"  shard {row.shard} (core {row.core})  {row.pipelines} pipelines: first decision after "
+            f"{row.first_decision_s:.1f} s, all statuses after {row.all_statuses_s:.1f} s, "
+            f"at most {row.peak_mib:.0f} MiB"
+        )
+        print(f"    steady cycle  {cycle_words(row.steady)}; {used} instances used, {allowed} allowed", flush=True)
 
 
 def _delayed(
@@ -498,15 +628,20 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=4, help="how many cycles a figure is the mean of")
     parser.add_argument("--interval", type=float, default=15.0, help="seconds between cycles")
     parser.add_argument("--delays-only", action="store_true", help="only the rows with delayed answers to queries")
+    parser.add_argument("--shards", type=int, default=1, help="operators among which the fleet is divided")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--operate", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--operate", nargs=6, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.operate is not None:
         operate(*arguments.operate)
         return
     rows: list[dict[str, object]] = []
     for pipelines in arguments.pipelines:
-        if arguments.delays_only:
+        if arguments.shards > 1:
+            found = measure_shards(pipelines, arguments.shards, arguments.cycles, arguments.interval)
+            report_shards(found)
+            rows.append({"pipelines": pipelines, "shards": [asdict(each) for each in found]})
+        elif arguments.delays_only:
             delayed = measure_delayed(pipelines, arguments.cycles, arguments.interval)
             print(f"{pipelines} pipelines")
             report_delayed(delayed)

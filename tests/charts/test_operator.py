@@ -73,6 +73,8 @@ def test_every_setting_can_be_reached(chart: Chart) -> None:
             chart.render({**values, "prometheus": {**values["prometheus"], "auth": auth}})  # type: ignore[dict-item]
         )["env"]
     }
+    shards = of_kind(chart.render({"shards": 2, "shardLabel": "team"}), "Deployment")
+    found |= {entry["name"] for entry in shards[0]["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert found == {f"SLUICE_{name.upper()}" for name in OperatorSettings.model_fields} - {
         "SLUICE_KUBECONFIG",
         "SLUICE_HOST",

@@ -22,6 +22,20 @@ so that `a` and `b-c` are not `a-b` and `c`.
 {{ printf "%s.%s" .Release.Namespace (include "sluice.fullname" .) }}
 {{- end }}
 
+{{/* Of the Deployment and the Lease of a shard, which is `index`: with one shard there is no number. */}}
+{{- define "sluice.shardName" -}}
+{{- $name := include "sluice.fullname" .root -}}
+{{- ternary $name (printf "%s-%d" $name (int .index)) (eq (int .root.Values.shards) 1) -}}
+{{- end }}
+
+{{/* The labels by which a Deployment selects its pods: with several shards, also that of the shard. */}}
+{{- define "sluice.shardLabels" -}}
+{{ include "sluice.selectorLabels" .root }}
+{{- if gt (int .root.Values.shards) 1 }}
+sluice.dev/shard: {{ .index | quote }}
+{{- end }}
+{{- end }}
+
 {{- define "sluice.serviceAccountName" -}}
 {{ .Values.serviceAccount.name | default (include "sluice.fullname" .) }}
 {{- end }}
@@ -177,6 +191,7 @@ SLUICE_PORT: {{ .Values.service.port | quote }}
 SLUICE_NAMESPACES: {{ join "," .Values.watchNamespaces | quote }}
 SLUICE_LEADER_ELECT: {{ .Values.leaderElection.enabled | quote }}
 SLUICE_LEASE_NAME: {{ include "sluice.fullname" . | quote }}
+SLUICE_SHARD_LABEL: {{ .Values.shardLabel | quote }}
 SLUICE_LEASE_NAMESPACE: {{ .Release.Namespace | quote }}
 SLUICE_LEASE_DURATION: {{ .Values.leaderElection.leaseDuration | quote }}
 SLUICE_METRICS: {{ join "," .Values.operator.metrics | quote }}

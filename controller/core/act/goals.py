@@ -22,7 +22,6 @@ from controller.core.bounds import (
 )
 from controller.core.bounds.reasons import reasons_of
 from controller.core.bounds.resolution import resolve
-from controller.core.messages import details
 from controller.core.plan.floors import FloorPlan
 from controller.core.plan.following import Following
 from controller.core.plan.ledger import Ledger
@@ -199,7 +198,7 @@ def _holds(
     ]
     for (stage, placement), limit in raised.raised[key].refused.items():  # those of its own budget are in `unmet`
         if limit.name is not None:
-            detail = details.no_capacity(placement, limit)
+            detail = raised.room.no_capacity(placement, limit)
             held.append(Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=detail))
     if _held_high(assessment) and after == assessment.current:
         held.append(Hold(reason=HoldReason.STABILIZING, until_s=assessment.demand.falls_at_s))

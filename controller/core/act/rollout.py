@@ -246,7 +246,10 @@ def _schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition, n
         if blocked and not any(before[name] != ledger.after[name] for name in ledger.placements(move.key)):
             kept_away[move.key] = blocked[0][1]
     return _Schedule(
-        holds={move.key: tuple(_waits(refused[move.key], held[move.key], closed[move.key].waiting)) for move in moves},
+        holds={
+            move.key: tuple(_waits(refused[move.key], held[move.key], closed[move.key].waiting, ledger))
+            for move in moves
+        },
         forced=forced,
         kept_away=kept_away,
         closings=closed,
@@ -585,13 +588,16 @@ def _placements(move: Move, stage: StageName, ledger: Ledger) -> list[PlacementK
 
 
 def _waits(
-    refused: Iterable[tuple[PlacementKey, Limit | None]], held: Iterable[StageName], closed: Iterable[Closing]
+    refused: Iterable[tuple[PlacementKey, Limit | None]],
+    held: Iterable[StageName],
+    closed: Iterable[Closing],
+    ledger: Ledger,
 ) -> Iterator[Hold]:
     for (stage, placement), limit in refused:
         if limit is None:
             yield Hold(reason=HoldReason.ON_TRIAL, stage=stage, placement=placement)
             continue
-        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.no_capacity(placement, limit))
+        yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=ledger.no_capacity(placement, limit))
     for stage in held:
         yield Hold(reason=HoldReason.AWAITING_CAPACITY, stage=stage, detail=details.REPLACEMENTS_NOT_READY)
     until_s: dict[PlacementKey, float] = {}

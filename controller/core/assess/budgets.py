@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from controller.core.assess.schedule import is_open
 from controller.core.assess.standing import standing_costs
+from controller.core.state.shards import MILLS, Allowance
 from controller.core.state.snapshot import PipelineState, Snapshot
 from controller.core.state.spec import BudgetSpec
 from optimizer.model import GroupBudget
@@ -48,7 +50,7 @@ def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
         state.spec.name: [each for each in snapshot.pipelines if each.spec.namespace in state.namespaces]
         for state in snapshot.budgets
     }
-    return tuple(
+    whole = tuple(
         GroupBudget(
             name=state.spec.name,
             per_hour=max(
@@ -69,3 +71,13 @@ def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
         )
         for state in snapshot.budgets
     )
+    return tuple(_allowed(each, state.allowance) for each, state in zip(whole, snapshot.budgets, strict=True))
+
+
+def _allowed(budget: GroupBudget, allowance: Allowance | None) -> GroupBudget:
+    """Return a budget with what this shard may spend of it; what runs beyond stays, unless it is to be given back."""
+    if allowance is None or allowance.amount / MILLS >= budget.per_hour:
+        return budget
+    per_hour = allowance.amount / MILLS
+    stays = budget.falling_per_hour if allowance.firm else budget.falling_per_hour + budget.per_hour - per_hour
+    return replace(budget, per_hour=per_hour, falling_per_hour=stays)

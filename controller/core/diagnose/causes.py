@@ -465,7 +465,7 @@ def limits(look: Look) -> Iterator[Finding]:
     """Yield the pool that has no room for the replicas that are needed: a cause only where nothing else is one."""
     plan = look.decision.plan
     limit = None if plan is None else plan.limited_by
-    if plan is not None and limit is not None and limit.kind in {LimitKind.POOL, LimitKind.QUOTA}:
+    if plan is not None and limit is not None and limit.kind in {LimitKind.POOL, LimitKind.QUOTA, LimitKind.ALLOWANCE}:
         yield Finding(
             cause=Cause.POOL,
             confidence=0.9,

@@ -195,9 +195,8 @@ def _capacity_known(state: PoolState, node_pool: NodePoolState) -> ConditionValu
         message = f"{node_pool.detail}; {effect}"
         return _condition(ConditionType.CAPACITY_KNOWN, "False", node_pool.problem.value, message)
     if node_pool.unseen:
-        message = (
-            f"no node of {name} was seen yet, so its limits do not convert; {state.limit} of its instances until then"
-        )
+        until = f"{state.capacity} of its instances until then"
+        message = f"no node of {name} was seen yet, so its limits do not convert; {until}"
         return _condition(ConditionType.CAPACITY_KNOWN, "Unknown", ConditionReason.NO_NODE_SEEN.value, message)
     message = f"{name} allows {count_of(node_pool.instances or 0, 'instance')}"
     return _condition(ConditionType.CAPACITY_KNOWN, "True", ConditionReason.STATED.value, message)

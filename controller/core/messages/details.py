@@ -65,6 +65,11 @@ def no_capacity(placement: PlacementName, limit: Limit) -> str:
     return f"no capacity on {placement} within {limit}"
 
 
+def no_allowance(placement: PlacementName, amount: int, capacity: int) -> str:
+    """Return the text about the allowance of a shard, which leaves no capacity for a replica of `placement`."""
+    return f"no capacity on {placement} within the allowance of this shard: {amount} of {capacity} instances"
+
+
 def missing_reading(placement: PlacementName, quantity: Quantity, absence: Absence) -> str:
     """Return the text about a missing quantity, with the reason."""
     return f"{quantity.value} on {placement}: {absence.reason.value} {absence.detail}".rstrip()

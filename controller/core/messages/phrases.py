@@ -145,6 +145,8 @@ def limit_words(
             return "the budget" + ("" if budget_per_hour is None else f" of {money(budget_per_hour)}")
         case LimitKind.POOL:
             return f"pool {limit.name}"
+        case LimitKind.ALLOWANCE:
+            return f"the allowance of this shard on pool {limit.name}"
         case LimitKind.QUOTA:
             return f"quota {limit.name} of the AWS account"
         case LimitKind.BOUNDS:

@@ -103,6 +103,9 @@ def relief_of_plan(decision: PipelineDecision, plan: PipelinePlan) -> str:
             return f"a budget above {money(spec.budget_per_hour)}"
         case LimitKind.POOL:
             return f"more instances of pool {limit.name}, or a placement on another pool"
+        case LimitKind.ALLOWANCE:
+            shards = "status.shards of the pool says how its shards divide it"
+            return f"more instances of pool {limit.name} ({shards}), or a placement on another pool"
         case LimitKind.QUOTA:
             return f"a higher quota {limit.name} (the status of the pool says how high), or a placement on another pool"
         case LimitKind.BOUNDS:

@@ -20,7 +20,7 @@ from controller.core.plan.ledger import EPSILON, Ledger
 from controller.core.state.bound import Bound, Evidence, Level
 from controller.core.state.policy import Policy
 from controller.core.state.spec import StageSpec
-from optimizer.model import PipelineKey, PlacementKey, StageName
+from optimizer.model import PipelineKey, PlacementKey, PlacementName, StageName
 from optimizer.plan import Limit, LimitKind
 
 
@@ -177,6 +177,10 @@ class Room:
             for assessment in self._acting:
                 self._ledger.ask(assessment.key, planned_replicas(assessment, self._fleet.plans[assessment.key]))
             self._fleet = None
+
+    def no_capacity(self, placement: PlacementName, limit: Limit) -> str:
+        """Return the text about `limit`, which leaves no capacity for a replica of `placement`."""
+        return self._ledger.no_capacity(placement, limit)
 
     def prices(self, assessment: Assessment) -> Mapping[PlacementKey, float]:
         """Return what a pipeline pays for one replica of each placement, in USD per hour, by its share of instances."""

@@ -10,6 +10,7 @@ from typing import TypeVar
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.optimizer_input import billed_pool
 from controller.core.assess.shared import CostShares
+from controller.core.messages import details
 from controller.core.plan.nodes import Placed, instance_costs_per_hour
 from controller.core.state.snapshot import (
     PipelineState,
@@ -26,6 +27,7 @@ from optimizer.model import (
     GroupBudget,
     PipelineKey,
     PlacementKey,
+    PlacementName,
     Pool,
     PoolName,
     Size,
@@ -444,9 +446,18 @@ class Ledger:
         """Whether replicas would occupy more instances of `pool`, while the changes happen, than its ceiling allows.
 
         False for a pool without a firm ceiling: its limit may be its ready nodes, and terminating replicas on a lost
-        node occupy none of these.
+        node occupy none of these. The allowance of a shard counts them: another shard has the rest.
         """
-        return self.pools[pool].firm and self.after.occupied.instances(pool) > self._limits[pool]
+        state = self.pools[pool]
+        kept = state.firm or state.bound_by_allowance
+        return kept and self.after.occupied.instances(pool) > self._limits[pool]
+
+    def no_capacity(self, placement: PlacementName, limit: Limit) -> str:
+        """Return the text about `limit`, which leaves no capacity for a replica of `placement`."""
+        pool = self.pools.get(pool_of(placement))
+        if limit.kind is LimitKind.POOL and pool is not None and pool.allowance is not None and pool.bound_by_allowance:
+            return details.no_allowance(placement, pool.allowance.amount, pool.capacity)
+        return details.no_capacity(placement, limit)
 
     def shortage(self) -> Shortage:
         """Return the caps that the desired replicas exceed, and the pools that have too few instances for them.

@@ -10,6 +10,7 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMe
 from controller.core.state.diagnosis import Finding
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import DemandFloor
+from controller.core.state.shards import Want
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import ConfigKey, PipelineSpec, StageKey, Target
 from optimizer.model import BatchSettings, PipelineKey, PlacementKey, PlacementName, PoolName, Size, StageName
@@ -539,7 +540,7 @@ class PoolDecision:
     """The decision for one pool: instances in use, planned and usable (`limit`), and its failures (`memory`).
 
     `price` has the price of an instance, and the one before its last change. `claimed` is how many replicas are desired
-    there that have no node and that Sluice does not scale.
+    there that have no node and that Sluice does not scale. `want` is what plans lack there, if shards divide the pool.
     """
 
     name: PoolName
@@ -551,6 +552,7 @@ class PoolDecision:
     memory: PoolMemory
     price: PriceMemory | None = None
     claimed: int = 0
+    want: Want | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

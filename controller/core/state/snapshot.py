@@ -9,6 +9,7 @@ from fractions import Fraction
 from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.provider_errors import ProviderError
+from controller.core.state.shards import Allowance
 from controller.core.state.spec import UNDECLARED_STARTUP_S, BudgetSpec, PipelineSpec, PoolSpec, Target
 from optimizer.model import (
     BatchSettings,
@@ -431,7 +432,8 @@ class PoolState:
     match too, by the name of the other pool. `nodes` has the instance type of each node with replicas of pipelines,
     also of those that are not ready ("" where a node has none), where budgets count whole instances. `node_zones` has
     their zones, where prices differ by zone. `quota` is the reading of the quota that the spec names. `priced` is what
-    the last cycle left of its price, None before the first one.
+    the last cycle left of its price, None before the first one. `allowance` is what this shard may use, in instances,
+    None where the fleet is in one shard.
     """
 
     spec: PoolSpec
@@ -448,6 +450,7 @@ class PoolState:
     node_zones: Mapping[str, str] = field(default_factory=dict)
     quota: QuotaReading | None = None
     priced: PriceMemory | None = None
+    allowance: Allowance | None = None
 
     @property
     def ceiling(self) -> int | None:
@@ -500,14 +503,31 @@ class PoolState:
         return allowed is not None and all(allowed < bound for bound in others)
 
     @property
-    def limit(self) -> int:
-        """Return how many instances may be used: the smallest bound, and 0 while no bound is known."""
+    def capacity(self) -> int:
+        """Return how many instances all shards may use: the smallest bound, and 0 while no bound is known."""
         return min(bound for bound in (self.ceiling, self._offered) if bound is not None)
 
     @property
-    def firm(self) -> bool:
-        """Whether `limit` is a declared ceiling, above which nothing may stay."""
+    def limit(self) -> int:
+        """Return how many instances may be used: the capacity, or the smaller allowance of this shard."""
+        return self.capacity if self.allowance is None else min(self.capacity, self.allowance.amount)
+
+    @property
+    def bound_by_allowance(self) -> bool:
+        """Whether the allowance of this shard is what bounds the pool."""
+        return self.allowance is not None and self.allowance.amount < self.capacity
+
+    @property
+    def ceiling_is_firm(self) -> bool:
+        """Whether the capacity is a declared ceiling, above which nothing may stay."""
         return self._offered is None
+
+    @property
+    def firm(self) -> bool:
+        """Whether nothing may stay above `limit`: it is a declared ceiling, or an allowance that has to be kept."""
+        if self.allowance is not None and self.bound_by_allowance:
+            return self.allowance.firm
+        return self.ceiling_is_firm
 
     @property
     def open_limit(self) -> int:
@@ -552,13 +572,15 @@ class BudgetState:
     """A ComputeBudget with the namespaces that it selects now: the last known ones if they cannot be read.
 
     `unread` says why they cannot be read, and is empty where they can. `problem` says why the declared spec cannot be
-    used, and is empty where it can: `spec` is then the one in force instead.
+    used, and is empty where it can: `spec` is then the one in force instead. `allowance` is what this shard may spend,
+    in thousandths of a USD per hour, None where the fleet is in one shard.
     """
 
     spec: BudgetSpec
     namespaces: frozenset[str]
     unread: str = ""
     problem: str = ""
+    allowance: Allowance | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.core.state.shards import Shard
 from controller.kube.lease import Terms
 from controller.kube.priorities import PriorityLimits
 from controller.resources.fields import duration_s
@@ -194,3 +195,34 @@ def test_a_label_or_a_folder_that_cannot_be_is_named(flag: str, value: object, r
         load_settings({flag: value})
     assert f"--{flag.replace('_', '-')}" in str(refusal.value)
     assert rule in str(refusal.value)
+
+
+def test_a_shard_has_a_lease_of_its_own_and_the_first_one_divides() -> None:
+    first, second = load_settings({"shard": "0/2"}), load_settings({"shard": "1/2", "shard_label": "team"})
+    assert (first.own_lease_name, first.writes_pool_status) == ("sluice-0", True)
+    assert (second.own_lease_name, second.writes_pool_status) == ("sluice-1", False)
+    assert second.fleet_shard == Shard(index=1, count=2, label="team")
+
+
+@pytest.mark.parametrize("flags", [{}, {"shard": "0/1"}])
+def test_one_shard_is_as_none(flags: dict[str, object]) -> None:
+    settings = load_settings(flags)
+    assert (settings.fleet_shard, settings.own_lease_name) == (None, "sluice")
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({"shard": "2/2"}, "--shard (SLUICE_SHARD): '2/2': the number must be less than 2, from 0"),
+        ({"shard": "1"}, "--shard (SLUICE_SHARD): '1': must be the number of the shard from 0"),
+        ({"shard_label": "team"}, "--shard-label (SLUICE_SHARD_LABEL): 'team': needs --shard"),
+        ({"shard": "0/2", "fleet_budget": "40"}, "use a ComputeBudget that selects all namespaces"),
+        ({"shard": "0/2", "namespaces": "speech"}, "--namespaces (SLUICE_NAMESPACES): 'speech': not with several"),
+        ({"shard": "0/2", "leader_elect": False}, "--leader-elect (SLUICE_LEADER_ELECT): needed with several shards"),
+        ({"shard": "0/2", "pool_status": True}, "--pool-status (SLUICE_POOL_STATUS): not with several shards"),
+    ],
+)
+def test_what_does_not_fit_several_shards_is_refused(flags: dict[str, object], problem: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        load_settings(flags)
+    assert problem in str(refused.value)

@@ -5,6 +5,7 @@ import pytest
 
 from controller.kube.claims import Claims
 from controller.kube.gateway import LEASES, Forbidden, Gateway, KubeError, NotFound, Resource
+from controller.kube.shards import Family
 from controller.kube.store import KeptResource, kept_resource
 
 FIRST, SECOND = "a-system/sluice", "b-system/sluice"
@@ -18,6 +19,7 @@ class Leases:
     problem: KubeError | None = None
     now_s: float = 1000.0
     asked: list[str] = field(default_factory=list)
+    holder: str | None = None
 
     def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         assert resource is LEASES
@@ -27,7 +29,10 @@ class Leases:
         if self.asked[-1] not in self.versions:
             raise NotFound("no such lease")
         version = str(self.versions[self.asked[-1]])
-        return {"metadata": {"resourceVersion": version}, "spec": {"leaseDurationSeconds": 15}}
+        return {
+            "metadata": {"resourceVersion": version},
+            "spec": {"leaseDurationSeconds": 15, "holderIdentity": self.holder},
+        }
 
     def claims(self, own: str = SECOND, *, everywhere: bool = True) -> Claims:
         return Claims(cast(Gateway, self), own, everywhere=everywhere, clock=lambda: self.now_s)
@@ -125,3 +130,36 @@ def test_what_was_claimed_and_lost_can_be_claimed_again() -> None:
     claims.made(claimed("one", SECOND))
     assert of_others(claims, theirs) == [None], "that operator is gone"
     assert claims.to_make(theirs)
+
+
+SHARD, SIBLING, BEFORE = "b-system/sluice-0", "b-system/sluice-1", "b-system/sluice"
+
+
+def of_a_shard(leases: Leases, count: int = 2) -> Claims:
+    claims = leases.claims(SHARD)
+    claims.family, claims.count = Family(BEFORE), count
+    return claims
+
+
+def test_a_new_pipeline_is_for_its_shard_whatever_other_shards_have_beside_it() -> None:
+    claims = of_a_shard(Leases({SIBLING: 1, FIRST: 1}))
+    pool, neighbour = claimed("gpu", SIBLING, namespace=""), claimed("one", SIBLING)
+    assert of_others(claims, pool, neighbour, claimed("new", None)) == [SIBLING, SIBLING, None]
+    assert [claims.sibling(each) for each in (neighbour, claimed("new", None))] == [SIBLING, None]
+    # That of another release is its own, as without shards.
+    stranger = claimed("theirs", FIRST, namespace="theirs")
+    assert of_others(claims, stranger, claimed("new", None, namespace="theirs")) == [FIRST, FIRST]
+    assert claims.sibling(stranger) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "count", "taken"), [(BEFORE, 2, True), (SIBLING, 1, True), (SIBLING, 2, False), (FIRST, 2, False)]
+)
+def test_a_lease_that_was_released_and_that_no_shard_has_any_more_ends_its_claims_at_once(
+    operator: str, count: int, taken: bool
+) -> None:
+    leases = Leases({operator: 1})
+    claims = of_a_shard(leases, count)
+    assert of_others(claims, claimed("one", operator)) == [None if taken else operator]
+    leases.holder = "pod_1"
+    assert of_others(claims, claimed("one", operator)) == [operator]

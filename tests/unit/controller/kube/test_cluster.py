@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from controller.core.state.spec import Target
+from controller.core.state.shards import Shard, shard_of
+from controller.core.state.spec import LabelSelector, Target
 from controller.kube.cluster import Cluster
 from controller.kube.gateway import (
     AUTOSCALERS,
@@ -14,6 +15,7 @@ from controller.kube.gateway import (
     NODE_CLAIMS,
     NODE_POOLS,
     NODES,
+    PIPELINES,
     PODS,
     SCALED_OBJECTS,
     STATEFUL_SETS,
@@ -25,8 +27,12 @@ from controller.kube.gateway import (
     Resource,
     Scale,
 )
+from controller.kube.moves import follow_moves
 from controller.kube.other_writers import OtherWriter
+from controller.kube.shards import Members
+from controller.kube.store import ResourceStore
 
+SELECTOR = LabelSelector(labels={"app": "captions"})
 TARGET = Target(api_version="apps/v1", kind="Deployment", name="captions")
 
 
@@ -134,3 +140,53 @@ def test_what_is_in_no_namespace_and_other_writers_where_the_operator_is_are_kep
     with pytest.raises(NotFound):
         view.others(SCALED_OBJECTS)
     assert (AUTOSCALERS, None) not in server.listed
+
+
+MINE, OTHERS = (next(f"team-{n}" for n in range(99) if shard_of(f"team-{n}", 2) == index) for index in (0, 1))
+
+
+def names(cluster: Cluster) -> list[str]:
+    view = cluster.view()
+    return sorted(pod["metadata"]["name"] for namespace in (MINE, OTHERS) for pod in view.pods(namespace, SELECTOR))
+
+
+def test_of_a_shard_only_what_is_in_its_namespaces_is_kept() -> None:
+    server = Server()
+    server.objects[PODS, None] = [an_object(MINE, "mine"), an_object(OTHERS, "theirs")]
+    server.objects[NODES, None] = [an_object("", "node-1")]
+    cluster = Cluster(cast("Gateway", server), members=Members(Shard(index=0, count=2), "sluice-system/sluice-0"))
+    cluster.resync()
+    assert names(cluster) == ["mine"]
+    assert len(cluster.view().nodes()) == 1
+
+
+def test_a_namespace_that_joins_is_read_and_one_that_leaves_is_dropped() -> None:
+    value = next(f"v{n}" for n in range(99) if shard_of(f"v{n}", 2) == 0)
+    server, members = Server(), Members(Shard(index=0, count=2, label="team"), "sluice-system/sluice-0")
+    for namespace, name in ((MINE, "one"), (OTHERS, "two")):
+        server.objects[PODS, namespace] = [an_object(namespace, name)]
+    server.objects[PODS, None] = [*server.objects[PODS, MINE], *server.objects[PODS, OTHERS]]  # type: ignore[misc]
+
+    def labelled(**teams: str) -> None:
+        for name, team in zip((MINE, OTHERS), teams.values(), strict=True):
+            members.seen({"metadata": {"name": name, "labels": {"team": team}}})
+
+    cluster, pipelines = Cluster(cast("Gateway", server), members=members), ResourceStore(members.keeps_pipeline)
+    labelled(mine=value, others="elsewhere" if shard_of("elsewhere", 2) else "there")
+    members.begin()
+    cluster.resync()
+    assert names(cluster) == ["one"]
+    pipeline = {"namespace": OTHERS, "name": "captions", "uid": "uid", "generation": 1, "resourceVersion": "3"}
+    server.objects[PIPELINES, OTHERS] = [{"metadata": pipeline}]
+    labelled(mine="elsewhere" if shard_of("elsewhere", 2) else "there", others=value)
+    follow_moves(members, cast("Gateway", server), cluster, pipelines)
+    assert names(cluster) == ["two"]
+    assert list(pipelines.snapshot()) == [(OTHERS, "captions")]
+
+    server.objects[PODS, MINE] = Forbidden("may not list pods")
+    labelled(mine=value, others=value)
+    follow_moves(members, cast("Gateway", server), cluster, pipelines)
+    assert not members.has(MINE)
+    server.objects[PODS, MINE] = [an_object(MINE, "one")]
+    follow_moves(members, cast("Gateway", server), cluster, pipelines)
+    assert names(cluster) == ["one", "two"]

@@ -483,6 +483,15 @@ def test_a_server_too_busy_for_the_statuses_of_pools_is_asked_for_those_of_pipel
     assert world.log.asked == ["cpu", "captions"]
 
 
+def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed_nor_scaled() -> None:
+    world = World()
+    world.claims.postponed = True
+    assert world.report() == frozenset()
+    assert "operator" not in world.log.objects["captions"].get("status", {})
+    world.claims.postponed = False
+    assert world.report() == {CAPTIONS}
+
+
 def test_a_pipeline_that_stands_without_a_status_is_given_one_and_no_other_is(world: World) -> None:
     observation, decision = world.observation(world.snapshot), decide(world.snapshot, Policy())
     standing = replace(

@@ -29,10 +29,19 @@ from controller.core.state.carry_over import FeedbackFloor, FeedbackMemory, Feed
 from controller.core.state.decision import BudgetDecision, ShortPipeline
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
+from controller.core.state.shards import Allowance, Entry, Want
 from controller.core.state.snapshot import BudgetState, ExpectedNode, NodePoolState, Snapshot, TargetMissing
 from controller.core.state.spec import BudgetSpec, Declared, LabelSelector, Mode
 from controller.kube.durable import memory_from
-from controller.kube.status import budget_status, invalid_status, number, pipeline_status, pool_status
+from controller.kube.shard_entries import entry_documents
+from controller.kube.status import (
+    budget_status,
+    divided_pool_status,
+    invalid_status,
+    number,
+    pipeline_status,
+    pool_status,
+)
 from controller.kube.workloads import seconds
 from controller.resources.budget import BudgetStatus
 from controller.resources.pipeline_status import PipelineStatus
@@ -444,3 +453,24 @@ def test_the_status_of_a_budget_keeps_what_a_restart_needs() -> None:
     (condition,) = after["conditions"]
     assert (condition["status"], condition["reason"]) == ("False", "InvalidSpec")
     assert "the last valid spec holds; $9.00/h of $10.00/h is spent" in condition["message"]
+
+
+def test_the_status_of_a_divided_pool_is_of_all_shards_and_keeps_their_entries_and_orphans() -> None:
+    gpu = PoolName("gpu")
+    entries = (
+        Entry(shard=0, of=2, used=1, agreed=4, allowed=4, renewed_at_s=NOW_S),
+        Entry(shard=1, of=2, used=7, agreed=9, allowed=9, want=Want(price_per_hour=2.5), renewed_at_s=NOW_S),
+    )
+    orphan = {"namespace": "theirs", "apiVersion": "apps/v1", "kind": "Deployment", "name": "asr", "replicas": 2}
+    old = {"shards": entry_documents(entries), "orphans": [orphan]}
+    snapshot = a_snapshot(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1, ENCODER_GPU: 1}))
+    snapshot = replace(
+        snapshot, pools={**snapshot.pools, gpu: replace(snapshot.pools[gpu], allowance=Allowance(amount=4))}
+    )
+    decided = next(pool for pool in decide(snapshot, Policy()).pools if pool.name == gpu)
+    own = pool_status(snapshot.pools[gpu], decided, old, NOW_S)
+    status = divided_pool_status(own, snapshot.pools[gpu], old, 0)
+    assert (status["limit"], status["inUse"], status["free"]) == (20, "8", "12")
+    assert status["planned"] == own["planned"] + 7
+    assert status["shadowPricePerHour"] == "2.5"
+    assert (status["shards"], status["orphans"]) == (old["shards"], [orphan])

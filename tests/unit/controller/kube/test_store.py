@@ -155,3 +155,19 @@ def test_a_write_to_an_object_that_is_not_known_makes_none_up() -> None:
     store = Store(replicas)
     store.amend(("speech", "asr"), "7", lambda known: known + 3)
     assert ("speech", "asr") not in store.snapshot()
+
+
+def test_what_is_not_wanted_is_not_stored_and_what_is_no_longer_wanted_goes() -> None:
+    wanted = {"captions", "other"}
+    store = ResourceStore(lambda each: each["metadata"]["name"] in wanted)
+    for name in ("captions", "other", "foreign"):
+        store.put(an_object(name, 4))
+    assert names(store) == ["captions", "other"]
+    wanted.discard("captions")
+    store.put(an_object("captions", 5))
+    assert names(store) == ["other"]
+    wanted.clear()
+    store.sift("elsewhere")
+    assert names(store) == ["other"]
+    store.sift("speech")
+    assert names(store) == []

@@ -1,7 +1,11 @@
 """What a target's pods say of its start-up time."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from builders import a_pool
+
+from controller.core.state.shards import Allowance
 from controller.core.state.snapshot import ServingReplica, TargetState
 
 
@@ -43,3 +47,20 @@ def test_a_start_up_time_far_beyond_the_last_one_is_not_learned_from_one_replica
 def test_replicas_that_do_not_exist_are_uncreated_whatever_else_the_target_does() -> None:
     target = TargetState(desired=5, existing=2, ready=2, terminating=1, pending=(), resource_version="1", rolling=True)
     assert (target.uncreated, target.creates_later) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("allowance", "limit", "firm", "bound"),
+    [
+        (None, 20, True, False),
+        (Allowance(amount=30), 20, True, False),
+        (Allowance(amount=12), 12, False, True),
+        (Allowance(amount=12, firm=True), 12, True, True),
+    ],
+)
+def test_an_allowance_is_a_limit_and_what_is_above_it_stays_unless_it_is_firm(
+    allowance: Allowance | None, limit: int, firm: bool, bound: bool
+) -> None:
+    pool = replace(a_pool("inf", instances=20), allowance=allowance)
+    assert (pool.limit, pool.firm, pool.bound_by_allowance, pool.capacity) == (limit, firm, bound, 20)
+    assert pool.limit_holding(15) == (limit if firm else 15)
