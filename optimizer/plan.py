@@ -31,7 +31,8 @@ class LimitKind(Enum):
 class Limit:
     """The binding constraint.
 
-    `name` is the pool of a `POOL` and of an `ALLOWANCE`, the code of a `QUOTA`, the stage of a `BOUNDS`, and the group of a `BUDGET`.
+    `name` is the pool of a `POOL` and of an `ALLOWANCE`, the code of a `QUOTA`, the stage of a `BOUNDS`, and the group
+    of a `BUDGET`.
 
     None for other kinds, and where the budget is that of the pipeline itself or of the whole fleet.
     """

@@ -12,6 +12,7 @@ from controller.kube.durable import PLANNED, memory_from, planned_from, resumed,
 from controller.kube.gateway import Json
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.store import KeptResource
+from controller.kube.turns import Turns
 from controller.kube.workloads import seconds
 from optimizer.model import PoolName
 
@@ -23,6 +24,8 @@ class CarriedState:
 
     def __init__(self, interval_s: float) -> None:
         """`interval_s` is the time between cycles."""
+        self.turns = Turns()
+        """Which pipelines of a large fleet were assessed when."""
         self._interval_s = interval_s
         self._kept: KeptMemory | None = None
         self._pipelines: Mapping[str, PipelineMemory] = {}

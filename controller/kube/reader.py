@@ -102,7 +102,7 @@ from controller.kube.readable import left_out
 from controller.kube.restarts import KEPT_S, CrashLoops
 from controller.kube.shards import Members
 from controller.kube.store import KeptResource, ResourceStore
-from controller.kube.turns import Seen, Turns
+from controller.kube.turns import Seen
 from controller.kube.unaccounted import Counted, UnaccountedReplicas
 from controller.kube.workloads import (
     NodeNames,
@@ -414,7 +414,6 @@ class Reader:
         self._crash_loops = CrashLoops()
         self._kubelet_clocks = KubeletClocks()
         self._karpenter = Karpenter(gateway, resources.namespaces)
-        self._turns = Turns()
         self.ownership = Ownership()
         self._last_nodes: Sequence[Json] = ()
         self._last_namespaces: dict[str, frozenset[str]] = {}
@@ -485,7 +484,7 @@ class Reader:
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
         by_uid = {spec.uid: resource for spec, resource in pipelines}
         now = partial(self._present, by_uid, view)
-        chosen = self._turns.choose(specs, now, lambda uid: self._carried.has_plan(by_uid[uid]), billed)
+        chosen = self._carried.turns.choose(specs, now, lambda uid: self._carried.has_plan(by_uid[uid]), billed)
         assessed = [each for each in pipelines if each[0].key in chosen.assessed]
         own = [spec for spec, _ in assessed]
         others = [spec for spec in specs if spec.key in chosen.others]
@@ -514,7 +513,7 @@ class Reader:
         engines = {key: memory.learned.engines for key, memory in memories.items()}
         sharing = _on_nodes(workloads, sharing_nodes(nodes))
         answer = self._metrics.read(specs, self._metrics_targets(own, workloads, engines), devices, sharing)
-        self._turns.look(
+        self._carried.turns.look(
             (spec for spec in specs if spec.key not in chosen.assessed),
             lambda spec: (_scalar(answer, (spec.key, "demand")), _latency(answer, spec)),
         )
@@ -550,7 +549,7 @@ class Reader:
             budgets=self._budget_states(budgets, view),
             standing=(
                 *chosen.standing.values(),
-                *(self._turns.as_read(_unmeasured(spec, workloads)) for spec in others),
+                *(self._carried.turns.as_read(_unmeasured(spec, workloads)) for spec in others),
             ),
         )
         kept_pools = {spec.name: resource for spec, resource in pools}
@@ -644,7 +643,7 @@ class Reader:
         `written` are the pipelines whose status has the decision.
         """
         self._carried.remember(decision, observation.pools, {each.uid for each in observation.standing.values()})
-        self._turns.conclude(observation.snapshot, decision, observation.seen, written)
+        self._carried.turns.conclude(observation.snapshot, decision, observation.seen, written)
         if self._resources.allowances is not None:
             self._resources.allowances.remember(decision)
 
