@@ -23,12 +23,11 @@ from controller.kube.shard_entries import entries_from, entry_documents
 from controller.kube.shards import Family, Members
 from controller.kube.status import orphan_documents
 from controller.kube.store import KeptResource, ResourceStore
+from controller.kube.turns import EVERY
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 5
 _PARALLEL = 8
-_TURNS = 8
-"""Cycles in which each pipeline of a large fleet is assessed once (`controller.kube.turns`)."""
 _RELEASED_AT_ONCE = 1000
 """Pipelines that are handed over in one cycle: so many small writes take a few seconds."""
 
@@ -76,7 +75,7 @@ class Allowances:
         self._stores = stores
         self._policy = policy
         self._wants: dict[tuple[Resource, str], Want] = {}
-        self._least: deque[Mapping[tuple[Resource, str], int | None]] = deque(maxlen=_TURNS)
+        self._least: deque[Mapping[tuple[Resource, str], int | None]] = deque(maxlen=EVERY)
         self._memories: dict[str, Memory] = {}
         self._gone_since_s: dict[int, float] = {}
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="allowances")
