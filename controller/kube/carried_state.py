@@ -86,7 +86,8 @@ class CarriedState:
 
     def has_plan(self, resource: KeptResource) -> bool:
         """Return whether a pipeline that was not assessed yet has a plan of an earlier process."""
-        return PLANNED in (self._stored(resource) or {})
+        kept = None if self._kept is None else self._kept.document(resource.uid)
+        return resource.has_plan or PLANNED in (kept or {})
 
     def owned(self, resource: KeptResource) -> frozenset[Target]:
         """Return the workloads that a pipeline owned in the last cycle or before a restart."""

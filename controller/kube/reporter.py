@@ -137,8 +137,6 @@ class Reporter:
         self._hung: dict[tuple[Resource, str], Hung] = {}
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
-        self._told = set[str]()
-        """The UIDs of the resources that have a status."""
         self._refusals = Refusals()
         self._planned = PlannedTexts()
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
@@ -241,14 +239,9 @@ class Reporter:
             for resource in chain(
                 observation.standing.values(), (observation.pipelines[key] for key in sorted(awaiting))
             )
-            if self._lacks_status(resource)
+            if not resource.has_status
         )
         list(self._while_time(FIRST_SHARE, new, lambda one: self._write(*one, now_s)))
-
-    def _lacks_status(self, resource: KeptResource) -> bool:
-        if resource.uid not in self._told and resource.status():
-            self._told.add(resource.uid)
-        return resource.uid not in self._told
 
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
@@ -435,7 +428,6 @@ class Reporter:
             _LOG.error("the API server refused the status of %s: %s", name, error)
             return _Outcome.REFUSED
         self._stores[kind].put(written)
-        self._told.add(resource.uid)
         if claims and self._claims is not None:
             self._claims.made(kept_resource(written))
         self._refusals.over(resource.uid, written=True)
@@ -474,7 +466,6 @@ class Reporter:
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
         self._refusals.begin(present)
-        self._told &= present
         self._planned.forget_all_but(present)
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION
+from controller.kube.durable import PLANNED
 from controller.kube.gateway import Json, Listing
 from controller.kube.readable import left_out
 
@@ -114,7 +115,8 @@ class KeptResource:
 
     There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds. `overrides` are the texts of the annotations that set something beside the spec: a change of
-    them leaves the generation as it is. `operator` is whose it is by its status (`controller.kube.claims`).
+    them leaves the generation as it is. Of its status, `operator` is whose it is (`controller.kube.claims`),
+    `has_status` says whether it has conditions, and `has_plan` whether it has the plan of a pipeline of a large fleet.
     """
 
     uid: str
@@ -124,6 +126,8 @@ class KeptResource:
     packed: bytes
     overrides: tuple[str | None, ...] = ()
     operator: str = ""
+    has_status: bool = False
+    has_plan: bool = False
 
     def whole(self) -> Json:
         """Return the resource as in the API, without `metadata.managedFields`."""
@@ -140,7 +144,7 @@ def kept_resource(resource: Json) -> KeptResource:
     metadata = resource["metadata"]
     # managedFields can be most of an object, and are not needed.
     rest = {**resource, "metadata": {k: v for k, v in metadata.items() if k != "managedFields"}}
-    annotations = metadata.get("annotations") or {}
+    annotations, status = metadata.get("annotations") or {}, resource.get("status") or {}
     return KeptResource(
         uid=metadata["uid"],
         generation=metadata["generation"],
@@ -148,7 +152,9 @@ def kept_resource(resource: Json) -> KeptResource:
         name=metadata["name"],
         packed=zlib.compress(json.dumps(rest, separators=(",", ":")).encode(), 1),
         overrides=tuple(annotations.get(name) for name in (PAUSE_ANNOTATION, PIN_ANNOTATION)),
-        operator=sys.intern(str((resource.get("status") or {}).get("operator") or "")),
+        operator=sys.intern(str(status.get("operator") or "")),
+        has_status=bool(status.get("conditions")),
+        has_plan=PLANNED in (status.get("memory") or {}),
     )
 
 

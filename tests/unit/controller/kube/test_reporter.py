@@ -492,18 +492,21 @@ def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed
     assert world.report() == {CAPTIONS}
 
 
-def test_a_pipeline_that_stands_without_a_status_is_given_one_and_no_other_is(world: World) -> None:
-    observation, decision = world.observation(world.snapshot), decide(world.snapshot, Policy())
-    standing = replace(
-        observation,
-        pipelines={},
-        standing=observation.pipelines,
-        snapshot=replace(observation.snapshot, pipelines=()),
-    )
-    world.reporter.report(standing, replace(decision, pipelines=()))
-    world.reporter.record_events(standing, [], [])
+def test_a_pipeline_that_stands_without_a_status_is_given_one_and_keeps_the_one_it_has(world: World) -> None:
+    def reported() -> None:
+        observation = world.observation(world.snapshot)
+        standing = replace(
+            observation,
+            pipelines={},
+            standing=observation.pipelines,
+            snapshot=replace(observation.snapshot, pipelines=()),
+        )
+        world.reporter.report(standing, replace(decide(world.snapshot, Policy()), pipelines=()))
+        world.log.asked.clear()
+        world.reporter.record_events(standing, [], [])
+
+    reported()
     (condition,) = world.log.objects["captions"]["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "Unknown", "AwaitingTurn")
-    world.log.asked.clear()
-    world.reporter.record_events(standing, [], [])
+    reported()
     assert world.log.asked == []
