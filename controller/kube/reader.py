@@ -38,7 +38,6 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
-from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.decision import Decision
@@ -571,7 +570,7 @@ class Reader:
             invalid_budgets=invalid_budgets,
             foreign={spec.key: resource for spec, resource in foreign},
             standing={spec.key: by_uid[spec.uid] for spec in specs if spec.key not in chosen.assessed},
-            seen={spec.key: now(spec) for spec in (*own, *others)} if len(specs) > AT_ONCE else {},
+            seen={spec.key: now(spec) for spec in (*own, *others)} if chosen.in_turns else {},
         )
 
     def _present(self, resources: Mapping[str, KeptResource], view: View, spec: PipelineSpec) -> Seen:

@@ -3,9 +3,10 @@
 To read and assess a pipeline takes some milliseconds, so a cycle cannot do it for thousands. Up to `AT_ONCE` pipelines
 are all assessed in every cycle. Above that, a cycle assesses, up to `MOST` together:
 
-1. those of which something has changed or is under way: the spec, a workload or a pod, a demand above what was planned
-   for, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready;
-2. those that were not assessed since the start, or that have no plan yet;
+1. those that have no plan yet, up to `PER_TURN`;
+2. those of which something has changed or is under way: the spec, a workload or a pod, a demand above what was planned
+   for, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready; and those that were
+   not assessed since the start;
 3. the longest unassessed of the others, an `EVERY`th of the fleet.
 
 The queries of all pipelines for demand and latency are sent in every cycle. What is read of the metrics of a standing
@@ -59,11 +60,15 @@ class _Assessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The pipelines that a cycle assesses, and those that stand as they were; the `others` have to be read to stand."""
+    """The pipelines that a cycle assesses, and those that stand as they were; the `others` have to be read to stand.
+
+    `in_turns` says that the fleet is large: what was seen of its pipelines is compared in the next cycle.
+    """
 
     assessed: frozenset[PipelineKey]
     standing: Mapping[PipelineKey, StandingPipeline]
     others: frozenset[PipelineKey]
+    in_turns: bool = True
 
 
 _NEVER = _Assessed(
@@ -102,7 +107,7 @@ class Turns:
         self._known = {uid: known for uid, known in self._known.items() if uid in present}
         keys = frozenset(spec.key for spec in specs)
         if len(specs) <= AT_ONCE:
-            return Chosen(assessed=keys, standing={}, others=frozenset())
+            return Chosen(assessed=keys, standing={}, others=frozenset(), in_turns=False)
         lenders = frozenset(owner for spec in specs for owner, _ in spec.borrowed.values())
         always = set[PipelineKey]()
         changed, unplanned, settled = list[_Due](), list[_Due](), list[_Due]()
@@ -124,7 +129,8 @@ class Turns:
                 else:
                     settled.append(due)
         old = [due for due in settled if self._cycle - due[0] >= _LONGEST]
-        order = [*sorted(old), *sorted(changed), *sorted(unplanned)[:PER_TURN]]
+        # All parts but the changed ones are bounded, so these come last: they must not keep the others waiting.
+        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed)]
         again = sorted(set(settled) - set(old))[: math.ceil(len(specs) / EVERY)]
         assessed = always | {key for *_, key in [*order, *again][:MOST]}
         return Chosen(

@@ -35,7 +35,6 @@ THREADS = 12
 _SINCE = "2026-01-01T00:00:00Z"
 _OFFERED = "speech_offered_requests"
 _OFFERED_RPS = 20.0
-_BUSY = 0.4
 _BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _SERVICE_S = {"vad": 0.004, "asr": 0.05, "text": 0.012}
 
@@ -263,15 +262,18 @@ class SyntheticMetrics:
         pods: dict[tuple[str, str], int] = {}
         for target in request.placements:
             pods[target.pipeline, target.stage] = pods.get((target.pipeline, target.stage), 0) + len(target.pods)
+        demands = {name[0]: float(query) for name, query in request.scalars.items() if isinstance(name, tuple)}
         for target in request.placements:
-            # Every stage gets the same items, however many replicas it has: no stage drops or multiplies any.
-            rate = moved(_OFFERED_RPS * len(target.pods) / max(1, pods[target.pipeline, target.stage]))
+            # Every stage gets the items that are offered, however many replicas it has: none drops or multiplies any.
+            offered = demands.get(target.pipeline, _OFFERED_RPS)
+            rate = moved(offered * len(target.pods) / max(1, pods[target.pipeline, target.stage]))
+            busy = min(0.95, rate * _SERVICE_S[target.stage] / max(1, len(target.pods)))
             readings: dict[Quantity, Reading] = {
                 Quantity.ARRIVAL_RATE: rate,
                 Quantity.COMPLETION_RATE: rate,
                 Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]) if self._tails else MISSING,
                 Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]) if self._tails else MISSING,
-                Quantity.UTILIZATION: moved(_BUSY),
+                Quantity.UTILIZATION: moved(busy),
                 Quantity.QUEUE_DEPTH: 0.0,
                 Quantity.SESSIONS: MISSING,
             }

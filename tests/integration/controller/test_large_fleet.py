@@ -6,7 +6,9 @@ The turns are made small here, so that sixty pipelines are many.
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from large_fleets import LargeFleet, Maker, SyntheticMetrics
@@ -16,10 +18,11 @@ from controller.core.plan import large_fleet
 from controller.core.state.decision import Decision, HoldReason
 from controller.core.state.policy import Policy
 from controller.health import Health
+from controller.kube import turns
 from controller.kube.actuator import Actuator
 from controller.kube.cluster import Cluster
 from controller.kube.events import EventRecorder
-from controller.kube.gateway import DEPLOYMENTS, PIPELINES, POOLS, Gateway
+from controller.kube.gateway import DEPLOYMENTS, PIPELINES, POOLS, Gateway, Resource
 from controller.kube.reader import Reader, Resources
 from controller.kube.reporter import Reporter
 from controller.kube.store import ResourceStore
@@ -30,6 +33,8 @@ from simulations.lab.cluster.control_plane import ControlPlane
 pytestmark = pytest.mark.lab
 
 PIPELINES_MADE = 60
+_NUMBERS = count()
+"""The namespaces of an earlier fleet may still be there."""
 
 
 class Operator:
@@ -82,7 +87,7 @@ def waiting(decision: Decision) -> int:
 @pytest.fixture
 def fleet(control_plane: ControlPlane, operator_kubeconfig: Path) -> Iterator[tuple[LargeFleet, Maker]]:
     assert operator_kubeconfig.exists(), "the CRDs are there"
-    fleet = LargeFleet(pipelines=PIPELINES_MADE, prefix="large")
+    fleet = LargeFleet(pipelines=PIPELINES_MADE, prefix=f"large-{next(_NUMBERS)}")
     with closing(Maker(control_plane.kubeconfig)) as maker:
         maker.create(fleet)
         yield fleet, maker
@@ -134,3 +139,60 @@ def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_
         assert maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"] == replicas + 1
         del operator.requests["GET"]
         assert operator.requests == {"PATCH": 2, "POST": 1}, "a status, a scale and an Event"
+
+
+def test_a_fleet_that_is_assessed_in_turns_has_statuses_at_once_settles_and_answers_a_change(
+    fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cycle, "AT_ONCE", 10)
+    monkeypatch.setattr(turns, "AT_ONCE", 10)
+    monkeypatch.setattr(turns, "MOST", 25)
+    monkeypatch.setattr(turns, "PER_TURN", 15)
+    monkeypatch.setattr(large_fleet, "PER_TURN", 15)
+    objects, maker = fleet
+
+    def of_fleet(kind: Resource) -> Iterator[dict[str, Any]]:
+        items = (each for page in maker.gateway.pages(kind) for each in page.items)
+        return (each for each in items if each["metadata"]["namespace"] in objects.namespaces)
+
+    def readiness() -> Counter[str]:
+        found = (each.get("status", {}).get("conditions", []) for each in of_fleet(PIPELINES))
+        return Counter(each["reason"] for conditions in found for each in conditions if each["type"] == "Ready")
+
+    def replicas_of() -> dict[str, int]:
+        return {each["metadata"]["name"]: each["spec"]["replicas"] for each in of_fleet(DEPLOYMENTS)}
+
+    with ExitStack() as parts:
+        operator = Operator(operator_kubeconfig, objects, parts)
+        assert len(operator.cycle().pipelines) == 15
+        assert readiness().total() == PIPELINES_MADE, "each has its first status"
+        assert readiness()["AwaitingTurn"] == PIPELINES_MADE - 15
+        quiet = 0
+        before = replicas_of()
+        for _ in range(80):
+            maker.play_pods(objects)
+            operator.resync()
+            operator.cycle()
+            now = replicas_of()
+            quiet = quiet + 1 if now == before else 0
+            before = now
+            if quiet == turns.EVERY + 1:
+                break
+        assert quiet == turns.EVERY + 1, "it does not come to rest"
+        assert "AwaitingTurn" not in readiness()
+        assert len(operator.cycle().pipelines) <= 25
+
+        operator = Operator(operator_kubeconfig, objects, parts)
+        for _ in range(4):
+            assert not waiting(operator.cycle()), "the statuses have the plans"
+        assert replicas_of() == before, "a restart with nothing changed scales nothing"
+
+        pipeline, (deployment, *_) = list(objects.resources())[-1]
+        namespace, target = pipeline["metadata"]["namespace"], deployment["metadata"]["name"]
+        replicas = maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"]
+        pipeline["spec"]["stages"][0]["placements"][0]["replicas"]["min"] = replicas + 1
+        path = PIPELINES.path(namespace, pipeline["metadata"]["name"])
+        maker.call("PATCH", path, {"spec": {"stages": pipeline["spec"]["stages"]}})
+        operator.resync()
+        operator.cycle()
+        assert maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"] == replicas + 1

@@ -36,12 +36,12 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 class Fleet:
     """A cluster whose pipelines have a constant load, and the cycles of an operator on it, which the test changes."""
 
-    def __init__(self, *, planned_before: Collection[str] = (), instances: int = 100) -> None:
+    def __init__(self, *, instances: int = 100) -> None:
         self.states = {name: self.a_pipeline(name) for name in NAMES}
         self.versions = dict.fromkeys(NAMES, 0)
         self.pools = pools(a_pool("gpu", instances=instances, ready=instances), a_pool("cpu"))
         self.turns = Turns()
-        self.planned_before = planned_before
+        self.planned_before: Collection[str] = ()
         self.unwritten: set[str] = set()
         self.now_s = 1_000_000.0
         self.last: Decision | None = None
@@ -117,7 +117,9 @@ def test_at_a_first_start_as_many_are_assessed_as_a_cycle_plans() -> None:
 
 
 def test_after_a_restart_plans_stand_and_as_many_are_assessed_as_a_cycle_can() -> None:
-    fleet = Fleet(planned_before=NAMES)
+    fleet = Fleet()
+    fleet.settle()
+    fleet.turns, fleet.planned_before = Turns(), NAMES
     cycles = [fleet.cycle() for _ in range(3)]
     assert [len(each) for each in cycles] == [6, 6, 6]
     assert set().union(*cycles) == set(NAMES)
