@@ -75,7 +75,7 @@ def group_budgets(snapshot: Snapshot) -> tuple[GroupBudget, ...]:
 
 
 def _allowed(budget: GroupBudget, allowance: Allowance | None) -> GroupBudget:
-    """Return a budget with what this shard may spend of it; what runs beyond stays, unless it is to be given back."""
+    """Return a budget with what this shard may spend of it; spend beyond that stays, unless it is to be given back."""
     if allowance is None or allowance.amount / MILLS >= budget.per_hour:
         return budget
     per_hour = allowance.amount / MILLS

@@ -134,10 +134,7 @@ def _why(decision: PipelineDecision) -> Iterator[str]:
         yield f"bottleneck now: {decision.profile.bottleneck} (pressure {reading_words(pressure)})"
     yield from crowded_words(decision)
     yield from closing_words(decision)
-    for rule in decision.rules:
-        if rule.floor is not None:
-            value = reading_words(rule.reading)
-            yield f"rule {rule.name} keeps stage {rule.stage} at {rule.floor} replicas or more (its value: {value})"
+    yield from _rule_words(decision)
     yield from measured_words(decision)
     if decision.plan is not None:
         uneven = first_names([str(skew.stage) for skew in decision.skews])
@@ -151,14 +148,18 @@ def _why_of_backlog(decision: PipelineDecision) -> Iterator[str]:
     if words := metrics_words(decision):
         yield words
     yield spend_of_budget(decision)
-    for rule in decision.rules:
-        if rule.floor is not None:
-            value = reading_words(rule.reading)
-            yield f"rule {rule.name} keeps stage {rule.stage} at {rule.floor} replicas or more (its value: {value})"
+    yield from _rule_words(decision)
     yield from measured_words(decision)
     if decision.plan is not None:
         yield f"planned: {money(decision.plan.cost_per_hour)}"
         yield from mixing_words(decision.plan)
+
+
+def _rule_words(decision: PipelineDecision) -> Iterator[str]:
+    for rule in decision.rules:
+        if rule.floor is not None:
+            value = reading_words(rule.reading)
+            yield f"rule {rule.name} keeps stage {rule.stage} at {rule.floor} replicas or more (its value: {value})"
 
 
 def _why_not_more(decision: PipelineDecision) -> Iterator[str]:
