@@ -142,7 +142,7 @@ class ControlLoop:
         # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news)
-        self._reader.remember(observation, decision, writable)
+        self._reader.remember(observation, decision, news=news, written=writable)
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
         with self._timed("apply"):
             writes = self._actuator.apply(acting)

@@ -636,13 +636,20 @@ class Reader:
             return self._last_nodes, str(error)
         return self._last_nodes, ""
 
-    def remember(self, observation: Observation, decision: Decision, written: Collection[PipelineKey]) -> None:
+    def remember(
+        self,
+        observation: Observation,
+        decision: Decision,
+        *,
+        news: Collection[PipelineKey] = (),
+        written: Collection[PipelineKey] = (),
+    ) -> None:
         """Keep what `decision` passes on to the next cycle, and of the pipelines that stand what earlier ones did.
 
-        `written` are the pipelines whose status has the decision.
+        `news` are the pipelines whose decision differs from the last one, `written` those whose status has it.
         """
         self._carried.remember(decision, observation.pools, {each.uid for each in observation.standing.values()})
-        self._carried.turns.conclude(observation.snapshot, decision, observation.seen, written)
+        self._carried.turns.conclude(observation.snapshot, decision, observation.seen, news=news, written=written)
         if self._resources.allowances is not None:
             self._resources.allowances.remember(decision)
 

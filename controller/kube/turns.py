@@ -88,6 +88,8 @@ class Turns:
         self._cycle = 0
         self._known: dict[str, _Assessed] = {}
         self._moved: set[str] = set()
+        self._unwritten: set[str] = set()
+        """Those whose last decision their status does not have yet."""
         self._shared: Mapping[str, Hashable] = {}
 
     def choose(
@@ -105,6 +107,7 @@ class Turns:
         self._cycle += 1
         present = {spec.uid for spec in specs}
         self._known = {uid: known for uid, known in self._known.items() if uid in present}
+        self._unwritten &= present
         keys = frozenset(spec.key for spec in specs)
         if len(specs) <= AT_ONCE:
             return Chosen(assessed=keys, standing={}, others=frozenset(), in_turns=False)
@@ -161,9 +164,14 @@ class Turns:
         snapshot: Snapshot,
         decision: Decision,
         seen: Mapping[PipelineKey, Seen],
+        *,
+        news: Collection[PipelineKey],
         written: Collection[PipelineKey],
     ) -> None:
-        """Note what was assessed in this cycle; only those whose status is `written` may stand in the next one."""
+        """Note what was assessed in this cycle.
+
+        Those of which there are `news` may stand only once their status is `written`: a restart continues from it.
+        """
         for each in snapshot.standing:
             if (read := seen.get(each.key)) is not None:
                 before = self._known.get(read.uid, _NEVER)
@@ -171,7 +179,11 @@ class Turns:
         for state, own in zip(snapshot.pipelines, decision.pipelines, strict=True):
             if own.key not in seen:
                 continue
-            settled = own.key in written and is_settled(state, own)
+            if own.key in written:
+                self._unwritten.discard(own.spec.uid)
+            elif own.key in news:
+                self._unwritten.add(own.spec.uid)
+            settled = own.spec.uid not in self._unwritten and is_settled(state, own)
             stands = standing(state, snapshot.now_s, None if own.planned is None else own.planned.at_s)
             self._known[own.spec.uid] = _Assessed(
                 cycle=self._cycle,

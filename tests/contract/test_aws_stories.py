@@ -83,7 +83,7 @@ class Operator:
         for pool in decision.pools:
             state = observation.snapshot.pools[pool.name]
             self.statuses[pool.name] = pool_status(state, pool, self.statuses.get(pool.name, {}), decision.now_s)
-        self.reader.remember(observation, decision, ())
+        self.reader.remember(observation, decision)
         self.writes += (writes := self._actuator.apply(decision.pipelines))
         assert {write.outcome for write in writes} <= {WriteOutcome.APPLIED}, writes
         self.telemetry.succeeded(observation.snapshot, decision, 0.1, 0)

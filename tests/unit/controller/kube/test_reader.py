@@ -308,7 +308,7 @@ def test_of_pipelines_that_act_the_newcomer_is_told_which_owns_the_workload() ->
 def decided(reader: Reader) -> Mapping[str, PipelineMemory]:
     observation = reader.observe()
     decision = decide(observation.snapshot, Policy())
-    reader.remember(observation, decision, ())
+    reader.remember(observation, decision)
     return {pipeline.spec.name: pipeline.memory for pipeline in decision.pipelines}
 
 
