@@ -71,6 +71,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
         command,
         "lab_result",
         lambda _: SimpleNamespace(
+            backlogs=(),
             summary=SimpleNamespace(generator_lag_p99_s=runs.lag_s),
             to_json=lambda: {"summary": {"generator_lag_p99_s": runs.lag_s}},
         ),
