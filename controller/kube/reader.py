@@ -482,8 +482,8 @@ class Reader:
         billed = {own.pool for spec in specs if spec.basis is Basis.INSTANCES for own in spec.placements().values()}
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
         by_uid = {spec.uid: resource for spec, resource in pipelines}
-        now = partial(self._present, by_uid, view)
-        chosen = self._carried.turns.choose(specs, now, lambda uid: self._carried.has_plan(by_uid[uid]), billed)
+        present = partial(self._present, by_uid, view)
+        chosen = self._carried.turns.choose(specs, present, lambda uid: self._carried.has_plan(by_uid[uid]), billed)
         assessed = [each for each in pipelines if each[0].key in chosen.assessed]
         own = [spec for spec, _ in assessed]
         others = [spec for spec in specs if spec.key in chosen.others]
@@ -570,7 +570,7 @@ class Reader:
             invalid_budgets=invalid_budgets,
             foreign={spec.key: resource for spec, resource in foreign},
             standing={spec.key: by_uid[spec.uid] for spec in specs if spec.key not in chosen.assessed},
-            seen={spec.key: now(spec) for spec in (*own, *others)} if chosen.in_turns else {},
+            seen=chosen.seen,
         )
 
     def _present(self, resources: Mapping[str, KeptResource], view: View, spec: PipelineSpec) -> Seen:

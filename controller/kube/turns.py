@@ -15,7 +15,7 @@ pipeline is acted on in the next one.
 
 import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from controller.core.assess.standing import Levels, has_moved, is_settled, levels, may_stand, standing
 from controller.core.plan.large_fleet import AT_ONCE, PER_TURN
@@ -62,13 +62,13 @@ class _Assessed:
 class Chosen:
     """The pipelines that a cycle assesses, and those that stand as they were; the `others` have to be read to stand.
 
-    `in_turns` says that the fleet is large: what was seen of its pipelines is compared in the next cycle.
+    `seen` has what those that are read and may stand are now, for the next cycle to compare; empty for a small fleet.
     """
 
     assessed: frozenset[PipelineKey]
     standing: Mapping[PipelineKey, StandingPipeline]
     others: frozenset[PipelineKey]
-    in_turns: bool = True
+    seen: Mapping[PipelineKey, Seen] = field(default_factory=dict)
 
 
 _NEVER = _Assessed(
@@ -110,17 +110,19 @@ class Turns:
         self._unwritten &= present
         keys = frozenset(spec.key for spec in specs)
         if len(specs) <= AT_ONCE:
-            return Chosen(assessed=keys, standing={}, others=frozenset(), in_turns=False)
+            return Chosen(assessed=keys, standing={}, others=frozenset())
         lenders = frozenset(owner for spec in specs for owner, _ in spec.borrowed.values())
         always = set[PipelineKey]()
         changed, unplanned, settled = list[_Due](), list[_Due](), list[_Due]()
         kept: dict[PipelineKey, StandingPipeline] = {}
+        now: dict[PipelineKey, Seen] = {}
         for spec in specs:
             known = self._known.get(spec.uid)
             if not may_stand(spec, lenders, billed):
                 always.add(spec.key)
             else:
-                same = known is not None and known.seen == seen(spec)
+                now[spec.key] = seen(spec)
+                same = known is not None and known.seen == now[spec.key]
                 known = known or _NEVER
                 due = (known.cycle, -spec.priority, spec.key)
                 if same:
@@ -136,10 +138,12 @@ class Turns:
         order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed)]
         again = sorted(set(settled) - set(old))[: math.ceil(len(specs) / EVERY)]
         assessed = always | {key for *_, key in [*order, *again][:MOST]}
+        standing_now = {key: each for key, each in kept.items() if key not in assessed}
         return Chosen(
             assessed=frozenset(assessed),
-            standing={key: each for key, each in kept.items() if key not in assessed},
+            standing=standing_now,
             others=keys - assessed - kept.keys(),
+            seen={key: each for key, each in now.items() if key not in standing_now},
         )
 
     def as_read(self, state: PipelineState) -> StandingPipeline:

@@ -3,11 +3,11 @@
 The replicas of a pipeline that stands occupy its pools and count in the budgets as they do otherwise. A pipeline may
 stand while it is settled: all replicas are as desired and ready, the plan serves the whole demand, and nothing waits
 for a time. It stands no longer once its demand exceeds what was planned for, or its latency the SLA: a rise is acted on
-at once, a fall in its turn. `controller.kube.turns` chooses the pipelines that each cycle assesses.
+in the next cycle, a fall in its turn. `controller.kube.turns` chooses the pipelines that each cycle assesses.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from controller.core.assess.neighbours import busy_shares
@@ -19,9 +19,10 @@ from controller.core.state.snapshot import (
     StandingPipeline,
     StandingPlacement,
     TargetState,
+    most_replicas,
 )
 from controller.core.state.spec import PipelineSpec
-from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, pool_of
+from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, Size
 from profiler.samples import Absence, Reading
 
 RISE = 1.2
@@ -106,7 +107,7 @@ def standing(state: PipelineState, assessed_at_s: float | None, planned_at_s: fl
         key=state.spec.key,
         namespace=state.spec.namespace,
         placements=tuple(
-            _placement(state, key, target, placements[key].prior.per_instance)
+            _placement(state, key, target, placements[key].prior)
             for key, target in state.found()
             if target.owner is None and key[0] not in state.spec.borrowed
         ),
@@ -115,14 +116,13 @@ def standing(state: PipelineState, assessed_at_s: float | None, planned_at_s: fl
     )
 
 
-def _placement(state: PipelineState, key: PlacementKey, target: TargetState, size: Size) -> StandingPlacement:
-    prior = state.spec.placements()[key].prior
+def _placement(state: PipelineState, key: PlacementKey, target: TargetState, prior: Placement) -> StandingPlacement:
     busy, planned_busy = busy_shares(state, key, least=max(1, prior.min_replicas))
     return StandingPlacement(
         key=key,
         prior=prior,
-        occupied=max(target.desired, target.existing) + target.terminating,
-        nodes=tuple(replica.node for replica in target.serving if replica.node) if size > 1 else (),
+        occupied=most_replicas(target.desired, target.existing, target.terminating),
+        nodes=tuple(replica.node for replica in target.serving if replica.node) if prior.per_instance > 1 else (),
         busy=busy,
         planned_busy=planned_busy,
     )
@@ -136,19 +136,14 @@ def with_standing(snapshot: Snapshot) -> Snapshot:
     if not snapshot.standing:
         return snapshot
     occupied: dict[PoolName, Counter[Size]] = {name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()}
-    for pool, size, count in _occupied(snapshot):
-        if pool in occupied:
-            occupied[pool][size] += count
+    for each in snapshot.standing:
+        for own in each.placements:
+            if (there := occupied.get(own.prior.pool)) is not None:
+                there[own.prior.per_instance] += own.occupied
     pools: dict[PoolName, PoolState] = {
         name: replace(pool, unaccounted=occupied[name]) for name, pool in snapshot.pools.items()
     }
     return replace(snapshot, pools=pools)
-
-
-def _occupied(snapshot: Snapshot) -> Iterator[tuple[PoolName, Size, int]]:
-    for each in snapshot.standing:
-        for own in each.placements:
-            yield pool_of(own.key[1]), own.prior.per_instance, own.occupied
 
 
 def standing_costs(snapshot: Snapshot, namespaces: frozenset[str]) -> Mapping[PipelineKey, float]:

@@ -73,10 +73,8 @@ class Fleet:
             lambda spec: (self.states[spec.name].demand, latency_s),
         )
         self.last = decide(snapshot, Policy())
-        read = chosen.assessed | chosen.others
-        seen = {spec.key: self.seen(spec) for spec in specs if spec.key in read}
         written = {key for key in chosen.assessed if names[key] not in self.unwritten}
-        self.turns.conclude(snapshot, self.last, seen, news=self.news & chosen.assessed, written=written)
+        self.turns.conclude(snapshot, self.last, chosen.seen, news=self.news & chosen.assessed, written=written)
         for state in applied(snapshot, self.last).pipelines:
             if state.targets != self.states[state.spec.name].targets:
                 self.versions[state.spec.name] += 1
