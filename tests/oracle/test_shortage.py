@@ -165,8 +165,8 @@ def unbounded(stage: Stage) -> Stage:
 
 
 def test_what_limits_is_what_would_help() -> None:
-    # A quota bounds a pool like its instances; the cycle names it, which knows the account.
-    named = dict.fromkeys(set(LimitKind) - {LimitKind.QUOTA}, 0)
+    # A quota and a shard's allowance bound a pool like its instances; the cycle names them, which knows the account.
+    named = dict.fromkeys(set(LimitKind) - {LimitKind.QUOTA, LimitKind.ALLOWANCE}, 0)
     alone = 0
     for seed in range(70):
         problem = a_small_problem(seed)
