@@ -15,10 +15,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, Self, cast
 
-import kopf
-
+from controller.kube.client_library import without_kinds
 from controller.kube.gateway import BUDGETS, PAGE, PIPELINES, POOLS, Gateway, NotFound, Resource
 from controller.kube.store import ResourceStore
+
+with without_kinds():
+    import kopf
 
 _BEAT_S = 1.0
 _WORKERS = 100

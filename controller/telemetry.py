@@ -6,6 +6,7 @@ them.
 """
 
 import math
+import pickle
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -496,7 +497,8 @@ class _Fleet(Collector):
     def __init__(self) -> None:
         self.skew_s: Callable[[], float | None] = lambda: None
         self._series: Series = {}
-        self._of_pipelines: dict[PipelineKey, Series] = {}
+        self._of_pipelines: dict[PipelineKey, bytes] = {}
+        """The series of each pipeline, pickled: as objects, those of thousands would take much memory."""
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
         self._counted: dict[str, dict[tuple[str, ...], float]] = {name: {} for name, _, _ in COUNTERS}
         self._decided_at_s: float | None = None
@@ -524,7 +526,7 @@ class _Fleet(Collector):
             own.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
                 own.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
-            of_pipelines[pipeline.key] = own.series
+            of_pipelines[pipeline.key] = pickle.dumps(own.series, pickle.HIGHEST_PROTOCOL)
         self._of_pipelines = of_pipelines
         self._count(decision, standing)
         gauges.add_turns(snapshot, decision)
@@ -562,7 +564,8 @@ class _Fleet(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the gauges and counters that have at least one series."""
-        parts = (self._series, *self._of_pipelines.values())
+        of_pipelines: Iterator[Series] = map(pickle.loads, self._of_pipelines.values())
+        parts = (self._series, *of_pipelines)
         for name, text, labels in FAMILIES:
             family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
             for series in parts:

@@ -1,6 +1,8 @@
 """What a cycle passes on to the next, and what an earlier process left of it in statuses and in the Lease."""
 
 import logging
+import pickle
+import zlib
 from collections.abc import Collection, Mapping
 
 from controller.core.codec import InvalidRecord
@@ -19,8 +21,15 @@ from optimizer.model import PoolName
 _LOG = logging.getLogger(__name__)
 
 
+_Left = tuple[PipelineMemory, Planned | None]
+"""What a decision about a pipeline leaves for the next one: its memory, and in a large fleet its plan."""
+
+
 class CarriedState:
-    """The memories and plans of the last cycle, by the UID of the resource; before the first cycle the stored ones."""
+    """The memories and plans of the last cycle, by the UID of the resource; before the first cycle the stored ones.
+
+    Those of pipelines that stand are packed: as objects, those of thousands would take most of the operator's memory.
+    """
 
     def __init__(self, interval_s: float) -> None:
         """`interval_s` is the time between cycles."""
@@ -28,10 +37,10 @@ class CarriedState:
         """Which pipelines of a large fleet were assessed when."""
         self._interval_s = interval_s
         self._kept: KeptMemory | None = None
-        self._pipelines: Mapping[str, PipelineMemory] = {}
+        self._left: dict[str, _Left] = {}
+        self._packed: dict[str, bytes] = {}
         self._pools: Mapping[str, PoolMemory] = {}
         self._prices: Mapping[str, PriceMemory | None] = {}
-        self._plans: Mapping[str, Planned | None] = {}
 
     def resume_from(self, kept: KeptMemory) -> None:
         """Resume pipelines from what `kept` has, where it is newer than their status."""
@@ -53,21 +62,16 @@ class CarriedState:
 
         It is kept of the pipelines with the UIDs `standing`, about which nothing was decided.
         """
-        self._pipelines = {
-            **{uid: memory for uid, memory in self._pipelines.items() if uid in standing},
-            **{each.spec.uid: each.memory for each in decision.pipelines},
-        }
+        self._packed = {uid: packed for uid, packed in self._packed.items() if uid in standing}
+        self._packed |= {uid: _packed(left) for uid, left in self._left.items() if uid in standing}
+        self._left = {each.spec.uid: (each.memory, each.planned) for each in decision.pipelines}
         self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
         self._prices = {pools[pool.name].uid: pool.price for pool in decision.pools}
-        self._plans = {
-            **{uid: planned for uid, planned in self._plans.items() if uid in standing},
-            **{each.spec.uid: each.planned for each in decision.pipelines},
-        }
 
     def memory(self, spec: PipelineSpec, resource: KeptResource, now_s: float) -> PipelineMemory:
         """Return the memory of a pipeline, without what is not valid of the stored one."""
-        if (known := self._pipelines.get(spec.uid)) is not None:
-            return known
+        if (left := self._of_last_decision(spec.uid)) is not None:
+            return left[0]
         stored = memory_from(self._stored(resource))
         for part in stored.lost:
             _LOG.warning("%s: starting without a part of the memory: %s", spec.key, part)
@@ -76,8 +80,8 @@ class CarriedState:
 
     def planned(self, spec: PipelineSpec, resource: KeptResource) -> Planned | None:
         """Return the plan of a pipeline of a large fleet, None if it has none."""
-        if spec.uid in self._plans:
-            return self._plans[spec.uid]
+        if (left := self._of_last_decision(spec.uid)) is not None:
+            return left[1]
         try:
             return planned_from(self._stored(resource))
         except InvalidRecord as error:
@@ -91,10 +95,15 @@ class CarriedState:
 
     def owned(self, resource: KeptResource) -> frozenset[Target]:
         """Return the workloads that a pipeline owned in the last cycle or before a restart."""
-        memory = self._pipelines.get(resource.uid)
-        if memory is None:  # what of it cannot be read is reported when it is read for the Snapshot
-            memory = memory_from(self._stored(resource)).memory
-        return memory.owned
+        left = self._of_last_decision(resource.uid)
+        # What of the stored one cannot be read is reported when it is read for the Snapshot.
+        return memory_from(self._stored(resource)).memory.owned if left is None else left[0].owned
+
+    def _of_last_decision(self, uid: str) -> _Left | None:
+        """Return what the last decision about a pipeline left, None if this process has made none."""
+        if (packed := self._packed.pop(uid, None)) is not None:
+            self._left[uid] = pickle.loads(zlib.decompress(packed))  # noqa: S301 -- of this process
+        return self._left.get(uid)
 
     def pool_memory(self, resource: KeptResource) -> PoolMemory:
         """Return the memory of a pool; an empty one where the stored one is not valid."""
@@ -111,6 +120,10 @@ class CarriedState:
         in_status: Json | None = resource.status().get("memory")
         kept = None if self._kept is None else self._kept.document(resource.uid)
         return kept if kept is not None and written_at_s(kept) >= written_at_s(in_status) else in_status
+
+
+def _packed(left: _Left) -> bytes:
+    return zlib.compress(pickle.dumps(left, pickle.HIGHEST_PROTOCOL), 1)
 
 
 def _stored_pool_memory(resource: KeptResource) -> PoolMemory:

@@ -3,7 +3,6 @@
 import base64
 import json
 import zlib
-from collections.abc import Collection
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
@@ -21,24 +20,9 @@ _LARGEST = 1 << 22
 """Bytes of a packed document: an edited one must not fill the memory."""
 
 
-class PlannedTexts:
-    """The plans that a large fleet keeps, as texts; a plan that stands for many cycles is packed once."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, tuple[Planned, str]] = {}
-
-    def of(self, uid: str, planned: Planned | None) -> str | None:
-        """Return the text of the plan of the pipeline `uid`; None without a plan. Thread-safe."""
-        if planned is None:
-            return None
-        known = self._texts.get(uid)
-        if known is None or known[0] is not planned:
-            known = self._texts[uid] = planned, pack(encode(planned))
-        return known[1]
-
-    def forget_all_but(self, uids: Collection[str]) -> None:
-        """Forget the texts of the pipelines that are not in `uids`."""
-        self._texts = {uid: known for uid, known in self._texts.items() if uid in uids}
+def planned_text(planned: Planned | None) -> str | None:
+    """Return the plan that a pipeline of a large fleet keeps as text; None without a plan."""
+    return None if planned is None else pack(encode(planned))
 
 
 def memory_document(memory: PipelineMemory, planned: str | None = None) -> Json:

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import urllib3
 import yaml
-from kubernetes import client, config
 
 from controller.core.state.spec import Target
+from controller.kube.client_library import client, config
 from controller.kube.server_clock import ServerClock, boot_clock
 
 FIELD_MANAGER = "sluice"

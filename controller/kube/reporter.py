@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import TypeVar
 
 from controller.core.assess.budgets import budget_per_hour
@@ -28,11 +28,11 @@ from controller.core.messages.problems import (
 )
 from controller.core.messages.reasons import ConditionReason, ConditionType, EventReason
 from controller.core.state.decision import Decision, HoldReason, PipelineDecision
-from controller.core.state.snapshot import PipelineState
+from controller.core.state.snapshot import PipelineState, Planned
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.batching import BatchWritten
 from controller.kube.claims import Claims
-from controller.kube.durable import PlannedTexts, kept_document, written_at_s
+from controller.kube.durable import PLANNED, kept_document, planned_text, written_at_s
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
     BUDGETS,
@@ -50,7 +50,7 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from controller.kube.kept_memory import KeptMemory
-from controller.kube.reader import InvalidObject, Observation
+from controller.kube.reader import InvalidObject, Newcomers, Observation
 from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
 from controller.kube.status import (
@@ -69,9 +69,11 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 INVALID_SHARE = 0.5
 """Share of the interval for writing the statuses of resources that cannot be used; the rest wait for later cycles."""
-FIRST_SHARE = 1.0
-"""Share of the interval for the first statuses of pipelines that wait for their turn: without a status, a person cannot
-see whether the operator knows of a pipeline."""
+FIRST_SHARE = 0.5
+"""Share of the interval for the first statuses of pipelines in a large fleet: without a status, a person cannot see
+whether the operator knows of a pipeline. Meanwhile, nothing is decided."""
+FIRST_SHARE_AT_START = 3.0
+"""The same before the first cycle."""
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 FOREIGN_SHARE = 0.1
@@ -138,12 +140,28 @@ class Reporter:
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
-        self._planned = PlannedTexts()
+        self._first_shares = chain((FIRST_SHARE_AT_START,), repeat(FIRST_SHARE))
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
         """End the reporter's threads."""
         self._threads.shutdown(cancel_futures=True)
+
+    def report_first(self, found: Newcomers) -> None:
+        """Say at each pipeline that has no status yet that its turn will come, as far as time permits.
+
+        This is no claim: the pipeline may still turn out to be another operator's.
+        """
+        self._away.clear()
+        self._hung.clear()
+        nothing: Json = {}
+        condition = awaiting_turn()
+        new = (
+            (PIPELINES, each, nothing, invalid_status(nothing, each.generation, condition, found.now_s))
+            for each in found.pipelines
+        )
+        share = next(self._first_shares)
+        list(self._while_time(share, new, lambda one: self._write(*one, found.now_s, claiming=False)))
 
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
@@ -213,8 +231,6 @@ class Reporter:
                     kind = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
         self._forget_kept(observation)
-        awaiting = {own.key for own in decisions if any(h.reason is HoldReason.AWAITING_TURN for h in own.holds)}
-        self._report_first(observation, awaiting)
         self._report_invalid(observation)
         self._report_foreign(observation)
 
@@ -225,23 +241,6 @@ class Reporter:
             present = {resource.uid for kind in both for resource in kind.values()}
             present |= {found.resource.uid for found in observation.invalid_pipelines}
             self._kept.forget(self._kept.uids - present.difference(self._refusals.written))
-
-    def _report_first(self, observation: Observation, awaiting: Collection[PipelineKey]) -> None:
-        """Say at each pipeline without a status that its turn will come, as far as time permits.
-
-        That is at those that were not assessed yet, and at those `awaiting` their first plan.
-        """
-        now_s = observation.snapshot.now_s
-        nothing: Json = {}
-        condition = awaiting_turn()
-        new = (
-            (PIPELINES, resource, nothing, invalid_status(nothing, resource.generation, condition, now_s))
-            for resource in chain(
-                observation.standing.values(), (observation.pipelines[key] for key in sorted(awaiting))
-            )
-            if not resource.has_status
-        )
-        list(self._while_time(FIRST_SHARE, new, lambda one: self._write(*one, now_s)))
 
     def _report_invalid(self, observation: Observation) -> None:
         now_s = observation.snapshot.now_s
@@ -319,10 +318,11 @@ class Reporter:
     ) -> frozenset[PipelineKey]:
         def write(pair: tuple[PipelineState, PipelineDecision]) -> _Outcome:
             resource = observation.pipelines[pair[1].key]
-            old = resource.status()
-            planned = self._planned.of(resource.uid, pair[1].planned)
-            status = pipeline_status(observation.snapshot, *pair, decision, old, planned)
-            return self._write(PIPELINES, resource, old, status, decision.now_s)
+            old, planned = resource.status(), pair[1].planned
+            # It takes long to make a text of a plan, and most statuses are not written.
+            instead = None if planned is None else (old.get("memory") or {}).get(PLANNED, "")
+            status = pipeline_status(observation.snapshot, *pair, decision, old, instead)
+            return self._write(PIPELINES, resource, old, status, decision.now_s, planned=planned)
 
         writable: set[PipelineKey] = set()
         acting: list[tuple[PipelineState, PipelineDecision]] = []
@@ -370,8 +370,7 @@ class Reporter:
         problem, safe = NO_LEASE, frozenset[str]()
         if self._kept is not None:
             documents: Mapping[str, Json] = {
-                own.spec.uid: kept_document(own.memory, self._planned.of(own.spec.uid, own.planned), now_s)
-                for own in unsafe
+                own.spec.uid: kept_document(own.memory, planned_text(own.planned), now_s) for own in unsafe
             }
             try:
                 problem, safe = NO_ROOM, self._kept.keep(documents)
@@ -382,8 +381,20 @@ class Reporter:
                 _LOG.error("%s: not scaled: neither its status nor the Lease keeps its memory: %s", own.key, problem)
                 self._refusals.withheld(own.spec.uid, problem)
 
-    def _write(self, kind: Resource, resource: KeptResource, old: Json, status: Json, now_s: float) -> _Outcome:
+    def _write(
+        self,
+        kind: Resource,
+        resource: KeptResource,
+        old: Json,
+        status: Json,
+        now_s: float,
+        *,
+        claiming: bool = True,
+        planned: Planned | None = None,
+    ) -> _Outcome:
         """Write `status` as a merge patch if it differs enough from `old`.
+
+        With this operator's claim if `claiming`, and with the plan `planned` in the place of the one that it has.
 
         After a request without an answer, no further status is written in this cycle; after one that the server is too
         busy for, no further one of this kind. After one that hangs while the server answers others, no further one of
@@ -391,12 +402,15 @@ class Reporter:
         """
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
-        claims = self._claims is not None and self._claims.to_make(resource)
+        claims = claiming and self._claims is not None and self._claims.to_make(resource)
         if claims and self._claims is not None and self._claims.postponed and kind is PIPELINES:
             return _Outcome.AWAY  # its replicas are not in the entries of this shard yet
-        if self._claims is not None and self._claims.own:
+        if claiming and self._claims is not None and self._claims.own:
             status = {**status, "operator": self._claims.own}
-        if not (claims or worth_writing(old, status, age_s)) or not (patch := merge_patch(old, status)):
+        worth = claims or worth_writing(old, status, age_s)
+        if worth and planned is not None:
+            status = {**status, "memory": {**status["memory"], PLANNED: planned_text(planned)}}
+        if not worth or not (patch := merge_patch(old, status)):
             self._refusals.over(resource.uid, written=False)
             return _Outcome.WRITTEN
         if (hung := self._hung_like(kind, resource)) is not None:
@@ -466,7 +480,6 @@ class Reporter:
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
         self._refusals.begin(present)
-        self._planned.forget_all_but(present)
 
 
 def _without_answer(error: Unavailable) -> _Outcome:

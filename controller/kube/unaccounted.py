@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.core.state.snapshot import Orphan, TargetMissing, TargetState
 from controller.core.state.spec import PipelineSpec
@@ -20,6 +21,13 @@ class Counted:
     claimed: Counter[Size] = field(default_factory=Counter)
 
 
+class _Seen(NamedTuple):
+    """How many replicas of a workload were on nodes when it was last read, and how many there were in all."""
+
+    placed: int
+    observed: int
+
+
 class UnaccountedReplicas:
     """Replicas that exist but are not in the Snapshot, by pool.
 
@@ -29,7 +37,7 @@ class UnaccountedReplicas:
 
     def __init__(self) -> None:
         self._valid: Mapping[str, PipelineSpec] = {}
-        self._seen: Mapping[tuple[str, PlacementKey], TargetState] = {}
+        self._seen: Mapping[tuple[str, PlacementKey], _Seen] = {}
         self.orphans = Orphans()
 
     def last_valid(self, uids: Collection[str]) -> tuple[PipelineSpec, ...]:
@@ -60,22 +68,22 @@ class UnaccountedReplicas:
         pipelines with the UIDs `unread`, which are not read in this cycle, stay as they were.
         """
         unaccounted: dict[PoolName, Counted] = {}
-        seen = {key: state for key, state in self._seen.items() if key[0] in unread} if unread else {}
+        seen = {key: last for key, last in self._seen.items() if key[0] in unread} if unread else {}
         for spec, in_snapshot in (*((spec, True) for spec in specs), *((spec, False) for spec in invalid)):
             for own, placement in spec.placements().items():
                 key, target = (spec.uid, own), targets[spec.key, own]
                 if target.owner is not None:  # counted there
                     continue
                 if not isinstance(target, TargetMissing):
-                    seen[key] = target
+                    seen[key] = _Seen(target.placed, target.observed)
                 elif target.unreadable and key in self._seen:
                     seen[key] = self._seen[key]
                 else:
                     continue
                 if isinstance(target, TargetMissing) or not in_snapshot:
-                    there, state = unaccounted.setdefault(placement.pool, Counted()), seen[key]
-                    there.placed[placement.prior.per_instance] += state.placed
-                    there.claimed[placement.prior.per_instance] += max(0, state.observed - state.placed)
+                    there, last = unaccounted.setdefault(placement.pool, Counted()), seen[key]
+                    there.placed[placement.prior.per_instance] += last.placed
+                    there.claimed[placement.prior.per_instance] += max(0, last.observed - last.placed)
         for orphan in orphans:
             there = unaccounted.setdefault(orphan.pool, Counted())
             there.placed[orphan.per_instance] += orphan.placed

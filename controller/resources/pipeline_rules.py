@@ -157,7 +157,20 @@ def _unknown_pools(spec: "PipelineSpec") -> Iterator[Breach]:
             )
 
 
-_INDEXES = "[" + ", ".join(str(index) for index in range(MAX_STAGES)) + "]"
+# The API server evaluates all rules with every write of an object, also of its status, and an access to a field of an
+# object costs it more than to compare texts: rules that compare stages or placements take out first what they compare.
+_NAMES = "self.stages.map(s, s.name)"
+
+
+def _each_once(field: str, same: str) -> str:
+    """Return the CEL expression that no two placements have the `same` target; `field` is what is compared of it."""
+    targets = (
+        "self.stages.map(s, !has(s.placements) ? [] : s.placements"
+        f".filter(p, has(p.target) && p.target.kind != '{SERVE_KIND}').map(p, p.target{field}))"
+    )
+    pairs = f"own.all(a, stages.map(other, other.filter(b, {same}).size()).sum() == 1)"
+    return f"[{targets}].all(stages, stages.all(own, {pairs}))"
+
 
 PIPELINE_CONSTRAINTS = (
     Constraint(
@@ -183,8 +196,8 @@ PIPELINE_CONSTRAINTS = (
     ),
     Constraint(
         find=_late_names,
-        cel=f"{_INDEXES}.all(i, i >= size(self.stages) || !has(self.stages[i].after) || self.stages[i].after.all(a,"
-        f" {_INDEXES}.exists(j, j < i && self.stages[j].name == a)))",
+        cel=f"[{_NAMES}].all(names, self.stages.all(s, !has(s.after) || s.after.all(a,"
+        " names.indexOf(a) >= 0 && names.indexOf(a) < names.indexOf(s.name))))",
         rule="after must name earlier stages only",
         field="stages",
     ),
@@ -193,17 +206,17 @@ PIPELINE_CONSTRAINTS = (
     Constraint(
         find=_shared_targets,
         # Of Ray Serve there is more to compare than the estimated cost of a rule allows.
-        cel="self.stages.all(s, !has(s.placements) || s.placements.all(p, !has(p.target)"
-        f" || p.target.kind == '{SERVE_KIND}' || self.stages.map(t, !has(t.placements) ? 0 :"
-        " t.placements.filter(q, has(q.target) && q.target.kind == p.target.kind && q.target.name == p.target.name"
-        " && q.target.apiVersion == p.target.apiVersion).size()).sum() == 1))",
+        # Most have names of their own, which are quick to compare.
+        cel=_each_once(".name", "b == a")
+        + " || "
+        + _each_once("", "b.name == a.name && b.kind == a.kind && b.apiVersion == a.apiVersion"),
         rule="a target must belong to one placement only",
         field="stages",
     ),
     Constraint(
         find=_too_many_workloads,
-        cel="self.stages.all(s, !has(s.placements) || s.placements.map(p, has(p.variants) ? size(p.variants) : 1).sum()"
-        f" <= {MAX_WORKLOADS})",
+        cel="self.stages.all(s, !has(s.placements) || !s.placements.exists(p, has(p.variants))"
+        f" || s.placements.map(p, has(p.variants) ? size(p.variants) : 1).sum() <= {MAX_WORKLOADS})",
         rule=f"a stage has at most {MAX_WORKLOADS} workloads, each variant counted",
         field="stages",
     ),

@@ -289,14 +289,14 @@ class Stage(Part):
             holds=lambda stage: (
                 stage.placements is None or any(own.placement.replicas.max >= 1 for _, own in stage.workloads())
             ),
-            cel="!has(self.placements) || self.placements.exists(p, has(p.variants) || p.replicas.max >= 1)",
+            cel="!has(self.placements) || self.placements.exists(p, p.replicas.max >= 1 || has(p.variants))",
             rule="at least one placement must allow a replica (replicas.max of 1 or more)",
             field="placements",
         ),
         constraint(
             holds=lambda stage: len({stage.continuous(own.placement) for _, own in stage.workloads()}) <= 1,
-            cel=f"!has(self.placements) || self.placements.all(p, {_CONTINUOUS})"
-            f" || !self.placements.exists(p, {_CONTINUOUS})",
+            cel=f"!has(self.placements) || !self.placements.exists(p, {_CONTINUOUS})"
+            f" || self.placements.all(p, {_CONTINUOUS})",
             rule="all placements must have the same batching.kind (by default Continuous with metrics.preset vllm,"
             " otherwise Dynamic)",
             field="placements",

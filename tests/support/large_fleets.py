@@ -34,7 +34,6 @@ PER_INSTANCE = {**dict.fromkeys(CPU_POOLS, 16), **dict.fromkeys(ACCELERATORS, 4)
 THREADS = 12
 _SINCE = "2026-01-01T00:00:00Z"
 _OFFERED = "speech_offered_requests"
-_OFFERED_RPS = 20.0
 _BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 _SERVICE_S = {"vad": 0.004, "asr": 0.05, "text": 0.012}
 
@@ -265,7 +264,7 @@ class SyntheticMetrics:
         demands = {name[0]: float(query) for name, query in request.scalars.items() if isinstance(name, tuple)}
         for target in request.placements:
             # Every stage gets the items that are offered, however many replicas it has: none drops or multiplies any.
-            offered = demands.get(target.pipeline, _OFFERED_RPS)
+            offered = demands[target.pipeline]
             rate = moved(offered * len(target.pods) / max(1, pods[target.pipeline, target.stage]))
             busy = min(0.95, rate * _SERVICE_S[target.stage] / max(1, len(target.pods)))
             readings: dict[Quantity, Reading] = {
@@ -289,7 +288,7 @@ class SyntheticMetrics:
 class FleetExporter:
     """Exports at `url` the demands of a fleet, and what preset `generic` reads of each of the pods in `pods`.
 
-    Every stage gets the same items, however many replicas it has.
+    Every stage gets the items of its pipeline's demand, however many replicas it has.
     """
 
     def __init__(self, fleet: LargeFleet, pods: Callable[[], Iterable[tuple[str, str]]]) -> None:
@@ -298,10 +297,14 @@ class FleetExporter:
         self._began_s = time.monotonic()
         self._pods: dict[str, tuple[float, float]] = {}
         unscraped = replace(fleet, scraped=False)
+        made = [made for made, _ in unscraped.resources()]
+        self._offered = {
+            (each["metadata"]["namespace"], each["metadata"]["name"]): float(each["spec"]["demand"]["query"])
+            for each in made
+        }
         self._demands = "".join(
-            f'{_OFFERED}{{namespace="{made["metadata"]["namespace"]}",pipeline="{made["metadata"]["name"]}"}} '
-            f"{made['spec']['demand']['query']}\n"
-            for made, _ in unscraped.resources()
+            f'{_OFFERED}{{namespace="{namespace}",pipeline="{pipeline}"}} {rate}\n'
+            for (namespace, pipeline), rate in self._offered.items()
         )
         exporter = self
 
@@ -337,7 +340,8 @@ class FleetExporter:
             stages[_stage_of(namespace, pod)] = stages.get(_stage_of(namespace, pod), 0) + 1
         self._pods = {
             f'{{namespace="{namespace}",pod="{pod}"': (
-                _OFFERED_RPS / stages[_stage_of(namespace, pod)],
+                self._offered[namespace, _stage_of(namespace, pod)[1].rpartition("-")[0]]
+                / stages[_stage_of(namespace, pod)],
                 _SERVICE_S[_stage_of(namespace, pod)[1].rsplit("-", 1)[1]],
             )
             for namespace, pod in found

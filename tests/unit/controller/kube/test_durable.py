@@ -20,12 +20,12 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import Target
 from controller.kube.durable import (
-    PlannedTexts,
     Recalled,
     memory_document,
     memory_from,
     pack,
     planned_from,
+    planned_text,
     resumed,
     unpacked,
 )
@@ -265,17 +265,16 @@ def a_plan(monkeypatch: pytest.MonkeyPatch) -> Planned:
     return pipeline.planned
 
 
-def test_the_plan_of_a_large_fleet_survives_unchanged_and_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned, texts = a_plan(monkeypatch), PlannedTexts()
-    text = texts.of("uid", planned)
+def test_the_plan_of_a_large_fleet_survives_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = a_plan(monkeypatch)
+    text = planned_text(planned)
     document = memory_document(MEMORY, text)
     assert planned_from(json.loads(json.dumps(document))) == planned
     assert memory_from(document).memory == MEMORY
-    assert texts.of("uid", planned) is text
-    assert texts.of("uid", replace(planned, at_s=1.0)) != text
+    assert planned_text(replace(planned, at_s=1.0)) != text
     restored = planned_from(document)
     assert restored is not None
-    assert PlannedTexts().of("uid", restored) == text, "a new leader with nothing changed writes nothing"
+    assert planned_text(restored) == text, "a new leader with nothing changed writes nothing"
     assert text is not None
     assert len(text) < 4000
 
@@ -297,7 +296,7 @@ def test_a_plan_of_other_placements_is_refused(monkeypatch: pytest.MonkeyPatch) 
     planned = a_plan(monkeypatch)
     fewer = replace(planned, plan=replace(planned.plan, stages=planned.plan.stages[1:]))
     with pytest.raises(InvalidRecord, match="placements of its pipeline"):
-        planned_from(memory_document(MEMORY, PlannedTexts().of("uid", fewer)))
+        planned_from(memory_document(MEMORY, planned_text(fewer)))
 
 
 def test_a_packed_document_cannot_fill_the_memory() -> None:

@@ -16,7 +16,7 @@ from controller.core.state.decision import Decision, HoldReason, PipelineDecisio
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, PipelineState, Planned, PoolState, Snapshot
 from controller.core.state.spec import BudgetSpec, LabelSelector, StageSpec
-from controller.kube.durable import PlannedTexts, memory_document, memory_from, planned_from, resumed
+from controller.kube.durable import memory_document, memory_from, planned_from, planned_text, resumed
 from optimizer.model import Basis, PipelineKey, PlacementKey, PoolName, StageName
 
 ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
@@ -237,10 +237,9 @@ def test_a_recorded_turn_can_be_made_again() -> None:
 
 def taken_over(snapshot: Snapshot, *, with_plans: bool = True) -> Snapshot:
     """Return what a new leader finds: memory and plans as the statuses have them."""
-    texts = PlannedTexts()
     states = []
     for state in snapshot.pipelines:
-        document = memory_document(state.memory, texts.of(state.spec.uid, state.planned))
+        document = memory_document(state.memory, planned_text(state.planned))
         memory = resumed(memory_from(document).memory, snapshot.now_s, 300.0, 15.0)
         states.append(replace(state, memory=memory, planned=planned_from(document) if with_plans else None))
     return replace(snapshot, pipelines=tuple(states))
