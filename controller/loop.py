@@ -129,9 +129,6 @@ class ControlLoop:
         started_s = time.monotonic()
         self._permit()
         self._prepare()
-        with self._timed("status"):
-            self._reporter.report_first(self._reader.newcomers())
-        self._beat()
         with self._timed("read"):
             observation = self._reader.observe()
         self._telemetry.left_out(taken())

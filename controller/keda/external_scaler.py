@@ -269,7 +269,7 @@ def _recommended(names: _Names, pipeline: Json, oldest_s: float) -> int:
 
 def _problem(status: Json, generation: int, oldest_s: float) -> str | None:
     """Return why the numbers in the status do not hold now; None where they do."""
-    if not status:
+    if "observedGeneration" not in status:
         return "it has no status yet"
     if status.get("observedGeneration") != generation:
         return f"generation {generation} of the spec is not decided yet"

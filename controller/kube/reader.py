@@ -38,7 +38,6 @@ from controller.core.messages.problems import (
     unselected_target,
 )
 from controller.core.messages.reasons import ConditionReason
-from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.state.carry_over import PipelineMemory
 from controller.core.state.cloud import QuotaReading
 from controller.core.state.decision import Decision
@@ -159,14 +158,6 @@ class InvalidObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newcomers:
-    """The pipelines of a large fleet that have no status yet, at `now_s` in epoch seconds."""
-
-    now_s: float
-    pipelines: tuple[KeptResource, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """A Snapshot, the stored resources that it was made from, and the resources that cannot be used.
 
@@ -259,7 +250,9 @@ class Resources:
         """Return the pipelines in the managed namespaces with their specs, and those whose spec cannot be used."""
         usable, invalid = [], []
         specs: dict[_Version, PipelineSpec | str] = {}
-        for resource in self._managed():
+        for (namespace, _), resource in self._pipelines.snapshot().items():
+            if (self.namespaces and namespace not in self.namespaces) or not self.members.has(namespace):
+                continue
             version = resource.uid, resource.generation, resource.overrides
             spec = self._specs.get(version) or self._limited(_parsed(resource.whole()))
             specs[version] = spec
@@ -269,19 +262,6 @@ class Resources:
                 usable.append((spec, resource))
         self._specs = specs
         return usable, tuple(invalid)
-
-    def newcomers(self) -> tuple[KeptResource, ...]:
-        """Return the pipelines of this operator that have no status yet, if it has more than are assessed at once."""
-        managed = list(self._managed())
-        if len(managed) <= AT_ONCE or all(each.has_status for each in managed):
-            return ()
-        self.begin()
-        return tuple(each for each in managed if not each.has_status and not self.elsewhere(each))
-
-    def _managed(self) -> Iterator[KeptResource]:
-        for (namespace, _), resource in self._pipelines.snapshot().items():
-            if (not self.namespaces or namespace in self.namespaces) and self.members.has(namespace):
-                yield resource
 
     def _limited(self, spec: PipelineSpec | str) -> PipelineSpec | str:
         return spec if isinstance(spec, str) else self._priorities.limited(spec)
@@ -450,10 +430,6 @@ class Reader:
     def divide_by(self, allowances: Allowances) -> None:
         """Let the pools and budgets be divided between shards."""
         self._resources.allowances = allowances
-
-    def newcomers(self) -> Newcomers:
-        """Return the pipelines that wait for a first status, before anything else of the cluster is read."""
-        return Newcomers(now_s=self._clock(), pipelines=self._resources.newcomers())
 
     def observe(self) -> Observation:
         """Return the present state of resources, cluster and metrics, with what this shard may use of them.

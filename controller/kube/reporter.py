@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
-from itertools import chain, islice, repeat
+from itertools import chain, islice
 from typing import TypeVar
 
 from controller.core.assess.budgets import budget_per_hour
-from controller.core.messages.conditions import awaiting_turn, unusable_condition
+from controller.core.messages.conditions import unusable_condition
 from controller.core.messages.events import batching_event, events
 from controller.core.messages.problems import (
     NO_LEASE,
@@ -50,7 +50,7 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from controller.kube.kept_memory import KeptMemory
-from controller.kube.reader import InvalidObject, Newcomers, Observation
+from controller.kube.reader import InvalidObject, Observation
 from controller.kube.refusals import Refusals
 from controller.kube.significance import merge_patch, worth_writing
 from controller.kube.status import (
@@ -69,11 +69,6 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 INVALID_SHARE = 0.5
 """Share of the interval for writing the statuses of resources that cannot be used; the rest wait for later cycles."""
-FIRST_SHARE = 0.5
-"""Share of the interval for the first statuses of pipelines in a large fleet: without a status, a person cannot see
-whether the operator knows of a pipeline. Meanwhile, nothing is decided."""
-FIRST_SHARE_AT_START = 3.0
-"""The same before the first cycle."""
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 FOREIGN_SHARE = 0.1
@@ -140,28 +135,11 @@ class Reporter:
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
-        self._first_shares = chain((FIRST_SHARE_AT_START,), repeat(FIRST_SHARE))
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
         """End the reporter's threads."""
         self._threads.shutdown(cancel_futures=True)
-
-    def report_first(self, found: Newcomers) -> None:
-        """Say at each pipeline that has no status yet that its turn will come, as far as time permits.
-
-        This is no claim: the pipeline may still turn out to be another operator's.
-        """
-        self._away.clear()
-        self._hung.clear()
-        nothing: Json = {}
-        condition = awaiting_turn()
-        new = (
-            (PIPELINES, each, nothing, invalid_status(nothing, each.generation, condition, found.now_s))
-            for each in found.pipelines
-        )
-        share = next(self._first_shares)
-        list(self._while_time(share, new, lambda one: self._write(*one, found.now_s, claiming=False)))
 
     def report(
         self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
@@ -388,13 +366,9 @@ class Reporter:
         old: Json,
         status: Json,
         now_s: float,
-        *,
-        claiming: bool = True,
         planned: Planned | None = None,
     ) -> _Outcome:
-        """Write `status` as a merge patch if it differs enough from `old`.
-
-        With this operator's claim if `claiming`, and with the plan `planned` in the place of the one that it has.
+        """Write `status`, with `planned` in the place of its plan, as a merge patch if it differs enough from `old`.
 
         After a request without an answer, no further status is written in this cycle; after one that the server is too
         busy for, no further one of this kind. After one that hangs while the server answers others, no further one of
@@ -402,10 +376,10 @@ class Reporter:
         """
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
-        claims = claiming and self._claims is not None and self._claims.to_make(resource)
+        claims = self._claims is not None and self._claims.to_make(resource)
         if claims and self._claims is not None and self._claims.postponed and kind is PIPELINES:
             return _Outcome.AWAY  # its replicas are not in the entries of this shard yet
-        if claiming and self._claims is not None and self._claims.own:
+        if self._claims is not None and self._claims.own:
             status = {**status, "operator": self._claims.own}
         worth = claims or worth_writing(old, status, age_s)
         if worth and planned is not None:

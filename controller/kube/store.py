@@ -115,8 +115,8 @@ class KeptResource:
 
     There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds. `overrides` are the texts of the annotations that set something beside the spec: a change of
-    them leaves the generation as it is. Of its status, `operator` is whose it is (`controller.kube.claims`),
-    `has_status` says whether it has conditions, and `has_plan` whether it has the plan of a pipeline of a large fleet.
+    them leaves the generation as it is. Of its status, `operator` is whose it is (`controller.kube.claims`), and
+    `has_plan` says whether it has the plan of a pipeline of a large fleet.
     """
 
     uid: str
@@ -126,7 +126,6 @@ class KeptResource:
     packed: bytes
     overrides: tuple[str | None, ...] = ()
     operator: str = ""
-    has_status: bool = False
     has_plan: bool = False
 
     def whole(self) -> Json:
@@ -153,7 +152,6 @@ def kept_resource(resource: Json) -> KeptResource:
         packed=zlib.compress(json.dumps(rest, separators=(",", ":")).encode(), 1),
         overrides=tuple(annotations.get(name) for name in (PAUSE_ANNOTATION, PIN_ANNOTATION)),
         operator=sys.intern(str(status.get("operator") or "")),
-        has_status=bool(status.get("conditions")),
         has_plan=PLANNED in (status.get("memory") or {}),
     )
 

@@ -10,7 +10,7 @@ from controller.resources.fields import DecimalString, Duration, PositiveDuratio
 from controller.resources.history import History
 from controller.resources.metadata import Metadata
 from controller.resources.pipeline_rules import MAX_STAGES, PIPELINE_CONSTRAINTS
-from controller.resources.pipeline_status import PipelineStatus
+from controller.resources.pipeline_status import NOT_ASSESSED, PipelineStatus
 from controller.resources.placement import Replicas, SliceRates
 from controller.resources.schedule import MAX_FLOORS, ExpectedDemand, LeastDemand
 from controller.resources.stage import Stage
@@ -241,5 +241,5 @@ class SpeechPipeline(Part):
     """Standard object metadata; the name is a DNS label."""
     spec: PipelineSpec
     """The desired state."""
-    status: PipelineStatus | None = None
+    status: Annotated[PipelineStatus | None, Field(json_schema_extra={"default": NOT_ASSESSED})] = None
     """The observed state and the last decision. Written by the operator."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from controller.core.messages.conditions import not_assessed
 from controller.resources.base import ListMap, Part
 from controller.resources.fields import Label, Number, Text
 from controller.resources.metadata import Condition, OperatorName, Timestamp
@@ -362,3 +363,23 @@ class PipelineStatus(Part):
     """The last decision that changed replicas."""
     memory: MemoryStatus | None = None
     """State that the operator keeps. Not an interface."""
+
+
+def _without_an_operator() -> dict[str, object]:
+    condition = not_assessed()
+    return {
+        "conditions": [
+            {
+                "type": condition.type,
+                "status": condition.status,
+                "reason": condition.reason,
+                "message": condition.message,
+                "lastTransitionTime": "1970-01-01T00:00:00Z",
+            }
+        ],
+        "summary": {"health": condition.reason},
+    }
+
+
+NOT_ASSESSED = _without_an_operator()
+"""The status that the API server gives a new pipeline: none of thousands has to wait for a write to have one."""

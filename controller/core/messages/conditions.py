@@ -11,7 +11,6 @@ from controller.core.messages.missed import missed_briefly
 from controller.core.messages.phrases import brief, count_of, money, number, price, reading_words, timestamp
 from controller.core.messages.reasons import ConditionReason, ConditionType
 from controller.core.messages.sentences import (
-    HOLDS,
     OUTAGES,
     causes,
     crowded_words,
@@ -258,10 +257,10 @@ def unusable_condition(kind: ConditionType, reason: ConditionReason, problem: st
     return _condition(kind, "False", reason.value, problem)
 
 
-def awaiting_turn() -> ConditionValue:
-    """Return the condition of a pipeline of a large fleet that was not planned yet, and has no status."""
-    message = HOLDS[HoldReason.AWAITING_TURN]
-    return _condition(ConditionType.READY, "Unknown", ConditionReason.AWAITING_TURN.value, message)
+def not_assessed() -> ConditionValue:
+    """Return the condition of a pipeline that no operator has assessed yet, which the API server gives it."""
+    message = "no operator has assessed this pipeline yet"
+    return _condition(ConditionType.READY, "Unknown", ConditionReason.NOT_ASSESSED.value, message)
 
 
 def _condition(kind: ConditionType, status: str, reason: str, message: str = "") -> ConditionValue:

@@ -51,7 +51,7 @@ class ConditionReason(Enum):
     INVALID_SPEC = "InvalidSpec"
     INTERNAL_ERROR = "InternalError"
     SHARED_STAGE_MISSING = "SharedStageMissing"
-    AWAITING_TURN = HoldReason.AWAITING_TURN.value
+    NOT_ASSESSED = "NotAssessed"
     IN_TIME = "InTime"
     WAITING = HoldReason.WAITING.value
     EMPTY = "Empty"

@@ -141,7 +141,7 @@ def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_
         assert operator.requests == {"PATCH": 2, "POST": 1}, "a status, a scale and an Event"
 
 
-def test_a_fleet_that_is_assessed_in_turns_has_statuses_at_once_settles_and_answers_a_change(
+def test_a_fleet_that_is_assessed_in_turns_has_statuses_from_the_start_settles_and_answers_a_change(
     fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cycle, "AT_ONCE", 10)
@@ -163,10 +163,10 @@ def test_a_fleet_that_is_assessed_in_turns_has_statuses_at_once_settles_and_answ
         return {each["metadata"]["name"]: each["spec"]["replicas"] for each in of_fleet(DEPLOYMENTS)}
 
     with ExitStack() as parts:
+        assert readiness() == {"NotAssessed": PIPELINES_MADE}, "each has a status without an operator"
         operator = Operator(operator_kubeconfig, objects, parts)
         assert len(operator.cycle().pipelines) == 15
-        assert readiness().total() == PIPELINES_MADE, "each has its first status"
-        assert readiness()["AwaitingTurn"] == PIPELINES_MADE - 15
+        assert readiness()["NotAssessed"] == PIPELINES_MADE - 15
         quiet = 0
         before = replicas_of()
         for _ in range(80):
@@ -179,7 +179,7 @@ def test_a_fleet_that_is_assessed_in_turns_has_statuses_at_once_settles_and_answ
             if quiet == turns.EVERY + 1:
                 break
         assert quiet == turns.EVERY + 1, "it does not come to rest"
-        assert "AwaitingTurn" not in readiness()
+        assert "NotAssessed" not in readiness()
         assert len(operator.cycle().pipelines) <= 25
 
         operator = Operator(operator_kubeconfig, objects, parts)

@@ -34,7 +34,7 @@ from controller.kube.gateway import (
     Unavailable,
 )
 from controller.kube.kept_memory import KeptMemory
-from controller.kube.reader import InvalidObject, Newcomers, Observation
+from controller.kube.reader import InvalidObject, Observation
 from controller.kube.reporter import Reporter
 from controller.kube.status import pipeline_status
 from controller.kube.store import ResourceStore
@@ -490,25 +490,3 @@ def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed
     assert "operator" not in world.log.objects["captions"].get("status", {})
     world.claims.postponed = False
     assert world.report() == {CAPTIONS}
-
-
-def test_a_pipeline_without_a_status_is_given_one_that_is_no_claim(world: World) -> None:
-    world.reporter.report_first(Newcomers(now_s=NOW_S, pipelines=tuple(world.pipelines.snapshot().values())))
-    status = world.log.objects["captions"]["status"]
-    (condition,) = status["conditions"]
-    assert (condition["type"], condition["status"], condition["reason"]) == ("Ready", "Unknown", "AwaitingTurn")
-    assert "operator" not in status
-    assert all(each.has_status for each in world.pipelines.snapshot().values())
-
-
-def test_first_statuses_take_more_time_before_the_first_cycle_than_before_others(world: World) -> None:
-    many = [world.pipelines.snapshot()["speech", "captions"]] * 1000
-
-    def written() -> int:
-        before = len(world.log.asked)
-        world.reporter.report_first(Newcomers(now_s=NOW_S, pipelines=tuple(many)))
-        return len(world.log.asked) - before
-
-    at_start, later = written(), written()
-    assert 0 < later < at_start < len(many)
-    assert written() == later

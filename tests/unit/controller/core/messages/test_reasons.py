@@ -15,9 +15,9 @@ from reasons_document import DOCUMENT, ListedReason, first_looks, kinds, listed_
 from controller.core.cycle import decide
 from controller.core.messages.conditions import (
     ConditionValue,
-    awaiting_turn,
     budget_condition,
     conditions,
+    not_assessed,
     pool_conditions,
     unusable_condition,
 )
@@ -227,7 +227,7 @@ def test_the_conditions_have_the_listed_reasons_and_statuses(decision: PipelineD
         for variant in (growing, *variants(decision))
         for condition in conditions(variant)
     }
-    others = (*of_pools(), *of_budgets(), *unusable_pipelines(), awaiting_turn())
+    others = (*of_pools(), *of_budgets(), *unusable_pipelines(), not_assessed())
     emitted |= {(each.type, each.reason, each.status) for each in others}
     assert emitted == {
         (each.type, each.reason, status)
