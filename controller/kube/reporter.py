@@ -32,7 +32,7 @@ from controller.core.state.snapshot import PipelineState, Planned
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.batching import BatchWritten
 from controller.kube.claims import Claims
-from controller.kube.durable import PLANNED, kept_document, planned_text, written_at_s
+from controller.kube.durable import PLANNED, kept_document, memory_from, planned_text, written_at_s
 from controller.kube.events import EventRecorder, EventType
 from controller.kube.gateway import (
     BUDGETS,
@@ -135,6 +135,8 @@ class Reporter:
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
+        self._sound: dict[str, KeptResource] = {}
+        """The stored objects whose memory was found to be readable."""
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
@@ -381,7 +383,7 @@ class Reporter:
             return _Outcome.AWAY  # its replicas are not in the entries of this shard yet
         if self._claims is not None and self._claims.own:
             status = {**status, "operator": self._claims.own}
-        worth = claims or worth_writing(old, status, age_s)
+        worth = claims or self._is_damaged(resource, old) or worth_writing(old, status, age_s)
         if worth and planned is not None:
             status = {**status, "memory": {**status["memory"], PLANNED: planned_text(planned)}}
         if not worth or not (patch := merge_patch(old, status)):
@@ -421,6 +423,15 @@ class Reporter:
         self._refusals.over(resource.uid, written=True)
         return _Outcome.WRITTEN
 
+    def _is_damaged(self, resource: KeptResource, status: Json) -> bool:
+        """Return whether a part of the memory in the stored `status` cannot be read, so that it is written again."""
+        if self._sound.get(resource.uid) is resource:  # to read it takes milliseconds
+            return False
+        damaged = bool(memory_from(status.get("memory")).lost)
+        if not damaged:
+            self._sound[resource.uid] = resource
+        return damaged
+
     def _hung_like(self, kind: Resource, resource: KeptResource) -> Hung | None:
         """Return the failure of a status that is likely that of `resource` too, None if there was none."""
         hung = list(self._hung.values())
@@ -454,6 +465,7 @@ class Reporter:
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
         self._refusals.begin(present)
+        self._sound = {uid: resource for uid, resource in self._sound.items() if uid in present}
 
 
 def _without_answer(error: Unavailable) -> _Outcome:

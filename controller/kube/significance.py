@@ -6,7 +6,6 @@ from decimal import Decimal, InvalidOperation
 
 from controller.core.act.admission import LAPSE_S
 from controller.core.messages.reasons import ConditionReason, ConditionType
-from controller.kube.durable import memory_from
 from controller.kube.gateway import Json
 from controller.kube.workloads import seconds
 
@@ -23,11 +22,10 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     """Return whether the status `new` should replace `old`, which was written `written_s_ago` seconds ago.
 
-    A changed decision is written at once, and so is any status if the stored memory is invalid. A limit on the load is
-    renewed when half of its time is over. Other changes are
-    written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
+    A changed decision is written at once. A limit on the load is renewed when half of its time is over. Other changes
+    are written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
     """
-    if memory_from(old.get("memory")).lost or _decided(old) != _decided(new):
+    if _decided(old) != _decided(new):
         return True
     if "admissibleUntil" in new and written_s_ago >= LAPSE_S / 2:
         return True
@@ -110,6 +108,8 @@ def _condensed(status: Json) -> Json:
 
 def _moved(old: object, new: object) -> bool:
     """Return whether a number moved by more than a tenth or anything else changed, except numbers within a text."""
+    if old == new:  # most of a status: to look at each part would take a millisecond
+        return False
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return old.keys() != new.keys() or any(_moved(old[key], new[key]) for key in old)
     if isinstance(old, list) and isinstance(new, list):

@@ -11,6 +11,7 @@ import json
 import math
 import random
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -428,7 +429,7 @@ def _deployment(name: str, namespace: str, pool: str, replicas: int) -> Json:
 def _pod(name: str, namespace: str, app: str, pool: str, fleet: LargeFleet) -> Json:
     node = random.Random(f"{namespace}/{name}").randrange(fleet.nodes_per_pool())
     template = json.loads(json.dumps(_deployment(app, namespace, pool, 1)["spec"]["template"]))
-    labels = {**template["metadata"]["labels"], "pod-template-hash": f"{hash(app) & 0xFFFFFFFF:x}"}
+    labels = {**template["metadata"]["labels"], "pod-template-hash": f"{zlib.crc32(app.encode()):x}"}
     conditions = [
         {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _SINCE}
         for kind in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")

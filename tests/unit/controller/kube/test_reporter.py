@@ -490,3 +490,17 @@ def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed
     assert "operator" not in world.log.objects["captions"].get("status", {})
     world.claims.postponed = False
     assert world.report() == {CAPTIONS}
+
+
+def test_a_memory_that_cannot_be_read_is_replaced_at_once(world: World) -> None:
+    world.report()
+    before = world.log.objects["captions"]["status"]
+    world.report()
+    assert world.log.patches.count("captions") == 1
+
+    metadata = world.log.objects["captions"]["metadata"]
+    edited = {**before, "memory": {**before["memory"], "samples": "many"}}
+    world.log.objects["captions"] |= {"status": edited, "metadata": {**metadata, "resourceVersion": "9"}}
+    world.pipelines.put(world.log.objects["captions"])
+    world.report()
+    assert memory_from(world.log.objects["captions"]["status"]["memory"]).lost == ()

@@ -111,10 +111,6 @@ def test_the_first_status_is_written() -> None:
     assert worth_writing({}, STATUS, written_s_ago=0)
 
 
-def test_a_memory_that_cannot_be_read_is_replaced_at_once() -> None:
-    assert worth_writing(after(lambda s: s["memory"].update(samples="many")), STATUS, written_s_ago=0)
-
-
 def merged(document: Any, patch: Any) -> Any:
     """RFC 7386, as the API server applies it."""
     if not isinstance(patch, dict):
