@@ -1,10 +1,9 @@
 """Matches pods to workloads by label selectors, and reduces pods, nodes and workloads to the fields that are read.
 
-There can be tens of thousands of pods. Of each, only the fields that `controller.kube.workloads` reads are stored, as
-JSON text: as Python objects they would take five times the memory. Pure functions of API objects.
+There can be tens of thousands of pods. Of each, only the fields that `controller.kube.workloads` reads are stored,
+packed: as Python objects they would take many times the memory.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from controller.adoption.amounts import requests_of
 from controller.core.state.spec import LabelSelector, Requirement
 from controller.kube.constraints import kept_constraints
 from controller.kube.gateway import Json
+from controller.kube.packed import Packed, Packer
 
 _METADATA = ("name", "creationTimestamp", "deletionTimestamp")
 _OWNER = ("kind", "name", "controller")
@@ -24,6 +24,7 @@ _CONTAINERS = ("initContainerStatuses", "containerStatuses")
 _TERMINATED = ("reason", "exitCode", "startedAt", "finishedAt")
 SESSIONS_LABEL = "sluice.dev/sessions"
 """The label of pods by which Services select those that get new sessions: `open`; Sluice sets it to `closed`."""
+_PACKER = Packer()
 REVISION_LABELS = ("controller-revision-hash", "pod-template-hash")
 """Labels of a pod with the revision of its workload: of a StatefulSet, of a Deployment."""
 
@@ -46,12 +47,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptPod:
-    """A pod in its stored form; `text` is JSON with the fields that `controller.kube.workloads` reads."""
+    """A pod in its stored form; `packed` has the fields that `controller.kube.workloads` reads."""
 
     name: str
     namespace: str
     labels: Mapping[str, str]
-    text: bytes
+    packed: Packed
 
 
 class Pods:
@@ -67,7 +68,7 @@ class Pods:
 
     def of(self, namespace: str, selector: LabelSelector) -> Sequence[Json]:
         """Return the pods of `namespace` that `selector` selects, ordered by name."""
-        return [json.loads(pod.text) for pod in self.kept(namespace, selector)]
+        return [pod.packed.document() for pod in self.kept(namespace, selector)]
 
     def kept(self, namespace: str, selector: LabelSelector) -> Sequence[KeptPod]:
         """Return the pods of `namespace` that `selector` selects in their stored form, ordered by name."""
@@ -104,7 +105,7 @@ def kept_pod(pod: Json) -> KeptPod:
         name=metadata["name"],
         namespace=sys.intern(metadata.get("namespace", "")),
         labels=_shared(metadata.get("labels") or {}),
-        text=json.dumps(kept, separators=(",", ":")).encode(),
+        packed=_PACKER.pack(kept),
     )
 
 

@@ -3,10 +3,9 @@
 Of two versions of an object, the newer resource version is stored, whatever the order in which they arrive.
 """
 
-import json
 import sys
 import threading
-import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,11 +14,13 @@ from typing import Generic, TypeVar
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION
 from controller.kube.durable import PLANNED
 from controller.kube.gateway import Json, Listing
+from controller.kube.packed import Packed, Packer
 from controller.kube.readable import left_out
 
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped kinds) and name."""
 T = TypeVar("T")
+_PACKERS = defaultdict[str, Packer](Packer)
 
 
 class Store(Generic[T]):
@@ -111,7 +112,7 @@ class Store(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResource:
-    """A SpeechPipeline or ComputePool: its identity, and the whole object as compressed JSON.
+    """A SpeechPipeline or ComputePool: its identity, and the whole object, packed.
 
     There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds. `overrides` are the texts of the annotations that set something beside the spec: a change of
@@ -123,15 +124,14 @@ class KeptResource:
     generation: int
     namespace: str
     name: str
-    packed: bytes
+    packed: Packed
     overrides: tuple[str | None, ...] = ()
     operator: str = ""
     has_plan: bool = False
 
     def whole(self) -> Json:
         """Return the resource as in the API, without `metadata.managedFields`."""
-        resource: Json = json.loads(zlib.decompress(self.packed))
-        return resource
+        return self.packed.document()
 
     def status(self) -> Json:
         """Return the status of the resource; empty if it has none."""
@@ -149,7 +149,7 @@ def kept_resource(resource: Json) -> KeptResource:
         generation=metadata["generation"],
         namespace=sys.intern(metadata.get("namespace", "")),
         name=metadata["name"],
-        packed=zlib.compress(json.dumps(rest, separators=(",", ":")).encode(), 1),
+        packed=_PACKERS[resource.get("kind", "")].pack(rest),
         overrides=tuple(annotations.get(name) for name in (PAUSE_ANNOTATION, PIN_ANNOTATION)),
         operator=sys.intern(str(status.get("operator") or "")),
         has_plan=PLANNED in (status.get("memory") or {}),

@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -68,11 +67,11 @@ def test_a_pod_that_ran_out_of_memory_says_when(reason: str, killed: float | Non
         },
         {"restartCount": 0, "state": {"running": {}}},
     ]
-    (serving,) = target_state(SCALE, [json.loads(kept_pod(pod).text)], UP).serving
+    (serving,) = target_state(SCALE, [kept_pod(pod).packed.document()], UP).serving
     assert serving.out_of_memory_s == killed
     pod["status"]["conditions"][0]["status"] = "False"
     pod["spec"] = {"nodeName": "n"}
-    (starting,) = target_state(SCALE, [json.loads(kept_pod(pod).text)], UP).starting
+    (starting,) = target_state(SCALE, [kept_pod(pod).packed.document()], UP).starting
     assert starting.out_of_memory_s == killed
 
 
