@@ -8,7 +8,8 @@ server and controllers share the machine's other cores); only its metrics are sy
 those it would learn for many minutes before nothing changes. Each size has a cluster of its
 own: four Deployments, three or more ready pods and a status per pipeline, ten pools. What is printed for each size:
 
-    first start     from the start of the process to the first decision and to the last of all first statuses
+    first start     how many have a status before the operator starts (the API server gives a new pipeline one); from the
+                    start of the process to the first decision, and to the last of the statuses that it writes
     steady          a cycle in which nothing has changed, and what it wrote
     restart         from the start of the process to the first decision with nothing changed, and what was written
     one change      from the change of one pipeline to the patch of its Deployment, in cycles
@@ -96,6 +97,7 @@ class Row:
     pipelines: int
     deployments: int
     pods: int
+    with_status: int
     first_decision_s: float
     all_statuses_s: float
     settled_cycles: int
@@ -505,16 +507,21 @@ def _delayed(
         return tuple(rows)
 
 
+def _statuses(maker: Maker) -> Iterator[dict[str, object]]:
+    for page in maker.gateway.pages(PIPELINES):
+        yield from (pipeline.get("status", {}) for pipeline in page.items)
+
+
 def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, cycles: int, interval_s: float) -> Row:
     wait_for_quiet()
+    with_status = sum("conditions" in status for status in _statuses(maker))
     operator = OperatorProcess(kubeconfig, folder, interval_s)
     first_decision_s = operator.wait(operator.decided, "came to no decision")
     print(f"  first decision after {first_decision_s:.1f} s", file=sys.stderr)
     operator.wait(lambda: operator.cycles() >= 1, "ended no cycle")
 
     def told() -> bool:
-        pages = maker.gateway.pages(PIPELINES)
-        return all("status" in pipeline for page in pages for pipeline in page.items)
+        return all("observedGeneration" in status for status in _statuses(maker))
 
     all_statuses_s = operator.wait(told, "did not write all statuses", within_s=20.0)
     print(f"  all statuses after {all_statuses_s:.1f} s", file=sys.stderr)
@@ -568,6 +575,7 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
         pipelines=fleet.pipelines,
         deployments=sum(name.startswith("deployments/") for name in versions),
         pods=sum(len(page.items) for page in maker.gateway.pages(PODS)),
+        with_status=with_status,
         first_decision_s=first_decision_s,
         all_statuses_s=all_statuses_s,
         settled_cycles=settled,
@@ -597,8 +605,8 @@ def cycle_words(cycle: Cycle) -> str:
 def report(row: Row) -> None:
     print(f"{row.pipelines} pipelines, {row.deployments} Deployments, {row.pods} pods, 10 pools")
     print(
-        f"  first start   decision after {row.first_decision_s:.1f} s, all statuses after {row.all_statuses_s:.1f} s, "
-        f"settled in cycle {row.settled_cycles}"
+        f"  first start   {row.with_status} have a status before it; decision after {row.first_decision_s:.1f} s, all "
+        f"statuses written after {row.all_statuses_s:.1f} s, settled in cycle {row.settled_cycles}"
     )
     print(f"  steady cycle  {cycle_words(row.steady)}; {row.steady_writes} objects written")
     print(f"  restart       decision after {row.restart_decision_s:.1f} s; {row.restart_writes} objects written")
