@@ -2,7 +2,7 @@
 
 import math
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
@@ -60,7 +60,10 @@ def decode(kind: type[T], data: Json, where: str = "record") -> T:
     Raises:
         InvalidRecord: `data` does not fit the type.
     """
-    return cast("T", _decode(kind, data, where))
+    try:
+        return cast("T", _decoder(cast("Hashable", kind))(data))
+    except _Misfit as error:
+        raise InvalidRecord(f"{where}{''.join(reversed(error.path))}: {error}") from error.__cause__
 
 
 def known_parts(kind: Any, data: Json) -> Json:
@@ -86,76 +89,173 @@ def known_parts(kind: Any, data: Json) -> Json:
     return data
 
 
-def _decode(kind: Any, data: Json, where: str) -> object:
+class _Misfit(Exception):
+    """A part of a document does not fit its type; `path` has the steps to it, the last one first."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.path: list[str] = []
+
+
+_Decoder = Callable[[Json], object]
+
+
+@cache
+def _decoder(kind: Any) -> _Decoder:
+    """Return the function that decodes values of `kind`. Made once: a new leader reads thousands of memories."""
     if isinstance(kind, NewType):
-        return _decode(kind.__supertype__, data, where)
+        return _decoder(kind.__supertype__)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, UnionType}:
-        return _decode_union(arguments, data, where)
+        return _union(arguments)
     if origin is tuple:
-        items = _list(data, where)
-        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
-            raise InvalidRecord(f"{where}: {data!r}: must have {len(arguments)} items")
-        kinds = [arguments[0]] * len(items) if arguments[-1] is Ellipsis else arguments
-        return tuple(
-            _decode(each, item, f"{where}[{i}]") for i, (each, item) in enumerate(zip(kinds, items, strict=True))
-        )
+        return _sequence(_decoder(arguments[0])) if arguments[-1] is Ellipsis else _items(arguments)
     if origin is frozenset:
-        return frozenset(_decode(arguments[0], item, where) for item in _list(data, where))
+        items = _sequence(_decoder(arguments[0]), steps=False)
+        return lambda data: frozenset(cast("tuple[object, ...]", items(data)))
     if origin is not None and issubclass(origin, Mapping):
-        return {
-            _decode(arguments[0], key, where): _decode(arguments[1], item, f"{where}.{key}")
-            for key, item in _pairs(data, where)
-        }
+        return _mapping(_decoder(arguments[0]), _decoder(arguments[1]))
     if kind is Fraction:
-        try:
-            return Fraction(cast("str", data))
-        except (TypeError, ValueError, ZeroDivisionError):
-            raise InvalidRecord(f"{where}: {data!r}: must be a fraction, such as 1/4") from None
+        return _fraction
     if kind is bytes:
-        try:
-            return b64decode(cast("str", data), validate=True)
-        except (TypeError, ValueError):
-            raise InvalidRecord(f"{where}: {str(data)[:20]!r}: must be base64") from None
+        return _bytes
     if issubclass(kind, Enum):
+        return _enum(kind)
+    if is_dataclass(kind):
+        return _dataclass(kind)
+    return _scalar(kind)
+
+
+def _scalar(kind: type) -> _Decoder:
+    def decoded(data: Json) -> object:
+        if type(data) is kind:
+            return data
+        if kind is float and isinstance(data, int) and not isinstance(data, bool):
+            return float(data)
+        if not isinstance(data, kind) or isinstance(data, bool):
+            raise _Misfit(f"{data!r}: must be {kind.__name__}")
+        return data
+
+    return decoded
+
+
+def _enum(kind: type[Enum]) -> _Decoder:
+    def decoded(data: Json) -> object:
         try:
             return kind(data)
         except ValueError:
-            raise InvalidRecord(f"{where}: {data!r}: must be one of {[member.value for member in kind]}") from None
-    if is_dataclass(kind):
-        return _decode_dataclass(kind, data, where)
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-        raise InvalidRecord(f"{where}: {data!r}: must be {kind.__name__}")
-    return data
+            raise _Misfit(f"{data!r}: must be one of {[member.value for member in kind]}") from None
+
+    return decoded
 
 
-def _decode_union(kinds: tuple[Any, ...], data: Json, where: str) -> object:
-    """Return `data` as a value of the first of `kinds` that fits. Dataclasses are distinguished by their fields."""
-    if data is None and NoneType in kinds:
-        return None
-    if isinstance(data, str) and Fraction in kinds:
-        return _decode(Fraction, data, where)
-    for kind in kinds:
-        if is_dataclass(kind):
-            if isinstance(data, dict) and _has_fields(cast("Any", kind), set(data)):
-                return _decode(kind, data, where)
-        elif kind is not NoneType and not isinstance(data, dict):
-            return _decode(kind, data, where)
-    raise InvalidRecord(f"{where}: {data!r}: must be one of {[getattr(kind, '__name__', kind) for kind in kinds]}")
-
-
-def _decode_dataclass(kind: Any, data: Json, where: str) -> object:
-    hints = _hints(kind)
-    if not isinstance(data, dict) or not _has_fields(kind, set(data)):
-        raise InvalidRecord(f"{where}: {data!r}: must have exactly the fields {sorted(hints)}")
+def _fraction(data: Json) -> object:
     try:
-        return kind(**{name: _decode(hints[name], item, f"{where}.{name}") for name, item in data.items()})
-    except InvalidRecord:
-        raise
-    except ValueError as error:
-        raise InvalidRecord(f"{where}: {error}") from error
+        return Fraction(cast("str", data))
+    except (TypeError, ValueError, ZeroDivisionError):
+        raise _Misfit(f"{data!r}: must be a fraction, such as 1/4") from None
+
+
+def _bytes(data: Json) -> object:
+    try:
+        return b64decode(cast("str", data), validate=True)
+    except (TypeError, ValueError):
+        raise _Misfit(f"{str(data)[:20]!r}: must be base64") from None
+
+
+def _sequence(item: _Decoder, *, steps: bool = True) -> _Decoder:
+    """Return the decoder of a list of any length; `steps`: the place in the list belongs to the path."""
+
+    def decoded(data: Json) -> object:
+        found: list[object] = []
+        try:
+            found.extend(map(item, _list(data)))
+        except _Misfit as error:
+            if steps and isinstance(data, list):
+                error.path.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return decoded
+
+
+def _items(kinds: tuple[Any, ...]) -> _Decoder:
+    """Return the decoder of a list with one item of each of `kinds`."""
+    decoders = tuple(map(_decoder, kinds))
+
+    def decoded(data: Json) -> object:
+        if len(_list(data)) != len(decoders):
+            raise _Misfit(f"{data!r}: must have {len(decoders)} items")
+        found: list[object] = []
+        try:
+            for decoder, item in zip(decoders, _list(data), strict=True):
+                found.append(decoder(item))
+        except _Misfit as error:
+            error.path.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
+
+    return decoded
+
+
+def _mapping(of_key: _Decoder, of_item: _Decoder) -> _Decoder:
+    def decoded(data: Json) -> object:
+        found: dict[object, object] = {}
+        for key, item in _pairs(data):
+            own = of_key(key)
+            try:
+                found[own] = of_item(item)
+            except _Misfit as error:
+                error.path.append(f".{key}")
+                raise
+        return found
+
+    return decoded
+
+
+def _union(kinds: tuple[Any, ...]) -> _Decoder:
+    """Return the decoder of the first of `kinds` that fits. Dataclasses are distinguished by their fields."""
+    structures = tuple(kind for kind in kinds if is_dataclass(kind))
+    others = tuple(kind for kind in kinds if kind is not NoneType and kind not in structures)
+    names = [getattr(kind, "__name__", kind) for kind in kinds]
+
+    def decoded(data: Json) -> object:
+        if data is None and NoneType in kinds:
+            return None
+        if isinstance(data, str) and Fraction in kinds:
+            return _fraction(data)
+        if isinstance(data, dict):
+            for kind in structures:
+                if _has_fields(cast("Any", kind), set(data)):
+                    return _decoder(cast("Hashable", kind))(data)
+        elif others:
+            return _decoder(others[0])(data)
+        raise _Misfit(f"{data!r}: must be one of {names}")
+
+    return decoded
+
+
+def _dataclass(kind: Any) -> _Decoder:
+    decoders: dict[str, _Decoder] = {}
+
+    def decoded(data: Json) -> object:
+        if not decoders:  # not before: a dataclass may contain itself
+            decoders.update({name: _decoder(hint) for name, hint in _hints(kind).items()})
+        if not isinstance(data, dict) or not _has_fields(kind, set(data)):
+            raise _Misfit(f"{data!r}: must have exactly the fields {sorted(_hints(kind))}")
+        values: dict[str, object] = {}
+        for name, item in data.items():
+            try:
+                values[name] = decoders[name](item)
+            except _Misfit as error:
+                error.path.append(f".{name}")
+                raise
+        try:
+            return kind(**values)
+        except ValueError as error:
+            raise _Misfit(str(error)) from error
+
+    return decoded
 
 
 def _has_fields(kind: Any, names: set[str]) -> bool:
@@ -177,18 +277,18 @@ def _hints(kind: Any) -> Mapping[str, Any]:
     return {field.name: types[field.name] for field in fields(kind) if field.init}
 
 
-def _list(data: Json, where: str) -> list[Json]:
+def _list(data: Json) -> list[Json]:
     if not isinstance(data, list):
-        raise InvalidRecord(f"{where}: {data!r}: must be a list")
+        raise _Misfit(f"{data!r}: must be a list")
     return data
 
 
-def _pairs(data: Json, where: str) -> list[tuple[Json, Json]]:
+def _pairs(data: Json) -> list[tuple[Json, Json]]:
     if isinstance(data, dict):
         return list(data.items())
     pairs: list[tuple[Json, Json]] = []
-    for item in _list(data, where):
+    for item in _list(data):
         if not isinstance(item, list) or len(item) != 2:
-            raise InvalidRecord(f"{where}: {item!r}: must be a pair")
+            raise _Misfit(f"{item!r}: must be a pair")
         pairs.append((item[0], item[1]))
     return pairs

@@ -3,7 +3,9 @@
 import base64
 import json
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from controller.core.codec import InvalidRecord, decode, encode, known_parts
@@ -114,19 +116,45 @@ def memory_from(document: Json | None) -> Recalled:
         return Recalled()
     if document.get("version") != _VERSION:
         return Recalled(lost=(f"status.memory.version: {document.get('version')!r}: must be {_VERSION}",))
-    memory, lost, kinds = PipelineMemory(), list[str](), get_type_hints(PipelineMemory)
-    for part in fields(PipelineMemory):
-        stored = document.get(part.name)
-        if part.name == "learned" and stored is None:  # an earlier release had it among the other fields
+    lost, parts, kinds = list[str](), dict[str, Any](), _part_kinds()
+    for name, kind in kinds.items():
+        stored = document.get(name)
+        if name == "learned" and stored is None:  # an earlier release had it among the other fields
             stored = {own.name: document[own.name] for own in fields(Learned) if own.name in document}
         if stored is None:
             continue
-        where, kind = f"status.memory.{part.name}", kinds[part.name]
         try:
-            memory = replace(memory, **{part.name: decode(kind, known_parts(kind, stored), where)})
+            parts[name] = _part(kind, stored, f"status.memory.{name}")
         except ValueError as error:
             lost.append(str(error))
-    return Recalled(memory=memory, lost=tuple(lost))
+    try:
+        return Recalled(memory=PipelineMemory(**parts), lost=tuple(lost))
+    except ValueError:
+        return _recalled_alone(parts, lost)
+
+
+@cache
+def _part_kinds() -> Mapping[str, Any]:
+    kinds = get_type_hints(PipelineMemory)
+    return {part.name: kinds[part.name] for part in fields(PipelineMemory)}
+
+
+def _part(kind: Any, stored: Any, where: str) -> Any:
+    try:
+        return decode(kind, stored, where)
+    except InvalidRecord:
+        return decode(kind, known_parts(kind, stored), where)
+
+
+def _recalled_alone(parts: Mapping[str, Any], lost: Sequence[str]) -> Recalled:
+    """Return the memory of those `parts` that may be in one; `lost` are the others so far."""
+    memory, left_out = PipelineMemory(), list(lost)
+    for name, part in parts.items():
+        try:
+            memory = replace(memory, **{name: part})
+        except ValueError as error:
+            left_out.append(str(error))
+    return Recalled(memory=memory, lost=tuple(left_out))
 
 
 def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: float) -> PipelineMemory:

@@ -8,8 +8,8 @@ server and controllers share the machine's other cores); only its metrics are sy
 those it would learn for many minutes before nothing changes. Each size has a cluster of its
 own: four Deployments, three or more ready pods and a status per pipeline, ten pools. What is printed for each size:
 
-    first start     how many have a status before the operator starts (the API server gives a new pipeline one); from the
-                    start of the process to the first decision, and to the last of the statuses that it writes
+    first start     how many have a status before the operator starts (the API server gives a new pipeline one), and
+                    from the start of the process to the first decision, and to the last of the statuses that it writes
     steady          a cycle in which nothing has changed, and what it wrote
     restart         from the start of the process to the first decision with nothing changed, and what was written
     one change      from the change of one pipeline to the patch of its Deployment, in cycles
