@@ -28,7 +28,7 @@ _Left = tuple[PipelineMemory, Planned | None]
 class CarriedState:
     """The memories and plans of the last cycle, by the UID of the resource; before the first cycle the stored ones.
 
-    Those of pipelines that stand are packed: as objects, those of thousands would take most of the operator's memory.
+    In a fleet that is assessed in turns, they are packed: as objects, those of thousands would take much memory.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -62,9 +62,12 @@ class CarriedState:
 
         It is kept of the pipelines with the UIDs `standing`, about which nothing was decided.
         """
+        left = {uid: left for uid, left in self._left.items() if uid in standing}
+        left |= {each.spec.uid: (each.memory, each.planned) for each in decision.pipelines}
         self._packed = {uid: packed for uid, packed in self._packed.items() if uid in standing}
-        self._packed |= {uid: _packed(left) for uid, left in self._left.items() if uid in standing}
-        self._left = {each.spec.uid: (each.memory, each.planned) for each in decision.pipelines}
+        if standing:
+            self._packed |= {uid: _packed(each) for uid, each in left.items()}
+        self._left = {} if standing else left
         self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
         self._prices = {pools[pool.name].uid: pool.price for pool in decision.pools}
 

@@ -7,6 +7,7 @@ packed: as Python objects they would take many times the memory.
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from controller.adoption.amounts import requests_of
 from controller.core.state.spec import LabelSelector, Requirement
@@ -145,8 +146,14 @@ def kept_workload(workload: Json) -> Workload:
         resource_version=workload["metadata"]["resourceVersion"],
         rolling=_rolling(workload),
         failure=_failure(workload),
-        requests=requests_of((spec.get("template") or {}).get("spec") or {}),
+        requests=_same_requests(tuple(requests_of((spec.get("template") or {}).get("spec") or {}).items())),
     )
+
+
+@lru_cache(1024)
+def _same_requests(requests: tuple[tuple[str, float], ...]) -> Mapping[str, float]:
+    """Return `requests` by resource; workloads with the same ones share them."""
+    return dict(requests)
 
 
 def _rolling(workload: Json) -> bool:

@@ -71,6 +71,8 @@ INVALID_SHARE = 0.5
 """Share of the interval for writing the statuses of resources that cannot be used; the rest wait for later cycles."""
 STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
+IDLE_SHARE = 0.5
+"""The same in a cycle in which no replicas change, so that nothing has to wait for it."""
 FOREIGN_SHARE = 0.1
 """Share of the interval for telling at pipelines of other operators that this one leaves them alone."""
 _PARALLEL = 8
@@ -150,7 +152,8 @@ class Reporter:
 
         A pipeline is left out if it no longer exists, or the server does not answer. If the server refuses the status
         of a pipeline whose replicas change, or asks to wait with it, the pipeline is left out unless its memory is kept
-        in the Lease. Statuses of pipelines without replica changes are written for `STATUS_SHARE` of the interval.
+        in the Lease. Statuses of pipelines without replica changes are written for `STATUS_SHARE` of the interval, or
+        for `IDLE_SHARE` where no replicas change.
         First come those in `news`, whose decision differs from the last one. Pipelines that must wait for a later cycle
         are left out too.
         """
@@ -325,7 +328,7 @@ class Reporter:
                 self._visited_at_s.get(pair[1].spec.uid, float("-inf")),
             )
         )
-        rest = self._while_time(STATUS_SHARE, others, write)
+        rest = self._while_time(STATUS_SHARE if acting or failed else IDLE_SHARE, others, write)
         refused: list[PipelineDecision] = []
         for (_, own), outcome in chain(written, rest, self._each(failed, write)):
             self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write

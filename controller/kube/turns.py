@@ -7,7 +7,9 @@ are all assessed in every cycle. Above that, a cycle assesses, up to `MOST` toge
 2. those of which something has changed or is under way: the spec, a workload or a pod, a demand above what was planned
    for, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready; and those that were
    not assessed since the start;
-3. the longest unassessed of the others, an `EVERY`th of the fleet.
+3. those whose last decision their status does not have yet, up to `PER_TURN`: the API server takes so many statuses in
+   a cycle;
+4. the longest unassessed of the others, an `EVERY`th of the fleet.
 
 The queries of all pipelines for demand and latency are sent in every cycle. What is read of the metrics of a standing
 pipeline is acted on in the next one.
@@ -25,7 +27,7 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import Reading
 
-MOST = 1000
+MOST = 750
 """So many pipelines are assessed in a cycle, besides those that cannot stand."""
 EVERY = 8
 """A settled pipeline is assessed at least every so many cycles."""
@@ -113,7 +115,7 @@ class Turns:
             return Chosen(assessed=keys, standing={}, others=frozenset())
         lenders = frozenset(owner for spec in specs for owner, _ in spec.borrowed.values())
         always = set[PipelineKey]()
-        changed, unplanned, settled = list[_Due](), list[_Due](), list[_Due]()
+        changed, unplanned, unwritten, settled = list[_Due](), list[_Due](), list[_Due](), list[_Due]()
         kept: dict[PipelineKey, StandingPipeline] = {}
         now: dict[PipelineKey, Seen] = {}
         for spec in specs:
@@ -131,11 +133,13 @@ class Turns:
                     unplanned.append(due)
                 elif not same or known.levels is None or spec.uid in self._moved:
                     changed.append(due)
+                elif spec.uid in self._unwritten:
+                    unwritten.append(due)
                 else:
                     settled.append(due)
         old = [due for due in settled if self._cycle - due[0] >= _LONGEST]
-        # All parts but the changed ones are bounded, so these come last: they must not keep the others waiting.
-        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed)]
+        # The changed ones come after those without a plan, of which there are few: they must not keep these waiting.
+        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed), *sorted(unwritten)[:PER_TURN]]
         again = sorted(set(settled) - set(old))[: math.ceil(len(specs) / EVERY)]
         assessed = always | {key for *_, key in [*order, *again][:MOST]}
         standing_now = {key: each for key, each in kept.items() if key not in assessed}
@@ -174,7 +178,7 @@ class Turns:
     ) -> None:
         """Note what was assessed in this cycle.
 
-        Those of which there are `news` may stand only once their status is `written`: a restart continues from it.
+        Those of which there are `news` come before others until their status is `written`: a restart continues from it.
         """
         for each in snapshot.standing:
             if (read := seen.get(each.key)) is not None:
@@ -187,7 +191,7 @@ class Turns:
                 self._unwritten.discard(own.spec.uid)
             elif own.key in news:
                 self._unwritten.add(own.spec.uid)
-            settled = own.spec.uid not in self._unwritten and is_settled(state, own)
+            settled = is_settled(state, own)
             stands = standing(state, snapshot.now_s, None if own.planned is None else own.planned.at_s)
             self._known[own.spec.uid] = _Assessed(
                 cycle=self._cycle,

@@ -3,11 +3,13 @@
 Names that thousands of pipelines share are interned to save memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 from sys import intern
+from typing import TypeVar, cast
 
 from controller.aws.price_table import bundled_quote
 from controller.core.state.cloud import (
@@ -68,6 +70,7 @@ from optimizer.model import InvalidProblem, Link, PipelineKey, PoolName, Routing
 from profiler.samples import Answer, SeriesLabels
 from profiler.season import finest_step_s
 
+_Part = TypeVar("_Part")
 _CPU_DEADLINE = "5m"
 _ACCELERATOR_DEADLINE = "15m"
 """As long as Karpenter and the cluster autoscaler give a node: those with accelerators are scarcer, and their drivers
@@ -102,16 +105,20 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         max_wer=None if sla is None else _number(sla.max_wer),
         max_wer_by_slice={} if sla is None else _rates(sla.max_wer_by_slice),
         budget_per_hour=float(spec.budget.per_hour),
-        scaling=Scaling(
-            tolerance=float(spec.scaling.tolerance),
-            up=_step_policy(spec.scaling.scale_up),
-            down=_step_policy(spec.scaling.scale_down),
-            drain_s=duration_s(spec.scaling.scale_down.drain),
-            idle_after_s=_idle_after_s(resource),
-            cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
-            session_cut_cost=float(spec.scaling.session_cut_cost),
-            mixing=model.Mixing(spec.scaling.mixing),
-            cut_cost_s=None if spec.scaling.rebalance.mode == "Never" else duration_s(spec.scaling.rebalance.cut_cost),
+        scaling=_shared(
+            Scaling(
+                tolerance=float(spec.scaling.tolerance),
+                up=_step_policy(spec.scaling.scale_up),
+                down=_step_policy(spec.scaling.scale_down),
+                drain_s=duration_s(spec.scaling.scale_down.drain),
+                idle_after_s=_idle_after_s(resource),
+                cold_start=None if spec.scaling.cold_start is None else ColdStart(spec.scaling.cold_start),
+                session_cut_cost=float(spec.scaling.session_cut_cost),
+                mixing=model.Mixing(spec.scaling.mixing),
+                cut_cost_s=None
+                if spec.scaling.rebalance.mode == "Never"
+                else duration_s(spec.scaling.rebalance.cut_cost),
+            )
         ),
         stages=tuple(_paced(_stage(spec.stages, index, namespace), backlog) for index in range(len(spec.stages))),
         at_least=(*map(_floor, spec.demand.at_least), *map(_cron_floor, spec.demand.expected)),
@@ -121,6 +128,16 @@ def pipeline_spec(resource: SpeechPipeline) -> PipelineSpec:
         history=None if spec.demand.history is None else _history(spec.demand.history),
         backlog=None if backlog is None else _backlog(backlog),
     )
+
+
+def _shared(part: _Part) -> _Part:
+    """Return the first part that is equal to `part`: thousands of pipelines have few different ones."""
+    return cast("_Part", _first(part))
+
+
+@lru_cache(1024)
+def _first(part: Hashable) -> Hashable:
+    return part
 
 
 def _backlog(backlog: Backlog) -> BacklogSpec:
@@ -409,11 +426,13 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
         target=workload.target.reference(),
         prior=prior,
         startup_s=UNDECLARED_STARTUP_S if placement.startup is None else duration_s(placement.startup),
-        declared=Declared(
-            service=time is not None,
-            cv=time is not None and time.cv is not None,
-            startup=placement.startup is not None,
-            memory=placement.memory is not None,
+        declared=_shared(
+            Declared(
+                service=time is not None,
+                cv=time is not None and time.cv is not None,
+                startup=placement.startup is not None,
+                memory=placement.memory is not None,
+            )
         ),
         source=None if time is None else time.source,
         confidence=None if time is None else time.confidence,

@@ -36,7 +36,7 @@ _LIMIT_STEPS = 1
 _MANY_PLACEMENTS = 8
 _MANY_RUNNING = 4  # placements in use; with more, only common batch limits are tried: each single one hardly matters
 _CENTS = 9  # decimals at which two costs count as equal
-_TABLES_BYTES = 24 * 2**20
+_TABLES_BYTES = 12 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -438,6 +438,7 @@ def test_of_more_statuses_than_there_is_time_for_every_one_has_its_turn(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.kube.reporter._PARALLEL", 1)  # in 3 s, of 2
+    monkeypatch.setattr("controller.kube.reporter.IDLE_SHARE", 0.2)
     names = ("a", "b", "c")
     world.add(*names)
     for cycle in range(6):
@@ -452,7 +453,7 @@ def test_what_was_decided_anew_is_told_before_what_was_only_observed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controller.kube.reporter._PARALLEL", 1)
-    monkeypatch.setattr("controller.kube.reporter.STATUS_SHARE", 0.0)
+    monkeypatch.setattr("controller.kube.reporter.IDLE_SHARE", 0.0)
     names = ("a", "b", "c")
     world.add(*names)
     states = [a_state(a_spec(name=name), demand=1.0, replicas={VAD: 1, ENCODER: 1}) for name in names]
@@ -460,6 +461,20 @@ def test_what_was_decided_anew_is_told_before_what_was_only_observed(
     told = world.reporter.report(world.observation(snapshot), decide(snapshot, Policy()), news={states[2].spec.key})
     assert world.log.patches[-1] == "c"
     assert told == {states[2].spec.key}
+
+
+@pytest.mark.parametrize(("acting", "told"), [(False, 2), (True, 1)])
+def test_statuses_have_more_time_in_a_cycle_that_changes_no_replicas(
+    world: World, monkeypatch: pytest.MonkeyPatch, acting: bool, told: int
+) -> None:
+    monkeypatch.setattr("controller.kube.reporter._PARALLEL", 1)  # in 3 s, of 5 or of 2
+    names = ("a", "b", "c")
+    world.add(*names)
+    states = [a_state(a_spec(name=name), demand=1.0, replicas={VAD: 1, ENCODER: 1}) for name in names]
+    if acting:
+        states.append(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
+    world.report(a_snapshot(*states, now_s=NOW_S))
+    assert sum(name in names for name in world.log.patches) == told
 
 
 def test_the_store_knows_what_was_written_before_the_watch_tells(world: World) -> None:
