@@ -54,7 +54,7 @@ def test_the_traces_can_be_made_again(tmp_path: Path) -> None:
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
-    module.FOLDER = tmp_path
+    vars(module)["FOLDER"] = tmp_path
     module.written("past-days.csv", module.BEGINS_H - 72, module.BEGINS_H)
     module.written("day.csv", module.BEGINS_H, module.BEGINS_H + 16)
     for name in ("past-days.csv", "day.csv"):

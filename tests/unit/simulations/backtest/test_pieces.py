@@ -106,6 +106,7 @@ def test_the_scenario_of_a_piece_is_valid_and_has_its_load(tmp_path: Path, *, st
     assert own.placements()["vad", "cpu"].target.name == "vad-statefulset"  # type: ignore[index]
     assert [pool.spec.capacity.instances for pool in scenario.pools] == [3, 2]
     (load,) = scenario.file.load
+    assert load.trace is not None
     trace = read_trace(load.trace, Column(load.column), folder=tmp_path)
     assert trace.column is (Column.STREAMS if streams else Column.RATE_PER_S)
     assert trace.values[:3].tolist() == [10.0, 11.0, 12.0]

@@ -99,6 +99,7 @@ def test_the_sla_leaves_time_for_the_way(planned: tuple[Study, Regions], tmp_pat
     found, _ = planned
     for name, other in (("east", "west"), ("west", "east")):
         _, pipeline = applied(planned, name, tmp_path)
+        assert pipeline.spec.sla is not None
         assert pipeline.spec.sla.latency == ("300ms" if (other, name) in found.shifted.flows else "400ms")
     assert ("east", "west") in found.shifted.flows
 
