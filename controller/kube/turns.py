@@ -137,10 +137,11 @@ class Turns:
                     unwritten.append(due)
                 else:
                     settled.append(due)
-        old = [due for due in settled if self._cycle - due[0] >= _LONGEST]
+        old = {due for due in (*settled, *unwritten) if self._cycle - due[0] >= _LONGEST}
         # The changed ones come after those without a plan, of which there are few: they must not keep these waiting.
-        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed), *sorted(unwritten)[:PER_TURN]]
-        again = sorted(set(settled) - set(old))[: math.ceil(len(specs) / EVERY)]
+        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed)]
+        order += sorted(set(unwritten) - old)[:PER_TURN]
+        again = sorted(set(settled) - old)[: math.ceil(len(specs) / EVERY)]
         assessed = always | {key for *_, key in [*order, *again][:MOST]}
         standing_now = {key: each for key, each in kept.items() if key not in assessed}
         return Chosen(

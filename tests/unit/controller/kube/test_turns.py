@@ -206,6 +206,19 @@ def test_news_are_assessed_again_until_the_status_has_them(fleet: Fleet) -> None
     assert "p03" not in fleet.cycle()
 
 
+def test_news_without_a_status_have_their_turn_although_all_others_change_in_every_cycle(fleet: Fleet) -> None:
+    fleet.unwritten, fleet.news = {"p03"}, frozenset({PipelineKey("speech/p03")})
+    while "p03" not in fleet.cycle():
+        pass
+    fleet.news = frozenset()
+    assessed = list[set[str]]()
+    for _ in range(turns._LONGEST + 1):
+        for name in set(NAMES) - {"p03"}:
+            fleet.versions[name] += 1
+        assessed.append(fleet.cycle())
+    assert any("p03" in each for each in assessed)
+
+
 def test_a_status_without_news_may_wait(fleet: Fleet) -> None:
     fleet.unwritten = {"p03"}
     while "p03" not in fleet.cycle():
