@@ -4,7 +4,7 @@ The turns are made small here, so that sixty pipelines are many.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
@@ -94,6 +94,23 @@ def fleet(control_plane: ControlPlane, operator_kubeconfig: Path) -> Iterator[tu
         maker.remove(fleet)
 
 
+def with_one_more(
+    maker: Maker, pipeline: dict[str, Any], deployments: list[dict[str, Any]]
+) -> tuple[int, Callable[[], int]]:
+    """Let the first placement of a pipeline have one more replica than now at least; return that, and what it has."""
+    namespace, target = pipeline["metadata"]["namespace"], deployments[0]["metadata"]["name"]
+
+    def now() -> int:
+        replicas: int = maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"]
+        return replicas
+
+    least = now() + 1
+    pipeline["spec"]["stages"][0]["placements"][0]["replicas"]["min"] = least
+    path = PIPELINES.path(namespace, pipeline["metadata"]["name"])
+    maker.call("PATCH", path, {"spec": {"stages": pipeline["spec"]["stages"]}})
+    return least, now
+
+
 def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_a_cycle(
     fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,16 +144,11 @@ def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_
             assert not waiting(operator.cycle()), "the statuses have the plans"
         assert maker.versions(objects) == before, "a restart with nothing changed writes nothing"
 
-        pipeline, (deployment, *_) = next(iter(objects.resources()))
-        namespace, target = pipeline["metadata"]["namespace"], deployment["metadata"]["name"]
-        replicas = maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"]
-        pipeline["spec"]["stages"][0]["placements"][0]["replicas"]["min"] = replicas + 1
-        path = PIPELINES.path(namespace, pipeline["metadata"]["name"])
-        maker.call("PATCH", path, {"spec": {"stages": pipeline["spec"]["stages"]}})
+        least, asked = with_one_more(maker, *next(iter(objects.resources())))
         operator.resync()
         operator.requests.clear()
         operator.cycle()
-        assert maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"] == replicas + 1
+        assert asked() == least
         del operator.requests["GET"]
         assert operator.requests == {"PATCH": 2, "POST": 1}, "a status, a scale and an Event"
 
@@ -187,12 +199,7 @@ def test_a_fleet_that_is_assessed_in_turns_has_statuses_from_the_start_settles_a
             assert not waiting(operator.cycle()), "the statuses have the plans"
         assert replicas_of() == before, "a restart with nothing changed scales nothing"
 
-        pipeline, (deployment, *_) = list(objects.resources())[-1]
-        namespace, target = pipeline["metadata"]["namespace"], deployment["metadata"]["name"]
-        replicas = maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"]
-        pipeline["spec"]["stages"][0]["placements"][0]["replicas"]["min"] = replicas + 1
-        path = PIPELINES.path(namespace, pipeline["metadata"]["name"])
-        maker.call("PATCH", path, {"spec": {"stages": pipeline["spec"]["stages"]}})
+        least, asked = with_one_more(maker, *list(objects.resources())[-1])
         operator.resync()
         operator.cycle()
-        assert maker.gateway.get(DEPLOYMENTS, namespace, target)["spec"]["replicas"] == replicas + 1
+        assert asked() == least
