@@ -61,7 +61,7 @@ def decode(kind: type[T], data: Json, where: str = "record") -> T:
         InvalidRecord: `data` does not fit the type.
     """
     try:
-        return cast("T", _decoder(cast("Hashable", kind))(data))
+        return cast("T", _decoder(kind)(data))
     except _Misfit as error:
         raise InvalidRecord(f"{where}{''.join(reversed(error.path))}: {error}") from error.__cause__
 
@@ -100,9 +100,8 @@ class _Misfit(Exception):
 _Decoder = Callable[[Json], object]
 
 
-@cache
 def _decoder(kind: Any) -> _Decoder:
-    """Return the function that decodes values of `kind`. Made once: a new leader reads thousands of memories."""
+    """Return the function that decodes values of `kind`."""
     if isinstance(kind, NewType):
         return _decoder(kind.__supertype__)
     origin, arguments = get_origin(kind), get_args(kind)
@@ -122,7 +121,7 @@ def _decoder(kind: Any) -> _Decoder:
     if issubclass(kind, Enum):
         return _enum(kind)
     if is_dataclass(kind):
-        return _dataclass(kind)
+        return _dataclass(cast("Hashable", kind))
     return _scalar(kind)
 
 
@@ -215,8 +214,8 @@ def _mapping(of_key: _Decoder, of_item: _Decoder) -> _Decoder:
 
 def _union(kinds: tuple[Any, ...]) -> _Decoder:
     """Return the decoder of the first of `kinds` that fits. Dataclasses are distinguished by their fields."""
-    structures = tuple(kind for kind in kinds if is_dataclass(kind))
-    others = tuple(kind for kind in kinds if kind is not NoneType and kind not in structures)
+    structures = tuple((kind, _dataclass(cast("Hashable", kind))) for kind in kinds if is_dataclass(kind))
+    others = [_decoder(kind) for kind in kinds if kind is not NoneType and not is_dataclass(kind)]
     names = [getattr(kind, "__name__", kind) for kind in kinds]
 
     def decoded(data: Json) -> object:
@@ -225,17 +224,22 @@ def _union(kinds: tuple[Any, ...]) -> _Decoder:
         if isinstance(data, str) and Fraction in kinds:
             return _fraction(data)
         if isinstance(data, dict):
-            for kind in structures:
+            for kind, decoder in structures:
                 if _has_fields(cast("Any", kind), set(data)):
-                    return _decoder(cast("Hashable", kind))(data)
+                    return decoder(data)
         elif others:
-            return _decoder(others[0])(data)
+            return others[0](data)
         raise _Misfit(f"{data!r}: must be one of {names}")
 
     return decoded
 
 
+@cache
 def _dataclass(kind: Any) -> _Decoder:
+    """Return the decoder of a dataclass, made once: a new leader reads thousands of memories.
+
+    Those of other kinds are not kept by their kind: two unions in another order are equal, and decode differently.
+    """
     decoders: dict[str, _Decoder] = {}
 
     def decoded(data: Json) -> object:

@@ -123,3 +123,9 @@ def test_a_fraction_survives_also_as_a_key(counts: Mapping[int | Fraction, int])
 def test_what_json_cannot_say_is_refused(value: object) -> None:
     with pytest.raises(InvalidRecord):
         encode(value)
+
+
+def test_the_order_of_a_union_counts_although_unions_of_another_order_are_equal() -> None:
+    assert decode(tuple[int | str, ...], [5]) == (5,)
+    with pytest.raises(InvalidRecord, match="must be str"):
+        decode(tuple[str | int, ...], [5])
