@@ -4,6 +4,7 @@ There can be tens of thousands of pods. Of each, only the fields that `controlle
 packed: as Python objects they would take many times the memory.
 """
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -57,15 +58,13 @@ class KeptPod:
 
 
 class Pods:
-    """An index of pods by namespace and label."""
+    """An index of pods by namespace, and by those of their labels that are asked for."""
 
     def __init__(self, pods: Iterable[KeptPod]) -> None:
-        self._by_label: dict[tuple[str, str, str], list[KeptPod]] = {}
+        self._by_label: dict[tuple[str, str], dict[str, list[KeptPod]]] = {}
         self._by_namespace: dict[str, list[KeptPod]] = {}
         for pod in pods:
             self._by_namespace.setdefault(pod.namespace, []).append(pod)
-            for key, value in pod.labels.items():
-                self._by_label.setdefault((pod.namespace, key, value), []).append(pod)
 
     def of(self, namespace: str, selector: LabelSelector) -> Sequence[Json]:
         """Return the pods of `namespace` that `selector` selects, ordered by name."""
@@ -73,9 +72,20 @@ class Pods:
 
     def kept(self, namespace: str, selector: LabelSelector) -> Sequence[KeptPod]:
         """Return the pods of `namespace` that `selector` selects in their stored form, ordered by name."""
-        by_label = [self._by_label.get((namespace, key, value), []) for key, value in selector.labels.items()]
+        by_label = [self._labelled(namespace, key).get(value, []) for key, value in selector.labels.items()]
         candidates = min(by_label, key=len) if by_label else self._by_namespace.get(namespace, [])
         return sorted((pod for pod in candidates if selector.matches(pod.labels)), key=lambda pod: pod.name)
+
+    def _labelled(self, namespace: str, label: str) -> Mapping[str, Sequence[KeptPod]]:
+        """Return the pods of `namespace` with `label`, by its value."""
+        found = self._by_label.get((namespace, label))
+        if found is None:
+            found = {}
+            for pod in self._by_namespace.get(namespace, ()):
+                if (value := pod.labels.get(label)) is not None:
+                    found.setdefault(value, []).append(pod)
+            self._by_label[namespace, label] = found
+        return found
 
 
 def kept_pod(pod: Json) -> KeptPod:
@@ -119,14 +129,18 @@ def _kept_spec(spec: Json) -> Json:
 
 
 def kept_node(node: Json) -> Json:
-    """Return the stored form of a node: only the fields that are read."""
+    """Return the stored form of a node: only the fields that are read. Nodes of one type share the same status."""
+    status = node.get("status") or {}
+    ready = [_parts(one, ("type", "status")) for one in status.get("conditions") or [] if one["type"] == "Ready"]
     return {
         "metadata": {
             **_parts(node["metadata"], ("name", "deletionTimestamp")),
             "labels": _shared(node["metadata"].get("labels") or {}),
         },
         "spec": _parts(node.get("spec") or {}, ("unschedulable", "taints", "providerID")),
-        "status": _parts(node.get("status") or {}, ("conditions", "capacity", "allocatable")),
+        "status": _same_document(
+            json.dumps({**_parts(status, ("capacity", "allocatable")), "conditions": ready}, sort_keys=True)
+        ),
     }
 
 
@@ -148,6 +162,13 @@ def kept_workload(workload: Json) -> Workload:
         failure=_failure(workload),
         requests=_same_requests(tuple(requests_of((spec.get("template") or {}).get("spec") or {}).items())),
     )
+
+
+@lru_cache(1024)
+def _same_document(text: str) -> Json:
+    """Return the JSON document `text`; those who ask for the same one share it."""
+    document: Json = json.loads(text)
+    return document
 
 
 @lru_cache(1024)

@@ -3,8 +3,9 @@
 A plan takes some ten milliseconds, so a cycle cannot plan thousands of pipelines. A pipeline keeps its plan until the
 inputs of the plan change: its load or a measured time by more than `MOVED`, a declared value, the price of a pool, or
 the nodes that are being removed. A cycle plans up to `PER_TURN` of the changed ones, counted by `plan_size`: those
-outside their bounds first, then by the size of the change. It also plans a few pipelines with the oldest plans and a
-few that lack capacity, so that no plan becomes too old. Before its first turn, and after its stages or placements have
+outside their bounds first, then by the size of the change. Half of that is for pipelines without a plan while there are
+any, so that these get one however much the others change. It also plans a few pipelines with the oldest plans and a few
+that lack capacity, so that no plan becomes too old. Before its first turn, and after its stages or placements have
 changed, the plan of a pipeline is its current replicas.
 
 Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and budgets suffice, the
@@ -61,7 +62,8 @@ MOVED = 0.02
 """Relative change of a load or time above which a new plan is needed: far below the default tolerance."""
 ARRIVED = 1.5 * MOVED
 NEVER = 0.2
-"""A pipeline that was never planned comes before those with a smaller relative change than this."""
+"""A pipeline that was never planned comes before those with a smaller relative change than this, and among the half of
+a turn for such pipelines in any case."""
 
 _MEASURED = ("service", "saturation_rps", "current")
 
@@ -358,14 +360,22 @@ def choose(
             (short if lacking(own) is not None else unchanged).append((own.at_s, assessment.key))
     again = [key for old in (short, unchanged) for _, key in sorted(old)[:AGAIN_PER_TURN]]
     sizes = {assessment.key: plan_size(assessment) for assessment in assessments}
-    first = sorted(due)
-    through = accumulate(sizes[key] for *_, key in first)
-    now = [*(key for (*_, key), size in zip(first, through, strict=True) if size - sizes[key] < PER_TURN), *again]
-    chosen = frozenset(now)
+    urgent = [key for *_, key in sorted(due)]
+    chosen = set(_up_to(PER_TURN // 2, [key for key in urgent if key not in kept], sizes))
+    left = PER_TURN - sum(sizes[key] for key in chosen)
+    chosen.update(_up_to(left, [key for key in urgent if key not in chosen], sizes))
+    now = [*(key for key in urgent if key in chosen), *again]
+    chosen.update(again)
     waiting = frozenset(
         assessment.key for assessment in assessments if assessment.key not in kept and assessment.key not in chosen
     )
     return Turn(now=tuple(now), waiting=waiting)
+
+
+def _up_to(most: int, keys: Sequence[PipelineKey], sizes: Mapping[PipelineKey, int]) -> list[PipelineKey]:
+    """Return the first of `keys` until their sizes have reached `most`."""
+    through = accumulate((sizes[key] for key in keys), initial=0)
+    return [key for key, before in zip(keys, through, strict=False) if before < most]
 
 
 def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, PoolState]) -> tuple[int, float] | None:

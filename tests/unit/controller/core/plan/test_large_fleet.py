@@ -100,6 +100,16 @@ def test_what_has_changed_most_is_planned_first() -> None:
     assert {pipeline.spec.name for pipeline in decision.pipelines if pipeline.changes} == {"c"}
 
 
+def test_a_pipeline_gets_its_first_plan_however_much_others_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_fleet, "PER_TURN", 2)
+    world, settled = after(6, a_snapshot(a_pipeline("a", 50.0), a_pipeline("b", 50.0), fleet=FLEET))
+    world = applied(world, settled)
+    world = replace(world, pipelines=(*world.pipelines, a_pipeline("c", 10.0)))
+    decision = decide(with_demand(world, a=90.0, b=95.0), Policy())
+    assert waiting(decision) == set()
+    assert {name for name in "ab" if own(decision, name).changes} == {"b"}
+
+
 def test_what_runs_outside_its_bounds_is_planned_before_all_others() -> None:
     states = [a_pipeline("a", 500.0), a_pipeline("b", 10.0, running=5, most=3)]
     decision = decide(a_snapshot(*states, fleet=FLEET), Policy())
