@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-import zlib
 from collections.abc import Collection, Mapping
 
 from controller.core.codec import InvalidRecord
@@ -13,6 +12,7 @@ from controller.core.state.spec import PipelineSpec, Target
 from controller.kube.durable import PLANNED, memory_from, planned_from, resumed, written_at_s
 from controller.kube.gateway import Json
 from controller.kube.kept_memory import KeptMemory
+from controller.kube.packed import Packed, Packer
 from controller.kube.store import KeptResource
 from controller.kube.turns import Turns
 from controller.kube.workloads import seconds
@@ -38,7 +38,8 @@ class CarriedState:
         self._interval_s = interval_s
         self._kept: KeptMemory | None = None
         self._left: dict[str, _Left] = {}
-        self._packed: dict[str, bytes] = {}
+        self._packed: dict[str, Packed] = {}
+        self._packer = Packer()
         self._pools: Mapping[str, PoolMemory] = {}
         self._prices: Mapping[str, PriceMemory | None] = {}
 
@@ -66,7 +67,9 @@ class CarriedState:
         left |= {each.spec.uid: (each.memory, each.planned) for each in decision.pipelines}
         self._packed = {uid: packed for uid, packed in self._packed.items() if uid in standing}
         if standing:
-            self._packed |= {uid: _packed(each) for uid, each in left.items()}
+            self._packed |= {
+                uid: self._packer.pack_bytes(pickle.dumps(each, pickle.HIGHEST_PROTOCOL)) for uid, each in left.items()
+            }
         self._left = {} if standing else left
         self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
         self._prices = {pools[pool.name].uid: pool.price for pool in decision.pools}
@@ -105,7 +108,7 @@ class CarriedState:
     def _of_last_decision(self, uid: str) -> _Left | None:
         """Return what the last decision about a pipeline left, None if this process has made none."""
         if (packed := self._packed.pop(uid, None)) is not None:
-            self._left[uid] = pickle.loads(zlib.decompress(packed))  # noqa: S301 -- of this process
+            self._left[uid] = pickle.loads(packed.whole())  # noqa: S301 -- of this process
         return self._left.get(uid)
 
     def pool_memory(self, resource: KeptResource) -> PoolMemory:
@@ -123,10 +126,6 @@ class CarriedState:
         in_status: Json | None = resource.status().get("memory")
         kept = None if self._kept is None else self._kept.document(resource.uid)
         return kept if kept is not None and written_at_s(kept) >= written_at_s(in_status) else in_status
-
-
-def _packed(left: _Left) -> bytes:
-    return zlib.compress(pickle.dumps(left, pickle.HIGHEST_PROTOCOL), 1)
 
 
 def _stored_pool_memory(resource: KeptResource) -> PoolMemory:

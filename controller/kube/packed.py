@@ -1,4 +1,4 @@
-"""JSON documents in little memory: each is compressed with an earlier one, which is much alike, as the dictionary."""
+"""Documents in little memory: each is compressed with an earlier one, which is much alike, as the dictionary."""
 
 import json
 import zlib
@@ -13,14 +13,18 @@ _GROWN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A compressed JSON document, and the dictionary that many share."""
+    """A compressed document, and the dictionary that many share."""
 
     data: bytes
     dictionary: bytes
 
-    def document(self) -> Json:
+    def whole(self) -> bytes:
         """Return the document."""
-        document: Json = json.loads(zlib.decompressobj(zdict=self.dictionary).decompress(self.data))
+        return zlib.decompressobj(zdict=self.dictionary).decompress(self.data)
+
+    def document(self) -> Json:
+        """Return a document in JSON."""
+        document: Json = json.loads(self.whole())
         return document
 
 
@@ -32,8 +36,12 @@ class Packer:
 
     def pack(self, document: Json) -> Packed:
         """Return `document` in little memory."""
-        text, dictionary = json.dumps(document, separators=(",", ":")).encode(), self._dictionary
+        return self.pack_bytes(json.dumps(document, separators=(",", ":")).encode())
+
+    def pack_bytes(self, document: bytes) -> Packed:
+        """Return `document` in little memory."""
+        dictionary = self._dictionary
         deflater = zlib.compressobj(_LEVEL, zdict=dictionary)
-        if len(text) > _GROWN * len(dictionary):
-            self._dictionary = text
-        return Packed(deflater.compress(text) + deflater.flush(), dictionary)
+        if len(document) > _GROWN * len(dictionary):
+            self._dictionary = document
+        return Packed(deflater.compress(document) + deflater.flush(), dictionary)

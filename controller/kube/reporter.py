@@ -137,8 +137,8 @@ class Reporter:
         """Why no further status of a kind in a namespace is written in this cycle."""
         self._visited_at_s: dict[str, float] = {}
         self._refusals = Refusals()
-        self._sound: dict[str, KeptResource] = {}
-        """The stored objects whose memory was found to be readable."""
+        self._sound: dict[str, int] = {}
+        """The hash of the stored objects whose memory was found to be readable, by UID."""
         self._threads = ThreadPoolExecutor(_PARALLEL, thread_name_prefix="reporter")
 
     def close(self) -> None:
@@ -428,11 +428,12 @@ class Reporter:
 
     def _is_damaged(self, resource: KeptResource, status: Json) -> bool:
         """Return whether a part of the memory in the stored `status` cannot be read, so that it is written again."""
-        if self._sound.get(resource.uid) is resource:  # to read it takes milliseconds
+        stored = hash(resource.packed.data)
+        if self._sound.get(resource.uid) == stored:  # to read it takes milliseconds
             return False
         damaged = bool(memory_from(status.get("memory")).lost)
         if not damaged:
-            self._sound[resource.uid] = resource
+            self._sound[resource.uid] = stored
         return damaged
 
     def _hung_like(self, kind: Resource, resource: KeptResource) -> Hung | None:
@@ -468,7 +469,7 @@ class Reporter:
         self._events.forget_all_but(present)
         self._visited_at_s = {uid: at_s for uid, at_s in self._visited_at_s.items() if uid in present}
         self._refusals.begin(present)
-        self._sound = {uid: resource for uid, resource in self._sound.items() if uid in present}
+        self._sound = {uid: stored for uid, stored in self._sound.items() if uid in present}
 
 
 def _without_answer(error: Unavailable) -> _Outcome:

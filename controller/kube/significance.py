@@ -11,11 +11,15 @@ from controller.kube.workloads import seconds
 
 REFRESH_S = 60.0
 """Minimum seconds between two writes of a status in which only observed values changed."""
+NEIGHBOURS_S = 1800.0
+"""The same where only what was measured beside busy neighbours changed. It moves with every measurement, and a restart
+loses little without the last of it: the statuses of thousands of pipelines would be written all the time."""
 REDATE_S = 3600.0
 """Age in seconds from which the date of a price or quota is renewed although it is still the same."""
 _MOVED = 0.1  # share by which an observed number must change to be written
 _REPLICAS = ("current", "ready", "terminating", "updated", "desired", "recommended")
-_NOT_COMPARED = {"explanation", "planned"}
+_NOT_COMPARED = {"explanation", "planned", "learned"}
+_NEIGHBOURS = "interference"
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
@@ -23,11 +27,14 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     """Return whether the status `new` should replace `old`, which was written `written_s_ago` seconds ago.
 
     A changed decision is written at once. A limit on the load is renewed when half of its time is over. Other changes
-    are written `REFRESH_S` after the last write at the earliest; numbers must have moved by more than a tenth.
+    are written `REFRESH_S` or `NEIGHBOURS_S` after the last write at the earliest; numbers must have moved by more than
+    a tenth.
     """
     if _decided(old) != _decided(new):
         return True
     if "admissibleUntil" in new and written_s_ago >= LAPSE_S / 2:
+        return True
+    if written_s_ago >= NEIGHBOURS_S and _moved(_learned(old).get(_NEIGHBOURS), _learned(new).get(_NEIGHBOURS)):
         return True
     return written_s_ago >= REFRESH_S and (
         _followed(new) or _redated(old, new) or _moved(_condensed(old), _condensed(new))
@@ -95,15 +102,21 @@ def _followed(status: Json) -> bool:
 
 
 def _condensed(status: Json) -> Json:
-    """Return the status without explanation and plan, and with the demand samples reduced to minimum, maximum and last.
+    """Return the status without explanation, plan and what was measured beside neighbours.
 
-    A plan that changes no replica is made again from time to time, and an earlier one serves as well after a restart.
+    The demand samples are reduced to minimum, maximum and last. A plan that changes no replica is made again from time
+    to time, and an earlier one serves as well after a restart.
     """
     memory = {name: value for name, value in (status.get("memory") or {}).items() if name not in _NOT_COMPARED}
     samples = memory.get("samples", [])
     kept = [sample["forecast"] for sample in samples], [sample.get("peak") or sample["forecast"] for sample in samples]
     extremes = [[min(loads), max(loads), loads[-1]] for loads in kept] if samples else []
-    return {**status, "memory": {**memory, "samples": extremes}}
+    learned = {name: value for name, value in _learned(status).items() if name != _NEIGHBOURS}
+    return {**status, "memory": {**memory, "samples": extremes, "learned": learned}}
+
+
+def _learned(status: Json) -> Json:
+    return (status.get("memory") or {}).get("learned") or {}
 
 
 def _moved(old: object, new: object) -> bool:

@@ -5,10 +5,10 @@ are all assessed in every cycle. Above that, a cycle assesses, up to `MOST` toge
 
 1. those that have no plan yet, up to `PER_TURN`;
 2. those of which something has changed or is under way: the spec, a workload or a pod, a demand above what was planned
-   for, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready; and those that were
-   not assessed since the start;
+   for or much below, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready; and
+   those that were not assessed since the start;
 3. those whose last decision their status does not have yet, up to `PER_TURN`: the API server takes so many statuses in
-   a cycle;
+   a cycle. `FIRST_UNWRITTEN` of them come before those of 2, which may be more than a cycle assesses for minutes;
 4. the longest unassessed of the others, an `EVERY`th of the fleet.
 
 The queries of all pipelines for demand and latency are sent in every cycle. What is read of the metrics of a standing
@@ -27,10 +27,11 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import Reading
 
-MOST = 750
+MOST = 500
 """So many pipelines are assessed in a cycle, besides those that cannot stand."""
-EVERY = 8
+EVERY = 12
 """A settled pipeline is assessed at least every so many cycles."""
+FIRST_UNWRITTEN = 50
 _LONGEST = 2 * EVERY
 """A pipeline that was not assessed for so many cycles comes before those of which something has changed."""
 _AWAITED = frozenset({HoldReason.AWAITING_CAPACITY, HoldReason.POOL_UNAVAILABLE, HoldReason.ON_TRIAL})
@@ -139,8 +140,9 @@ class Turns:
                     settled.append(due)
         old = {due for due in (*settled, *unwritten) if self._cycle - due[0] >= _LONGEST}
         # The changed ones come after those without a plan, of which there are few: they must not keep these waiting.
-        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(changed)]
-        order += sorted(set(unwritten) - old)[:PER_TURN]
+        late = sorted(set(unwritten) - old)[:PER_TURN]
+        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *late[:FIRST_UNWRITTEN], *sorted(changed)]
+        order += late[FIRST_UNWRITTEN:]
         again = sorted(set(settled) - old)[: math.ceil(len(specs) / EVERY)]
         assessed = always | {key for *_, key in [*order, *again][:MOST]}
         standing_now = {key: each for key, each in kept.items() if key not in assessed}

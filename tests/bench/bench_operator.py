@@ -40,12 +40,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from unittest import mock
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from aiohttp import web
-from large_fleets import FleetExporter, LargeFleet, Maker, SyntheticMetrics
+from large_fleets import FleetExporter, LargeFleet, Maker
+from operator_process import SYNTHETIC
 from typing_extensions import override
 
 from controller.core.state.shards import shard_of
@@ -137,9 +137,12 @@ class OperatorProcess:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, __file__, "--operate"),
-                    *(str(kubeconfig), str(self.noise), f"{interval_s:g}s", prometheus_url),
-                    *(shard, "" if core is None else str(core)),
+                    *(sys.executable, *SYNTHETIC, "--kubeconfig", str(kubeconfig), "--port", "0"),
+                    *("--interval", f"{interval_s:g}s", "--noise", str(self.noise)),
+                    *("--core", str(max(os.sched_getaffinity(0)) if core is None else core)),
+                    *(("--shard", shard) if shard else ()),
+                    *(("--prometheus-url", prometheus_url) if prometheus_url else ()),
+                    *(("--scrape-interval", f"{SCRAPES_S:g}s") if prometheus_url else ()),
                 ],
                 stdout=log,
                 stderr=log,
@@ -265,21 +268,6 @@ class ExporterPrometheus(PrometheusServer):
         jobs = settings["scrape_configs"]
         assert isinstance(jobs, list)
         return {**settings, "scrape_configs": [job for job in jobs if "static_configs" in job]}
-
-
-def operate(kubeconfig: str, noise: str, interval: str, prometheus_url: str, shard: str, core: str) -> None:
-    """Be the operator, with synthetic metrics unless there is a Prometheus."""
-    from controller.commands.operator import operator
-
-    os.sched_setaffinity(0, {int(core) if core else max(os.sched_getaffinity(0))})
-    flags = ["--kubeconfig", kubeconfig, "--interval", interval, "--port", "0"]
-    flags += [*(("--shard", shard) if shard else ()), "--prometheus-url"]
-    if prometheus_url:
-        operator([*flags, prometheus_url, "--scrape-interval", f"{SCRAPES_S:g}s"])
-        return
-    source = SyntheticMetrics(lambda: float(Path(noise).read_text() or 0), tails=False)
-    with mock.patch("profiler.sources.prometheus.PrometheusSource", return_value=source):
-        operator([*flags, "http://synthetic"])
 
 
 def wait_for_quiet() -> None:
@@ -638,11 +626,7 @@ def main() -> None:
     parser.add_argument("--delays-only", action="store_true", help="only the rows with delayed answers to queries")
     parser.add_argument("--shards", type=int, default=1, help="operators among which the fleet is divided")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--operate", nargs=6, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.operate is not None:
-        operate(*arguments.operate)
-        return
     rows: list[dict[str, object]] = []
     for pipelines in arguments.pipelines:
         if arguments.shards > 1:

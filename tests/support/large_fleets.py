@@ -21,10 +21,9 @@ from typing import Any, Self
 
 from http_upstream import serving
 from kubernetes import client, config
+from synthetic_metrics import SERVICE_S
 
 from controller.kube.gateway import DEPLOYMENTS, NODES, PIPELINES, PODS, POOLS, Gateway, Resource
-from profiler.samples import MISSING, PlacementSamples, Quantity, Reading
-from profiler.sources.base import ReadAnswer, ReadRequest
 
 Json = dict[str, Any]
 CPU_POOLS = tuple(f"cpu-{index}" for index in range(5))
@@ -36,21 +35,21 @@ THREADS = 12
 _SINCE = "2026-01-01T00:00:00Z"
 _OFFERED = "speech_offered_requests"
 _BOUNDS_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-_SERVICE_S = {"vad": 0.004, "asr": 0.05, "text": 0.012}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeFleet:
-    """The objects of a fleet of `pipelines`, in namespaces of up to a hundred named after `prefix`."""
+    """The objects of a fleet of `pipelines`, in namespaces of up to `per_namespace` named after `prefix`."""
 
     pipelines: int
     prefix: str = "fleet"
     seed: int = 0
     scraped: bool = False
+    per_namespace: int = 100
     namespaces: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        count = -(-self.pipelines // 100)
+        count = -(-self.pipelines // self.per_namespace)
         object.__setattr__(self, "namespaces", tuple(f"{self.prefix}-{index}" for index in range(count)))
 
     def nodes_per_pool(self) -> int:
@@ -83,11 +82,11 @@ class LargeFleet:
         """Yield each pipeline with its Deployments."""
         for number in range(self.pipelines):
             draw = random.Random(f"{self.seed}/{number}")
-            namespace, name = self.namespaces[number // 100], f"captions-{number:04}"
+            namespace, name = self.namespaces[number // self.per_namespace], f"captions-{number:04}"
             stages: list[tuple[str, list[tuple[str, float, int]]]] = [
-                ("vad", [(draw.choice(CPU_POOLS), _SERVICE_S["vad"], 1)]),
-                ("asr", [(draw.choice(ACCELERATORS), _SERVICE_S["asr"], 1), (draw.choice(GPU_POOLS), 0.04, 0)]),
-                ("text", [(draw.choice(CPU_POOLS), _SERVICE_S["text"], 1)]),
+                ("vad", [(draw.choice(CPU_POOLS), SERVICE_S["vad"], 1)]),
+                ("asr", [(draw.choice(ACCELERATORS), SERVICE_S["asr"], 1), (draw.choice(GPU_POOLS), 0.04, 0)]),
+                ("text", [(draw.choice(CPU_POOLS), SERVICE_S["text"], 1)]),
             ]
             demand = f"{draw.uniform(2, 24):.2f}"
             selector = f'{_OFFERED}{{namespace="{namespace}",pipeline="{name}"}}'
@@ -237,55 +236,6 @@ class Maker:
                     yield item
 
 
-class SyntheticMetrics:
-    """A `MetricSource` for a large fleet: demands are what the queries say, stages carry what is offered.
-
-    With `noise`, every number moves by up to that share, anew in every read.
-    """
-
-    def __init__(self, noise: float | Callable[[], float] = 0.0, *, tails: bool = True) -> None:
-        """Without `tails` the servers tell no latency, from which the operator would go on learning for long."""
-        self._tails = tails
-        self._noise = noise if callable(noise) else lambda: noise
-        self._reads = 0
-
-    def read(self, request: ReadRequest) -> ReadAnswer:
-        self._reads += 1
-        noise = self._noise()
-        draw = random.Random(self._reads)
-
-        def moved(value: float) -> float:
-            return value * draw.uniform(1 - noise, 1 + noise) if noise else value
-
-        scalars = {key: moved(float(query)) for key, query in request.scalars.items()}
-        placements = {}
-        pods: dict[tuple[str, str], int] = {}
-        for target in request.placements:
-            pods[target.pipeline, target.stage] = pods.get((target.pipeline, target.stage), 0) + len(target.pods)
-        demands = {name[0]: float(query) for name, query in request.scalars.items() if isinstance(name, tuple)}
-        for target in request.placements:
-            # Every stage gets the items that are offered, however many replicas it has: none drops or multiplies any.
-            offered = demands[target.pipeline]
-            rate = moved(offered * len(target.pods) / max(1, pods[target.pipeline, target.stage]))
-            busy = min(0.95, rate * _SERVICE_S[target.stage] / max(1, len(target.pods)))
-            readings: dict[Quantity, Reading] = {
-                Quantity.ARRIVAL_RATE: rate,
-                Quantity.COMPLETION_RATE: rate,
-                Quantity.LATENCY_MEAN: moved(1.2 * _SERVICE_S[target.stage]) if self._tails else MISSING,
-                Quantity.LATENCY_P95: moved(1.9 * _SERVICE_S[target.stage]) if self._tails else MISSING,
-                Quantity.UTILIZATION: moved(busy),
-                Quantity.QUEUE_DEPTH: 0.0,
-                Quantity.SESSIONS: MISSING,
-            }
-            placements[target.pipeline, target.stage, target.placement] = PlacementSamples(
-                readings=readings if target.pods else {}
-            )
-        return ReadAnswer(placements=placements, scalars=scalars, problems=())
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class FleetExporter:
     """Exports at `url` the demands of a fleet, and what preset `generic` reads of each of the pods in `pods`.
 
@@ -343,7 +293,7 @@ class FleetExporter:
             f'{{namespace="{namespace}",pod="{pod}"': (
                 self._offered[namespace, _stage_of(namespace, pod)[1].rpartition("-")[0]]
                 / stages[_stage_of(namespace, pod)],
-                _SERVICE_S[_stage_of(namespace, pod)[1].rsplit("-", 1)[1]],
+                SERVICE_S[_stage_of(namespace, pod)[1].rsplit("-", 1)[1]],
             )
             for namespace, pod in found
         }

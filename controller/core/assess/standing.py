@@ -2,8 +2,9 @@
 
 The replicas of a pipeline that stands occupy its pools and count in the budgets as they do otherwise. A pipeline may
 stand while it is settled: all replicas are as desired and ready, the plan serves the whole demand, and nothing waits
-for a time. It stands no longer once its demand exceeds what was planned for, or its latency the SLA: a rise is acted on
-in the next cycle, a fall in its turn. `controller.kube.turns` chooses the pipelines that each cycle assesses.
+for a time. It stands no longer once its demand exceeds what was planned for or is much lower, or its latency exceeds
+the SLA: that is acted on in the next cycle, and a small fall in its turn. `controller.kube.turns` chooses the pipelines
+that each cycle assesses.
 """
 
 from collections import Counter
@@ -25,27 +26,32 @@ from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, Size
 from profiler.samples import Absence, Reading
 
-RISE = 1.2
+MOVED = 1.2
 """A demand that is this many times the last assessed one is assessed again, although less than was planned for: a trend
-may have begun."""
+may have begun. So is one that is so many times lower: replicas may be too many."""
 _HELD = frozenset({HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY})
 """The holds that no time ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Levels:
-    """Up to where the last decision about a pipeline stands: its demand, in its unit, and its latency (s)."""
+    """Where the last decision about a pipeline stands: from `least` to `most` demand, and up to a latency (s)."""
 
-    demand: float
+    least: float
+    most: float
     latency_s: float
 
 
 def levels(state: PipelineState, decision: PipelineDecision) -> Levels:
-    """Return up to where a `decision` that stands does so."""
+    """Return where a `decision` that stands does so."""
     assert not isinstance(state.demand, Absence)
     planned = decision.demand.planned
-    most = RISE * state.demand
-    return Levels(demand=most if planned is None else min(planned, most), latency_s=state.spec.sla.latency_s)
+    most = MOVED * state.demand
+    return Levels(
+        least=state.demand / MOVED,
+        most=most if planned is None else min(planned, most),
+        latency_s=state.spec.sla.latency_s,
+    )
 
 
 def has_moved(before: Levels, demand: Reading, latency_s: Reading | None) -> bool:
@@ -53,7 +59,7 @@ def has_moved(before: Levels, demand: Reading, latency_s: Reading | None) -> boo
 
     What is not known is never as it was.
     """
-    if isinstance(demand, Absence) or demand <= 0 or demand > before.demand:
+    if isinstance(demand, Absence) or demand <= 0 or not before.least <= demand <= before.most:
         return True
     return latency_s is not None and (isinstance(latency_s, Absence) or latency_s > before.latency_s)
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from large_fleets import LargeFleet, Maker, SyntheticMetrics
+from large_fleets import LargeFleet, Maker
+from synthetic_metrics import SyntheticMetrics
 
 from controller.core import cycle
 from controller.core.plan import large_fleet

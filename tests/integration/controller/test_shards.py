@@ -1,14 +1,17 @@
 """Operators that share a fleet and a pool, as processes on a real API server. `docs/shards.md` has the properties."""
 
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kubernetes import client, config
-from large_fleets import Json, LargeFleet, Maker
+from large_fleets import PER_INSTANCE, PRICES, Json, LargeFleet, Maker
 from operator_process import SYNTHETIC, OperatorProcess
 from typing_extensions import override
 from waiting import until
@@ -265,4 +268,84 @@ def test_a_fleet_of_one_operator_is_handed_over_to_two_shards_without_a_replica_
     world.stays(shards[0])
     world.load(SECOND, 90)
     world.reaches(lambda now: now[SECOND] >= world.least[SECOND] + 1)
+
+    # And back to one operator.
+    world.least = world.stays(shards[0])
+    one = world.operator()
+    until(one.leads, within_s=WITHIN_S)
+    world.stays(one)
+    assert world.claims() == ("sluice-system/sluice-0", "sluice-system/sluice-1")
     assert [shard.end() for shard in shards] == [0, 0]
+    until(lambda: world.claims() == ("sluice-system/sluice",) * 2, within_s=WITHIN_S)
+    world.load(SECOND, 120)
+    world.reaches(lambda now: now[SECOND] >= world.least[SECOND] + 1)
+    assert one.end() == 0
+
+
+def test_shards_that_assess_a_part_of_their_pipelines_in_a_cycle_count_what_all_of_them_use(
+    cluster: ControlPlane, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "operator.kubeconfig"
+    cluster.service_account_kubeconfig("sluice-system", "sluice", kubeconfig)
+    fleet = LargeFleet(pipelines=40, prefix="turns", per_namespace=5)
+    count = Counter(shard_of(namespace, 2) for namespace in fleet.namespaces)
+    assert min(count[0], count[1]) >= 2, "both shards have more pipelines than they assess in a cycle"
+    with ExitStack() as parts:
+        maker = parts.enter_context(closing(Maker(cluster.kubeconfig)))
+        maker.create(fleet)
+        parts.callback(maker.remove, fleet)
+        flags = ("--lease-duration", LEASE, "--small-turns", "6")
+        operators = []
+        for index in range(2):
+            shard = (*flags, "--shard", f"{index}/2")
+            log = tmp_path / f"operator-{index}.log"
+            operators.append(OperatorProcess(kubeconfig, log, *shard, program=SYNTHETIC, starts_within_s=WITHIN_S))
+            parts.callback(operators[-1].kill)
+
+        def used() -> dict[str, list[int]]:
+            """Return the instances that the replicas of each shard need, by pool."""
+            replicas: dict[str, list[int]] = {fleet.pool(name): [0, 0] for name in PRICES}
+            for page in maker.gateway.pages(DEPLOYMENTS):
+                for each in page.items:
+                    if (namespace := each["metadata"]["namespace"]) in fleet.namespaces:
+                        pool = each["spec"]["template"]["spec"]["nodeSelector"]["sluice.dev/pool"]
+                        replicas[pool][shard_of(namespace, 2)] += each["spec"]["replicas"]
+            sizes = {fleet.pool(name): size for name, size in PER_INSTANCE.items()}
+            return {pool: [-(-count // sizes[pool]) for count in counts] for pool, counts in replicas.items()}
+
+        def entered() -> dict[str, list[int]]:
+            """Return the instances that the shards say they use, by pool; together they stay within each pool."""
+            found: dict[str, list[int]] = {}
+            for page in maker.gateway.pages(POOLS):
+                for pool in page.items:
+                    entries = pool.get("status", {}).get("shards", [])
+                    committed = sum(max(each["used"], each["agreed"], each.get("allowed", 0)) for each in entries)
+                    assert committed <= pool["spec"]["capacity"]["instances"], entries
+                    found[pool["metadata"]["name"]] = [each["used"] for each in entries]
+            return found
+
+        def assessed() -> set[str]:
+            return {
+                condition["reason"]
+                for page in maker.gateway.pages(PIPELINES)
+                for each in page.items
+                for condition in each.get("status", {}).get("conditions", [])
+                if condition["type"] == "Ready"
+            }
+
+        def at_rest() -> bool:
+            began = [operator.cycles() for operator in operators]
+            moved = maker.play_pods(fleet)
+            before = used()
+            until(
+                lambda: all(operator.cycles() >= cycles + 3 for operator, cycles in zip(operators, began, strict=True)),
+                within_s=WITHIN_S,
+            )
+            return not moved and used() == before == entered() and "NotAssessed" not in assessed()
+
+        until(at_rest, within_s=WITHIN_S)
+        for operator in operators:
+            share = re.search(r"^sluice_assessed_ratio ([0-9.]+)$", operator.get("/metrics")[1], re.MULTILINE)
+            assert share is not None
+            assert float(share[1]) < 1.0
+        assert [operator.end() for operator in operators] == [0, 0]

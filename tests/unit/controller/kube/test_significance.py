@@ -6,7 +6,7 @@ import pytest
 
 from controller.core.state.carry_over import DemandSample, PipelineMemory, RuleMemory
 from controller.kube.durable import memory_document
-from controller.kube.significance import REFRESH_S, merge_patch, worth_writing
+from controller.kube.significance import NEIGHBOURS_S, REFRESH_S, merge_patch, worth_writing
 from optimizer.model import StageName
 from profiler.stages import Learned
 
@@ -163,6 +163,12 @@ def test_without_a_recommendation_a_conflict_is_not_written_again() -> None:
 def test_a_plan_that_was_made_again_alone_is_not_written() -> None:
     before, now = (after(lambda s, text=text: s["memory"].update(planned=text)) for text in ("one", "another"))  # type: ignore[misc]
     assert not worth_writing(before, now, 3600.0)
+
+
+def test_what_was_measured_beside_neighbours_alone_is_written_twice_an_hour() -> None:
+    now = after(lambda s: s["memory"]["learned"].update(interference=[[["vad", "cpu"], {"square": 0.5}]]))
+    assert not worth_writing(STATUS, now, NEIGHBOURS_S - 1)
+    assert worth_writing(STATUS, now, NEIGHBOURS_S)
 
 
 @pytest.mark.parametrize(

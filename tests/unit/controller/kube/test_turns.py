@@ -1,5 +1,6 @@
 """Which pipelines of a large fleet a cycle assesses."""
 
+import math
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "AT_ONCE", 4)
     monkeypatch.setattr(turns, "MOST", 6)
     monkeypatch.setattr(turns, "PER_TURN", 3)
+    monkeypatch.setattr(turns, "FIRST_UNWRITTEN", 1)
     monkeypatch.setattr(large_fleet, "PER_TURN", 3)
 
 
@@ -126,7 +128,7 @@ def test_after_a_restart_plans_stand_and_as_many_are_assessed_as_a_cycle_can() -
 
 def test_of_a_fleet_at_rest_each_is_assessed_once_in_so_many_cycles(fleet: Fleet) -> None:
     cycles = [fleet.cycle() for _ in range(EVERY)]
-    assert all(len(each) == 16 / EVERY for each in cycles)
+    assert all(len(each) == math.ceil(16 / EVERY) for each in cycles)
     assert set().union(*cycles) == set(NAMES)
 
 
@@ -139,6 +141,7 @@ def standing_next(fleet: Fleet) -> str:
     ("fields", "latency_s"),
     [
         pytest.param({"demand": 60.0}, None, id="more demand than planned for"),
+        pytest.param({"demand": 8.0}, None, id="much less demand than before"),
         pytest.param({"demand": MISSING}, None, id="demand is not known"),
         pytest.param({"demand": 0.0}, None, id="no demand"),
     ],
@@ -159,7 +162,7 @@ def test_a_missed_sla_is_assessed_in_the_next_cycle(fleet: Fleet) -> None:
     assert name in again
 
 
-def test_a_fall_waits_for_its_turn(fleet: Fleet) -> None:
+def test_a_small_fall_waits_for_its_turn(fleet: Fleet) -> None:
     name = standing_next(fleet)
     fleet.change(name, demand=9.0)
     assert name not in fleet.cycle() | fleet.cycle()
@@ -212,11 +215,11 @@ def test_news_without_a_status_have_their_turn_although_all_others_change_in_eve
         pass
     fleet.news = frozenset()
     assessed = list[set[str]]()
-    for _ in range(turns._LONGEST + 1):
+    for _ in range(2):
         for name in set(NAMES) - {"p03"}:
             fleet.versions[name] += 1
         assessed.append(fleet.cycle())
-    assert any("p03" in each for each in assessed)
+    assert all("p03" in each for each in assessed)
 
 
 def test_a_status_without_news_may_wait(fleet: Fleet) -> None:

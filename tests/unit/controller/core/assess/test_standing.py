@@ -145,14 +145,16 @@ class TestAPipelineMayStandOnlyWhileItIsSettled:
     def test_the_limits_are_what_was_planned_for_and_the_sla(self) -> None:
         state, decision = self.state_of()
         found = levels(state, decision)
-        assert 60 <= found.demand <= 1.2 * 60
+        assert found.least == pytest.approx(50)
+        assert 60 <= found.most <= 1.2 * 60
         assert found.latency_s == state.spec.sla.latency_s
 
     @pytest.mark.parametrize(
         ("demand", "latency_s", "moved"),
         [
             (100.0, None, False),
-            (1.0, None, False),
+            (40.0, None, False),
+            (39.9, None, True),
             (100.1, None, True),
             (0.0, None, True),
             (MISSING, None, True),
@@ -161,10 +163,10 @@ class TestAPipelineMayStandOnlyWhileItIsSettled:
             (50.0, MISSING, True),
         ],
     )
-    def test_a_rise_a_missed_sla_and_missing_data_end_it(
+    def test_a_rise_a_fall_a_missed_sla_and_missing_data_end_it(
         self, demand: Reading, latency_s: Reading | None, moved: bool
     ) -> None:
-        assert has_moved(Levels(demand=100.0, latency_s=0.5), demand, latency_s) is moved
+        assert has_moved(Levels(least=40.0, most=100.0, latency_s=0.5), demand, latency_s) is moved
 
 
 def test_a_pipeline_that_depends_on_others_or_on_the_time_never_stands() -> None:
