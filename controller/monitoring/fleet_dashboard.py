@@ -201,6 +201,53 @@ FLEET = Dashboard(
             ),
         ),
         Row(
+            title="Work that can wait",
+            panels=(
+                Panel(
+                    title="Time to spare before the deadline",
+                    question="Which backlogs are done just before their deadline, or after it? Below 0 they are late.",
+                    unit="s",
+                    link=LINK,
+                    queries=(
+                        Query(
+                            expr=f"bottomk({_MOST}, {_of('pipeline_backlog_deadline_seconds')}"
+                            f" - {_of('pipeline_backlog_finish_seconds')})",
+                            legend=_NAME,
+                            empty_because="no pipeline has a backlog",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Items left",
+                    question="How much work is left, and does it become less?",
+                    link=LINK,
+                    queries=(
+                        Query(
+                            expr=f"topk({_MOST}, {_of('pipeline_backlog_items')})",
+                            legend=_NAME,
+                            empty_because="no pipeline has a backlog",
+                        ),
+                    ),
+                ),
+                Panel(
+                    title="Pace",
+                    question="How many items per second do the planned replicas do, and how many meet the deadline?",
+                    queries=(
+                        Query(
+                            expr=f"topk({_MOST}, {_of('pipeline_backlog_planned_per_second')})",
+                            legend=f"{_NAME}: planned",
+                            empty_because="no pipeline has a backlog",
+                        ),
+                        Query(
+                            expr=f"topk({_MOST}, {_of('pipeline_backlog_required_per_second')})",
+                            legend=f"{_NAME}: required",
+                            empty_because="no pipeline has a backlog",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Row(
             title="Pools",
             panels=(
                 Panel(

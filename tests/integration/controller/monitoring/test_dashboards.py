@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_snapshot, a_spec, a_state, a_target
+from backlogs import ITEM_S, a_backlog
+from builders import ENCODER, ENCODER_GPU, NOW_S, VAD, a_placement, a_snapshot, a_spec, a_state, a_target
 from dashboard_queries import Asked, queries
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -40,7 +41,8 @@ SESSIONS_CUT = f"""# TYPE {CUT_SESSIONS} counter
 def in_trouble() -> str:
     """The metrics of a fleet whose pipeline has too small a budget, and a placement that does not start.
 
-    The replicas of another are starting, sessions were cut, and a pool has a spot price and a quota.
+    The replicas of another are starting, sessions were cut, a pool has a spot price and a quota. Another pipeline has a
+    backlog.
     """
     correction = Correction(factor=2.0, smoothed=2.0, learned_at_s=NOW_S)
     memory = PipelineMemory(
@@ -57,7 +59,8 @@ def in_trouble() -> str:
     state = a_state(a_spec(budget=2.0), demand=500.0, replicas=replicas, memory=memory)
     team = BudgetSpec(name="team", uid="u", generation=1, selector=LabelSelector(labels={}), per_hour=1.5)
     budgets = (BudgetState(spec=team, namespaces=frozenset({"speech"})),)
-    snapshot = replace(a_snapshot(replace(state, latency_s=0.9)), budgets=budgets)
+    work = a_state(a_backlog(a_placement("cpu", service_s=ITEM_S), due_s=NOW_S + 3600.0), demand=3240.0, replicas={})
+    snapshot = replace(a_snapshot(replace(state, latency_s=0.9), work), budgets=budgets)
     cpu, gpu = PoolName("cpu"), PoolName("gpu")
     elastic = replace(snapshot.pools[cpu], node_pool=NodePoolState(instances=9))
     snapshot = replace(snapshot, pools={**snapshot.pools, cpu: elastic, gpu: on_spot(snapshot.pools[gpu])})
