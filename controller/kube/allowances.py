@@ -89,7 +89,7 @@ class Allowances:
         pools = {(POOLS, str(each.name)): each.want for each in decision.pools if each.want is not None}
         budgets = {(BUDGETS, name): want for name, want in budget_wants(decision).items()}
         self._wants = {**pools, **budgets}
-        # Of a large fleet, a decision has an eighth of the pipelines that are quiet: the lowest priority is of several.
+        # Of a large fleet, a decision has a part of the pipelines that are quiet: the lowest priority is of several.
         self._least.append({key: want.least_priority for key, want in self._wants.items()})
         for key, want in self._wants.items():
             known = [least for own in self._least if (least := own.get(key)) is not None]
