@@ -59,7 +59,7 @@ from simulations.lab.host.processes import free_ports
 ROOT = Path(__file__).parents[2]
 PARTS = ("read", "decide", "status", "apply")
 NOISE = 0.05
-LIMIT_S = 900.0
+LIMIT_S = 1800.0
 DELAYS_MS = (5, 50, 250)
 SCRAPES_S = 15.0
 _CYCLES = 'sluice_cycles_total{outcome="success"}'
