@@ -445,7 +445,7 @@ def pool_decision(
     return PoolDecision(
         name=name,
         in_use=rollout.in_use[name],
-        planned=rollout.instances[name],
+        planned=rollout.planned[name],
         limit=pool.limit,
         zones=pool.zones,
         shadow_price_per_hour=prices.get(name),

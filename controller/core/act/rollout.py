@@ -102,6 +102,7 @@ class PipelineRollout:
 class Rollout:
     """The changes of every pipeline in this cycle, and the instances of each pool: in use now, and needed after it.
 
+    `instances` are those that the pipelines of the decision need, `planned` also those of unaccounted replicas.
     `budget_spend_per_hour` is the spend of each ComputeBudget before the changes, by name. `claimed` has the replicas
     that are desired on each pool, that have no node, and that Sluice does not scale.
     """
@@ -110,6 +111,7 @@ class Rollout:
     claimed: Mapping[PoolName, int]
     in_use: Mapping[PoolName, float]
     instances: Mapping[PoolName, int]
+    planned: Mapping[PoolName, int]
     budget_spend_per_hour: Mapping[str, float]
 
 
@@ -187,6 +189,10 @@ def roll_out(
         claimed={name: ledger.claimed(name) for name in snapshot.pools},
         in_use={name: ledger.in_use(name) + pool.unaccounted_in_use for name, pool in snapshot.pools.items()},
         instances={name: ledger.instances(name) for name in snapshot.pools},
+        planned={
+            name: ledger.after.totals.occupancy(name, tuple(pool.unaccounted.items())).instances
+            for name, pool in snapshot.pools.items()
+        },
         budget_spend_per_hour=spent,
     )
 

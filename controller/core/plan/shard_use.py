@@ -18,7 +18,7 @@ from controller.core.state.shards import MILLS, Want
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
 from controller.core.state.spec import Mode
 from optimizer.latency.stage import carried_rps
-from optimizer.model import Pipeline, PipelineKey, Placement, PlacementKey, PoolName, Size, whole_instances
+from optimizer.model import Pipeline, PipelineKey, Placement, PlacementKey, PoolName, Size
 from optimizer.plan import LimitKind, PipelinePlan
 
 _EPSILON = 1e-9
@@ -48,9 +48,7 @@ def used_now(snapshot: Snapshot, policy: Policy) -> Used:
     )
     return Used(
         pools={
-            name: ledger.after.occupied.instances(name) + whole_instances(pool.unaccounted.items())
-            if name in ledger.after.occupied.pools()
-            else whole_instances(pool.unaccounted.items())
+            name: ledger.after.occupied.occupancy(name, tuple(pool.unaccounted.items())).instances
             for name, pool in snapshot.pools.items()
         },
         budgets={
