@@ -60,6 +60,8 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("read", "decide", "status", "apply")
 NOISE = 0.05
 LIMIT_S = 1800.0
+ROUNDS = 40
+"""So many times two cycles a fleet may take to come to rest; what is written after that is in the figures."""
 DELAYS_MS = (5, 50, 250)
 SCRAPES_S = 15.0
 _CYCLES = 'sluice_cycles_total{outcome="success"}'
@@ -515,7 +517,9 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     print(f"  all statuses after {all_statuses_s:.1f} s", file=sys.stderr)
     quiet = 0
     versions = maker.versions(fleet)
-    while quiet < 2:
+    for _ in range(ROUNDS):
+        if quiet == 2:
+            break
         played = maker.play_pods(fleet)
         operator.wait_cycles(2)
         now = maker.versions(fleet)

@@ -73,4 +73,4 @@ def test_a_pool_has_its_use_now_and_after_the_changes(planner: Planner) -> None:
     decision = decide(a_snapshot(a_state(replicas=RUNNING), fleet=fleet), Policy())
     assert [pool.name for pool in decision.pools] == ["cpu", "gpu", "inferentia"]
     pool = decision.pools[2]
-    assert (pool.in_use, pool.planned, pool.limit) == (4.5, 6, 9)
+    assert (pool.in_use, pool.planned, pool.limit) == (4.5, 7, 9)
