@@ -533,6 +533,11 @@ class Sla:
         require(math.isfinite(self.latency_s) and self.latency_s > 0, "latency_s", self.latency_s, "must be > 0")
         require(0 < self.percentile < 100, "percentile", self.percentile, "must be in (0, 100)")
 
+    @property
+    def late_share(self) -> float:
+        """Return the share (0–1) of the items that may take longer."""
+        return 1 - self.percentile / 100
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:

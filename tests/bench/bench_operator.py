@@ -303,8 +303,7 @@ def changed(before: dict[str, str], after: dict[str, str]) -> int:
 def measure(pipelines: int, cycles: int, interval_s: float) -> Row:
     fleet = LargeFleet(pipelines=pipelines)
     with _made(fleet) as (maker, _, kubeconfig, folder):
-        row = _measured(fleet, maker, kubeconfig, folder, cycles, interval_s)
-    return replace(row, delayed=measure_delayed(pipelines, cycles, interval_s))
+        return _measured(fleet, maker, kubeconfig, folder, cycles, interval_s)
 
 
 def measure_delayed(pipelines: int, cycles: int, interval_s: float) -> tuple[Delayed, ...]:
@@ -609,7 +608,6 @@ def report(row: Row) -> None:
         f"{row.exposition_s:.2f} s; {row.events} Events in all",
         flush=True,
     )
-    report_delayed(row.delayed)
 
 
 def report_delayed(rows: Sequence[Delayed]) -> None:
@@ -645,6 +643,8 @@ def main() -> None:
         else:
             row = measure(pipelines, arguments.cycles, arguments.interval)
             report(row)
+            row = replace(row, delayed=measure_delayed(pipelines, arguments.cycles, arguments.interval))
+            report_delayed(row.delayed)
             rows.append(asdict(row))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(rows, indent=1))

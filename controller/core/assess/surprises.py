@@ -83,7 +83,7 @@ def growth_share(spec: PipelineSpec, missed: float) -> float:
     As long as that is less than the SLA's percentile allows, it is `GROWTH_SHARE`. Beyond, as much rarer rises count as
     more was missed.
     """
-    allowed = _allowed(spec)
+    allowed = spec.sla.late_share
     return GROWTH_SHARE if missed <= allowed else 1 - (1 - GROWTH_SHARE) * allowed / missed
 
 
@@ -93,10 +93,6 @@ def rise_s(spec: PipelineSpec, found: Sequence[Surprise], missed: float, ahead_s
     As long as that is less than the SLA's percentile allows, it is `ahead_s`. Beyond, it is how long the longest of the
     misses took, where that is longer: so long it was until the replicas for a rise were there and their queues gone.
     """
-    if missed <= _allowed(spec):
+    if missed <= spec.sla.late_share:
         return ahead_s
     return max(ahead_s, *(each.until_s - each.since_s for each in found))
-
-
-def _allowed(spec: PipelineSpec) -> float:
-    return 1 - spec.sla.percentile / 100

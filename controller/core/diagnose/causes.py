@@ -327,7 +327,7 @@ def _late_by_refusals(look: Look) -> bool:
     refused_rps = sum(
         look.reading(own.name, Quantity.SESSION_REFUSALS) or 0.0 for own in look.assessment.profile.stages
     )
-    most_rps = (1 - look.assessment.spec.sla.percentile / 100) * (look.queried or 0.0)
+    most_rps = look.assessment.spec.sla.late_share * (look.queried or 0.0)
     return refused_rps > 0 and refused_rps >= most_rps
 
 

@@ -445,9 +445,9 @@ def demand_reason(decision: PipelineDecision) -> str:
         return f"held: the forecast was higher within scaling.scaleDown.stabilization of {window}{until}"
     launch = f", {duration(demand.launch_s)} of this for a new node" if demand.launch_s else ""
     ahead = "" if demand.ahead_s is None else f", {duration(demand.ahead_s)} ahead{launch}"
-    allowed = 1 - decision.spec.sla.percentile / 100
     rare = f"; rarer rises count, after such rises cost {demand.missed:.0%} of the last minutes"
-    return f"what the load may reach until a new replica is ready{ahead}{rare if demand.missed > allowed else ''}"
+    beyond = demand.missed > decision.spec.sla.late_share
+    return f"what the load may reach until a new replica is ready{ahead}{rare if beyond else ''}"
 
 
 def season_words(decision: PipelineDecision) -> str:
