@@ -18,7 +18,7 @@ REDATE_S = 3600.0
 """Age in seconds from which the date of a price or quota is renewed although it is still the same."""
 _MOVED = 0.1  # share by which an observed number must change to be written
 _REPLICAS = ("current", "ready", "terminating", "updated", "desired", "recommended")
-_NOT_COMPARED = {"explanation", "planned", "learned"}
+_NOT_COMPARED = {"explanation", "planned"}
 _NEIGHBOURS = "interference"
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 

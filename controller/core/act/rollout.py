@@ -190,7 +190,7 @@ def roll_out(
         in_use={name: ledger.in_use(name) + pool.unaccounted_in_use for name, pool in snapshot.pools.items()},
         instances={name: ledger.instances(name) for name in snapshot.pools},
         planned={
-            name: ledger.after.totals.occupancy(name, tuple(pool.unaccounted.items())).instances
+            name: ledger.after.totals.occupancy(name, pool.unaccounted.items()).instances
             for name, pool in snapshot.pools.items()
         },
         budget_spend_per_hour=spent,

@@ -48,7 +48,7 @@ def used_now(snapshot: Snapshot, policy: Policy) -> Used:
     )
     return Used(
         pools={
-            name: ledger.after.occupied.occupancy(name, tuple(pool.unaccounted.items())).instances
+            name: ledger.after.occupied.occupancy(name, pool.unaccounted.items()).instances
             for name, pool in snapshot.pools.items()
         },
         budgets={
