@@ -14,7 +14,7 @@ from controller.core.assess.learned_numbers import with_learned_numbers
 from controller.core.assess.neighbours import ALONE, neighbours_of
 from controller.core.assess.prices import recent_changes
 from controller.core.assess.shared import served_cost_shares, with_shared_stages
-from controller.core.assess.standing import standing_costs, with_standing
+from controller.core.assess.standing import standing_costs, standing_payers, with_standing
 from controller.core.assess.windows import with_short_windows_named
 from controller.core.bounds.availability import find_availability
 from controller.core.bounds.elastic_pools import launches_s
@@ -72,7 +72,7 @@ def decide(
     present = ledger_of(
         assessments, pools, policy.budget_per_hour, cost_shares=served_cost_shares(assessments, {}), budgets=budgets
     )
-    excuse = excused(assessments, present, pools, now_s)
+    excuse = excused(assessments, present, pools, standing_payers(snapshot), now_s)
     assessments, within, groups = excuse.assessed(assessments), excuse.policy(policy), excuse.budgets(budgets)
     # Work that can wait is planned with what the plans of all others leave.
     live, backlogs = apart(assessments)

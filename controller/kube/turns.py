@@ -3,13 +3,17 @@
 To read and assess a pipeline takes some milliseconds, so a cycle cannot do it for thousands. Up to `AT_ONCE` pipelines
 are all assessed in every cycle. Above that, a cycle assesses, up to `MOST` together:
 
-1. those that have no plan yet, up to `PER_TURN`;
-2. those of which something has changed or is under way: the spec, a workload or a pod, a demand above what was planned
-   for or much below, a latency above the SLA, a pool or a budget of theirs, or replicas that are not all ready; and
-   those that were not assessed since the start;
-3. those whose last decision their status does not have yet, up to `PER_TURN`: the API server takes so many statuses in
-   a cycle. `FIRST_UNWRITTEN` of them come before those of 2, which may be more than a cycle assesses for minutes;
-4. the longest unassessed of the others, an `EVERY`th of the fleet.
+1. those that were not assessed for `_LONGEST` cycles;
+2. those that have no plan yet, up to `PER_TURN`;
+3. where more is used than a pool or a budget allows, the least important that use it, up to half of `MOST`;
+4. those whose last decision their status does not have yet, up to `FIRST_UNWRITTEN`;
+5. those of which something has changed: the spec, a workload or a pod, a demand above what was planned for or much
+   below, a latency above the SLA; and those whose demand is expected to change with the time of day, several times
+   within the time for which they plan ahead;
+6. those about which something is under way: a pool or a budget of theirs has changed, or replicas are not all ready;
+   and those that were not assessed since the start;
+7. more of those of 4, up to `PER_TURN`: the API server takes so many statuses in a cycle;
+8. the longest unassessed of the others, an `EVERY`th of the fleet.
 
 The queries of all pipelines for demand and latency are sent in every cycle. What is read of the metrics of a standing
 pipeline is acted on in the next one.
@@ -19,10 +23,12 @@ import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from controller.core.assess.demand import horizon_s
 from controller.core.assess.standing import Levels, has_moved, is_settled, levels, may_stand, standing
 from controller.core.plan.large_fleet import AT_ONCE, PER_TURN
+from controller.core.plan.ledger import EPSILON, FLEET
 from controller.core.state.decision import Decision, HoldReason
-from controller.core.state.snapshot import PipelineState, Snapshot, StandingPipeline
+from controller.core.state.snapshot import PipelineState, Snapshot, StandingPipeline, unaccounted_per_hour
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import Reading
@@ -33,7 +39,9 @@ EVERY = 12
 """A settled pipeline is assessed at least every so many cycles."""
 FIRST_UNWRITTEN = 50
 _LONGEST = 2 * EVERY
-"""A pipeline that was not assessed for so many cycles comes before those of which something has changed."""
+"""A pipeline that was not assessed for so many cycles comes before all others."""
+_TIMES_AHEAD = 4
+"""A demand that changes with the time of day is assessed so many times within the time that plans look ahead."""
 _AWAITED = frozenset({HoldReason.AWAITING_CAPACITY, HoldReason.POOL_UNAVAILABLE, HoldReason.ON_TRIAL})
 
 
@@ -50,7 +58,7 @@ class Seen:
 class _Assessed:
     """The last assessment of a pipeline, in cycle `cycle` (0: none); `levels` are None where it has not settled.
 
-    `shares` are the pools and the ComputeBudgets that it shares with others.
+    `shares` are the pools that it shares with others. It is assessed again `within` so many cycles.
     """
 
     cycle: int
@@ -59,6 +67,20 @@ class _Assessed:
     levels: Levels | None
     planned: bool
     shares: frozenset[str]
+    within: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shared:
+    """Pools by name, and the namespaces of ComputeBudgets; with `all`, what every pipeline shares."""
+
+    pools: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+    all: bool = False
+
+    def concerns(self, known: _Assessed) -> bool:
+        """Whether a pipeline uses one of the pools, or is in one of the budgets."""
+        return self.all or known.standing.namespace in self.namespaces or not self.pools.isdisjoint(known.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +116,7 @@ class Turns:
         self._unwritten: set[str] = set()
         """Those whose last decision their status does not have yet."""
         self._shared: Mapping[str, Hashable] = {}
+        self._exceeded = _Shared()
 
     def choose(
         self,
@@ -116,7 +139,8 @@ class Turns:
             return Chosen(assessed=keys, standing={}, others=frozenset())
         lenders = frozenset(owner for spec in specs for owner, _ in spec.borrowed.values())
         always = set[PipelineKey]()
-        changed, unplanned, unwritten, settled = list[_Due](), list[_Due](), list[_Due](), list[_Due]()
+        unplanned, unwritten, urgent = list[_Due](), list[_Due](), list[_Due]()
+        unsettled, settled, giving = list[_Due](), list[_Due](), list[tuple[int, int, PipelineKey]]()
         kept: dict[PipelineKey, StandingPipeline] = {}
         now: dict[PipelineKey, Seen] = {}
         for spec in specs:
@@ -132,19 +156,26 @@ class Turns:
                     kept[spec.key] = known.standing
                 if not known.planned and not (known.cycle == 0 and has_plan(spec.uid)):
                     unplanned.append(due)
-                elif not same or known.levels is None or spec.uid in self._moved:
-                    changed.append(due)
+                    continue
+                if self._exceeded.concerns(known):
+                    giving.append((spec.priority, known.cycle, spec.key))
+                if known.cycle == 0:
+                    unsettled.append(due)
+                elif not same or spec.uid in self._moved or self._cycle - known.cycle >= known.within:
+                    urgent.append(due)
+                elif known.levels is None:
+                    unsettled.append(due)
                 elif spec.uid in self._unwritten:
                     unwritten.append(due)
                 else:
                     settled.append(due)
-        old = {due for due in (*settled, *unwritten) if self._cycle - due[0] >= _LONGEST}
+        old = [due for due in (*settled, *unwritten, *urgent, *unsettled) if self._cycle - due[0] >= _LONGEST]
         # The changed ones come after those without a plan, of which there are few: they must not keep these waiting.
-        late = sorted(set(unwritten) - old)[:PER_TURN]
-        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *late[:FIRST_UNWRITTEN], *sorted(changed)]
-        order += late[FIRST_UNWRITTEN:]
-        again = sorted(set(settled) - old)[: math.ceil(len(specs) / EVERY)]
-        assessed = always | {key for *_, key in [*order, *again][:MOST]}
+        late = sorted(unwritten)[:PER_TURN]
+        order = [*sorted(old), *sorted(unplanned)[:PER_TURN], *sorted(giving)[: MOST // 2], *late[:FIRST_UNWRITTEN]]
+        order += [*sorted(urgent), *sorted(unsettled), *late[FIRST_UNWRITTEN:]]
+        order += sorted(settled)[: math.ceil(len(specs) / EVERY)]
+        assessed = always | set(list(dict.fromkeys(key for *_, key in order))[:MOST])
         standing_now = {key: each for key, each in kept.items() if key not in assessed}
         return Chosen(
             assessed=frozenset(assessed),
@@ -202,20 +233,45 @@ class Turns:
                 standing=stands,
                 levels=levels(state, own) if settled else None,
                 planned=not any(hold.reason is HoldReason.AWAITING_TURN for hold in own.holds),
-                shares=frozenset((*own.budgets, *(pool_of(each.key[1]) for each in stands.placements))),
+                shares=frozenset(pool_of(each.key[1]) for each in stands.placements),
+                within=_within(state, decision.policy.interval_s),
             )
         now = _shared(snapshot, decision)
         changed = {name for name, terms in now.items() if self._shared and self._shared.get(name) != terms}
-        self._unsettle(changed | pressed(decision))
+        self._unsettle(_users(changed | pressed(decision), snapshot))
         self._shared = now
+        self._exceeded = _users(exceeded(snapshot, decision), snapshot)
 
-    def _unsettle(self, names: Set[str]) -> None:
-        """Let the pipelines be assessed that use one of the pools, or are in one of the budgets `names`."""
-        if not names:
-            return
+    def _unsettle(self, shared: _Shared) -> None:
+        """Let the pipelines be assessed that use one of the pools, or are in one of the budgets of `shared`."""
         for uid, known in self._known.items():
-            if known.levels is not None and not names.isdisjoint(known.shares):
+            if known.levels is not None and shared.concerns(known):
                 self._known[uid] = replace(known, levels=None)
+
+
+def _within(state: PipelineState, interval_s: float) -> float:
+    """Return within how many cycles a pipeline is assessed again: none starts too late for an opening of its day."""
+    if state.spec.history is None:
+        return math.inf
+    return max(1, int(horizon_s(state.spec, interval_s) / _TIMES_AHEAD / interval_s))
+
+
+def _users(names: Set[str], snapshot: Snapshot) -> _Shared:
+    """Return the pools and the namespaces of the ComputeBudgets with `names`; with that of the fleet, all pipelines."""
+    of_budgets = (state.namespaces for state in snapshot.budgets if state.spec.name in names)
+    return _Shared(pools=frozenset(names), namespaces=frozenset().union(*of_budgets), all=FLEET in names)
+
+
+def exceeded(snapshot: Snapshot, decision: Decision) -> frozenset[str]:
+    """Return the pools and ComputeBudgets of which more is used than they allow, with `FLEET` for that of the fleet."""
+    found = {str(pool.name) for pool in decision.pools if pool.planned > pool.limit}
+    found |= {budget.name for budget in decision.budgets if budget.exceeded}
+    if (most := decision.policy.budget_per_hour) is not None:
+        spent = sum(own.spend_per_hour for own in decision.pipelines) + unaccounted_per_hour(snapshot.pools.values())
+        spent += sum(each.cost_per_hour(snapshot.pools) for each in snapshot.standing)
+        if spent > most + EPSILON:
+            found.add(FLEET)
+    return frozenset(found)
 
 
 def pressed(decision: Decision) -> frozenset[str]:
@@ -237,7 +293,8 @@ def _shared(snapshot: Snapshot, decision: Decision) -> Mapping[str, Hashable]:
         name: (pool.spec, pool.leaving_instances, pool.memory.unavailable_until_s)
         for name, pool in snapshot.pools.items()
     }
-    return pools | {budget.name: budget.limit_per_hour for budget in decision.budgets}
+    members = {state.spec.name: state.namespaces for state in snapshot.budgets}
+    return pools | {budget.name: (budget.limit_per_hour, members.get(budget.name)) for budget in decision.budgets}
 
 
 _Due = tuple[int, int, PipelineKey]

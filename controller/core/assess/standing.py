@@ -5,10 +5,14 @@ stand while it is settled: all replicas are as desired and ready, the plan serve
 for a time. It stands no longer once its demand exceeds what was planned for or is much lower, or its latency exceeds
 the SLA: that is acted on in the next cycle, and a small fall in its turn. `controller.kube.turns` chooses the pipelines
 that each cycle assesses.
+
+Where more is used than a pool or a budget allows, those that stand give their part once they are assessed. Until then
+it is left to them: the assessed ones must not give all of it.
 """
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.neighbours import busy_shares
@@ -21,15 +25,22 @@ from controller.core.state.snapshot import (
     StandingPlacement,
     TargetState,
     most_replicas,
+    whole_instances,
 )
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import Mode, PipelineSpec
 from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, Size
 from profiler.samples import Absence, Reading
 
 MOVED = 1.2
 """A demand that is this many times the last assessed one is assessed again, although less than was planned for: a trend
 may have begun. So is one that is so many times lower: replicas may be too many."""
-_HELD = frozenset({HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY})
+HASTE = 2.0
+"""So many times their even part of an excess the assessed pipelines give: half of it would be left after a round."""
+LEAST_PART = 0.05
+"""They give at least this share of what they have, where the excess is as much: so that it ends."""
+_HELD = frozenset(
+    {HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY, HoldReason.IDLE}
+)
 """The holds that no time ends."""
 
 
@@ -59,7 +70,7 @@ def has_moved(before: Levels, demand: Reading, latency_s: Reading | None) -> boo
 
     What is not known is never as it was.
     """
-    if isinstance(demand, Absence) or demand <= 0 or not before.least <= demand <= before.most:
+    if isinstance(demand, Absence) or not before.least <= demand <= before.most:
         return True
     return latency_s is not None and (isinstance(latency_s, Absence) or latency_s > before.latency_s)
 
@@ -82,8 +93,10 @@ def may_stand(spec: PipelineSpec, lenders: Collection[PipelineKey], billed: Coll
 def is_settled(state: PipelineState, decision: PipelineDecision) -> bool:
     """Return whether the `decision` about a pipeline would be the same in the next cycle, with the same readings."""
     plan, memory = decision.plan, decision.memory
-    if isinstance(state.demand, Absence) or state.demand <= 0 or plan is None or decision.planned is None:
+    if isinstance(state.demand, Absence) or state.demand < 0 or plan is None or decision.planned is None:
         return False
+    if memory.idle_since_s is not None and not any(hold.reason is HoldReason.IDLE for hold in decision.holds):
+        return False  # it waits until it may scale to zero
     found = dict(state.found())
     if found.keys() != state.targets.keys() or not state.settled() or not all(map(_is_quiet, found.values())):
         return False
@@ -93,13 +106,15 @@ def is_settled(state: PipelineState, decision: PipelineDecision) -> bool:
         *(decision.changes, decision.starting, decision.diagnosis, decision.faulty, decision.skews, decision.drains),
         *(decision.switches, decision.closings, decision.takes_sessions, decision.batch_writes, decision.unmet),
         *(decision.out_of_memory, decision.mismatches, decision.floors, decision.miss, decision.admissible),
-        *(memory.failures, memory.conflicts, memory.metrics_lost, memory.missed_since_s, memory.idle_since_s),
+        *(memory.failures, memory.conflicts, memory.metrics_lost, memory.missed_since_s),
         *(memory.excess_excused_until_s, memory.contradicted_since_s, memory.closings, memory.feedback.floors),
         *(state.autoscalers, state.refused, plan.limited_by),
     )
     if any(part not in (None, (), {}) for part in under_way):
         return False
-    return plan.feasible and all(hold.reason in _HELD for hold in decision.holds)
+    return plan.feasible and all(
+        hold.reason in _HELD or (hold.reason is HoldReason.PAUSED and hold.until_s is None) for hold in decision.holds
+    )
 
 
 def _is_quiet(target: TargetState) -> bool:
@@ -119,7 +134,14 @@ def standing(state: PipelineState, assessed_at_s: float | None, planned_at_s: fl
         ),
         assessed_at_s=assessed_at_s,
         planned_at_s=planned_at_s,
+        priority=state.spec.priority,
+        gives=gives(state),
     )
+
+
+def gives(state: PipelineState) -> bool:
+    """Return whether replicas of a pipeline may be removed where a pool or a budget is exceeded."""
+    return state.spec.mode is Mode.AUTO and not state.autoscalers
 
 
 def _placement(state: PipelineState, key: PlacementKey, target: TargetState, prior: Placement) -> StandingPlacement:
@@ -137,7 +159,8 @@ def _placement(state: PipelineState, key: PlacementKey, target: TargetState, pri
 def with_standing(snapshot: Snapshot) -> Snapshot:
     """Return `snapshot` with the replicas of the pipelines that stand as unaccounted replicas of its pools.
 
-    They occupy instances and cost money, and nothing changes them in this cycle.
+    They occupy instances and cost money, and nothing changes them in this cycle. What exceeds the limit of a pool and is
+    left to them is its `excess`.
     """
     if not snapshot.standing:
         return snapshot
@@ -149,9 +172,83 @@ def with_standing(snapshot: Snapshot) -> Snapshot:
     pools: dict[PoolName, PoolState] = {
         name: replace(pool, unaccounted=occupied[name]) for name, pool in snapshot.pools.items()
     }
-    return replace(snapshot, pools=pools)
+    assessed = _assessed_on(snapshot)
+    return replace(
+        snapshot,
+        pools={name: replace(pool, excess=_excess(pool, snapshot, assessed)) for name, pool in pools.items()},
+    )
+
+
+def _assessed_on(snapshot: Snapshot) -> Mapping[PoolName, Sequence[tuple[PipelineState, Size, int]]]:
+    """Return the desired replicas of the assessed pipelines on each pool, by replicas per instance."""
+    found: dict[PoolName, list[tuple[PipelineState, Size, int]]] = {}
+    for state in snapshot.pipelines:
+        placements = state.spec.placements()
+        for key, target in state.found():
+            if target.owner is None:
+                prior = placements[key].prior
+                found.setdefault(prior.pool, []).append((state, prior.per_instance, target.desired))
+    return found
+
+
+def _excess(
+    pool: PoolState, snapshot: Snapshot, assessed: Mapping[PoolName, Sequence[tuple[PipelineState, Size, int]]]
+) -> int:
+    """Return how many instances beyond the limit of a pool are left to the pipelines that stand."""
+    if not pool.firm:
+        return 0
+    own = assessed.get(pool.spec.name, ())
+    used = whole_instances(pool.unaccounted.items()) + whole_instances((size, count) for _, size, count in own)
+    if used <= pool.limit:
+        return 0
+    standing_there = (
+        (each.priority, own.occupied / own.prior.per_instance)
+        for each in snapshot.standing
+        if each.gives
+        for own in each.placements
+        if own.prior.pool == pool.spec.name
+    )
+    left = left_to_standing(
+        used - pool.limit,
+        ((state.spec.priority, count / size) for state, size, count in own if gives(state)),
+        standing_there,
+    )
+    return math.floor(left)
+
+
+def left_to_standing(
+    excess: float, assessed: Iterable[tuple[int, float]], standing: Iterable[tuple[int, float]]
+) -> float:
+    """Return how much of an excess above a limit is left to the pipelines that stand, in the unit of the amounts.
+
+    `assessed` and `standing` are pairs of a priority and what a pipeline has. The lowest priority gives first. Of one
+    priority, the assessed ones give `HASTE` times their even part, and at least `LEAST_PART` of what they have.
+    """
+    have: dict[int, list[float]] = {}
+    for index, pairs in enumerate((assessed, standing)):
+        for priority, amount in pairs:
+            have.setdefault(priority, [0.0, 0.0])[index] += amount
+    left = 0.0
+    for priority in sorted(have):
+        own, others = have[priority]
+        part = min(excess, own + others)
+        if part <= 0:
+            break
+        now = min(part, own, max(HASTE * part * own / (own + others), LEAST_PART * own))
+        left += part - now
+        excess -= part
+    return left
 
 
 def standing_costs(snapshot: Snapshot, namespaces: frozenset[str]) -> Mapping[PipelineKey, float]:
     """Return what each pipeline in `namespaces` that stands costs in USD per hour."""
     return {each.key: each.cost_per_hour(snapshot.pools) for each in snapshot.standing if each.namespace in namespaces}
+
+
+def standing_payers(snapshot: Snapshot) -> Mapping[str | None, Sequence[StandingPipeline]]:
+    """Return the pipelines that stand and count in each ComputeBudget, by its name; None: in the budget of the fleet."""
+    members = {
+        state.spec.name: tuple(each for each in snapshot.standing if each.namespace in state.namespaces)
+        for state in snapshot.budgets
+    }
+    return {None: snapshot.standing, **members}

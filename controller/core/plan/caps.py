@@ -1,5 +1,7 @@
 """Caps on spend, and what exceeds them without a change of the pipeline: a rise of prices, nodes that others left.
 
+Of a large fleet, so is the part of an excess that the pipelines give that a cycle does not assess.
+
 Replicas that serve are not ended at one reading of a price, nor because a neighbour left a node that both paid for.
 Such an excess is excused for a time: nothing is added, and the conditions say so. Then the caps apply again. The last
 replicas of a pipeline are excused for as long as their own shares of the nodes are within its budget.
@@ -10,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.prices import EXCUSED_S, next_price
+from controller.core.assess.standing import left_to_standing
 from controller.core.plan.ledger import EPSILON, Ledger, Scope
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PoolState
+from controller.core.state.snapshot import PoolState, StandingPipeline
 from optimizer.model import Basis, GroupBudget, PipelineKey, PoolName
 
 
@@ -46,16 +49,24 @@ class Excused:
 
 
 def excused(
-    assessments: Sequence[Assessment], ledger: Ledger, pools: Mapping[PoolName, PoolState], now_s: float
+    assessments: Sequence[Assessment],
+    ledger: Ledger,
+    pools: Mapping[PoolName, PoolState],
+    standing: Mapping[str | None, Sequence[StandingPipeline]],
+    now_s: float,
 ) -> Excused:
-    """Return what is excused at `now_s`; `ledger` has the present replicas and the declared caps."""
+    """Return what is excused at `now_s`; `ledger` has the present replicas and the declared caps.
+
+    `standing` has the pipelines that stand and count in each ComputeBudget, by its name, and in the fleet's (None).
+    """
     rises = {
         name: rise
         for name, pool in pools.items()
         if (rise := pool.spec.price_per_hour - next_price(pool, now_s).counted) > EPSILON
     }
     whole = [each for each in assessments if each.spec.basis is Basis.INSTANCES]
-    if not rises and not whole and not any(budget.falling_per_hour for budget in ledger.budgets):
+    stands = any(standing.values())
+    if not rises and not whole and not stands and not any(budget.falling_per_hour for budget in ledger.budgets):
         return Excused()
     alone: dict[PipelineKey, float] = {}
     rests: dict[PipelineKey, float] = {}
@@ -77,13 +88,46 @@ def excused(
         over = ledger.excess_per_hour(scope)
         if over <= EPSILON:
             continue
+        others = () if isinstance(scope, str) else standing.get(scope and scope.name, ())
         own = rests if scope is None else {key: rest for key, rest in rests.items() if _in(scope, key)}
         more = ledger.rise_per_hour(scope, rises) + sum(own.values())
+        more += sum(_rise_per_hour(each, rises) for each in others)
         if isinstance(scope, GroupBudget):
             more += scope.falling_per_hour
+        if more < over and others:
+            more += _left_per_hour(over - max(0.0, more), assessments, ledger, scope, others, pools)
         if more > 0:
             per_hour[scope] = min(over, more)
     return Excused(per_hour=per_hour, left_alone_since_s=alone)
+
+
+def _rise_per_hour(standing: StandingPipeline, rises: Mapping[PoolName, float]) -> float:
+    """Return by how much (USD per hour) a pipeline that stands costs more where prices of instances rose by `rises`."""
+    return sum(
+        own.occupied / own.prior.per_instance * rises[own.prior.pool]
+        for own in standing.placements
+        if own.prior.pool in rises
+    )
+
+
+def _left_per_hour(
+    over: float,
+    assessments: Sequence[Assessment],
+    ledger: Ledger,
+    scope: GroupBudget | None,
+    standing: Sequence[StandingPipeline],
+    pools: Mapping[PoolName, PoolState],
+) -> float:
+    """Return how much (USD per hour) of what is `over` the cap of `scope` is left to the pipelines that stand."""
+    return left_to_standing(
+        over,
+        (
+            (each.spec.priority, ledger.observed_per_hour(each.key))
+            for each in assessments
+            if each.acting and (scope is None or each.key in scope.pipelines)
+        ),
+        ((each.priority, each.cost_per_hour(pools)) for each in standing if each.gives),
+    )
 
 
 def _with_budget(assessment: Assessment, per_hour: float) -> Assessment:

@@ -11,7 +11,8 @@ changed, the plan of a pipeline is its current replicas.
 Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and budgets suffice, the
 result is the same as of planning all together. If a pool does not, the pipelines that lack capacity are planned
 together with the least important pipelines that hold this capacity, up to `TOGETHER` pipelines. So are pipelines that
-pay for whole instances and lack money.
+pay for whole instances and lack money, and the least important ones on a pool on which more is held than there is: one
+alone must not give all of it.
 
 Other budgets of several pipelines are divided in every cycle: first the minimum replicas of all, then the plans, both
 by priority. A plan that no longer fits is made again at once, so the plans never cost more than the budgets. A plan
@@ -20,7 +21,7 @@ that lacked money is made again when more is left for it.
 Pipelines that share a stage get their turn together.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from math import inf
@@ -78,9 +79,12 @@ def plan_in_turns(
 ) -> FleetPlan:
     """Return a plan for every pipeline of a large fleet: a new one in its turn, otherwise the plan of its last turn."""
     by_key = {assessment.key: assessment for assessment in assessments}
-    whole = {name: optimizer_pool(pool.spec, pool.open_limit) for name, pool in pools.items()}
     groups = sharing_groups(assessments)
     taken = totals_of((assessment.spec, assessment.held) for assessment in assessments)
+    whole = {
+        name: optimizer_pool(pool.spec, max(pool.open_limit, min(taken.instances(name), pool.kept_limit)))
+        for name, pool in pools.items()
+    }
     pipelines = {
         assessment.key: keeping(
             planned_with(assessment.pipeline, assessment, groups.get(assessment.key, ())),
@@ -125,8 +129,8 @@ def plan_in_turns(
     short = [
         by_key[key] for key in turn.now if by_key[key].acting and key in planned and lacking(planned[key]) is not None
     ]
-    if short:
-        chosen = _with_givers(short, assessments, planned, budgets)
+    if short or holdings.crowded:
+        chosen = _with_givers(short, assessments, planned, budgets, holdings.crowded)
         partners = {own: by_key[own] for each in chosen for own in groups.get(each.key, (each.key,))}
         problem, together = planned_together(tuple(partners.values()), assessments, pools, policy, budgets, effort)
         for pipeline, plan in zip(problem.pipelines, together.pipelines, strict=True):
@@ -310,10 +314,14 @@ def _with_givers(
     assessments: Sequence[Assessment],
     planned: Mapping[PipelineKey, Planned],
     budgets: Sequence[GroupBudget],
+    crowded: Collection[PoolName],
 ) -> Sequence[Assessment]:
-    """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it."""
+    """Return the most important pipelines of `short`, which lack capacity, and the least important that hold it.
+
+    Those that hold capacity of the pools `crowded`, where more is held than there is, are among these.
+    """
     limits = [limit for assessment in short if (limit := lacking(planned[assessment.key])) is not None]
-    names = {limit.name for limit in limits if limit.kind is LimitKind.POOL}
+    names = {*crowded, *(limit.name for limit in limits if limit.kind is LimitKind.POOL)}
     money = any(limit.kind is LimitKind.BUDGET and limit.name is None for limit in limits)
     groups = {limit.name for limit in limits if limit.kind is LimitKind.BUDGET}
     sharing = frozenset(key for group in budgets if group.name in groups for key in group.pipelines)

@@ -251,6 +251,7 @@ class Ledger:
             for key, entry in entries(state, pools, acting=state.spec.key not in not_acting).items()
         }
         self._limits = {name: pool.open_limit for name, pool in pools.items()}
+        self._kept = {name: pool.kept_limit for name, pool in pools.items()}
         self._unaccounted_per_hour = unaccounted_per_hour(pools.values())
         self._caps: dict[PipelineKey | None, float] = {state.spec.key: state.spec.budget_per_hour for state in states}
         self._whole = self._whole_instances(states)
@@ -424,13 +425,13 @@ class Ledger:
         )
 
     def overfull(self, pool: PoolName) -> bool:
-        """Whether the desired replicas need more instances of `pool` than may be used."""
-        return self.instances(pool) > self._limits[pool]
+        """Whether the desired replicas need more instances of `pool` than may be used or are left for later."""
+        return self.instances(pool) > self._kept[pool]
 
     def _full(self, pool: PoolName) -> bool:
         """Whether the desired replicas and those claimed need more instances of `pool` than may be used."""
         if not self._claimed[pool]:
-            return self.overfull(pool)
+            return self.instances(pool) > self._limits[pool]
         return self.after.totals.occupancy(pool, self._claimed[pool]).instances > self._limits[pool]
 
     def claimed(self, pool: PoolName) -> int:
@@ -706,6 +707,8 @@ class Holdings:
             self.hold(assessment, planned.get(assessment.key, {}))
         self._limits = {name: pool.limit_holding(self._totals.instances(name)) for name, pool in pools.items()}
         self._claimed, self._claimed_per_hour = self._claims(assessments)
+        self.crowded = frozenset(name for name, limit in self._limits.items() if self._totals.instances(name) > limit)
+        """The pools on which more instances are held than there are."""
 
     def _claims(self, assessments: Sequence[Assessment]) -> tuple[Mapping[PoolName, float], Mapping[str | None, float]]:
         """Return the claimed instances of each pool, and the claimed money of each budget by name (None: the fleet)."""
@@ -797,8 +800,13 @@ class Holdings:
         self._existing.pop(assessment.key, None)
 
     def left(self, pool: PoolName) -> int:
-        """Return the instances of `pool` that no pipeline holds, without those that are being removed."""
+        """Return the instances of `pool` that no pipeline holds, without those that are being removed.
+
+        On a crowded pool, the released pipelines may keep those that they have.
+        """
         left = max(0, self._limits[pool] - self._pools[pool].leaving_instances - self._totals.instances(pool))
+        if pool in self.crowded:  # those who give are planned together
+            return max(left, ceil(self._present(pool)))
         if not self._claimed[pool]:
             return left
         return max(0, left - ceil(self._claimed[pool]), min(left, ceil(self._present(pool))))

@@ -433,7 +433,8 @@ class PoolState:
     also of those that are not ready ("" where a node has none), where budgets count whole instances. `node_zones` has
     their zones, where prices differ by zone. `quota` is the reading of the quota that the spec names. `priced` is what
     the last cycle left of its price, None before the first one. `allowance` is what this shard may use, in instances,
-    None where the fleet is in one shard.
+    None where the fleet is in one shard. `excess` instances above a firm limit stay in this cycle: those that use them
+    are not assessed in it, and nothing is added meanwhile.
     """
 
     spec: PoolSpec
@@ -451,6 +452,7 @@ class PoolState:
     quota: QuotaReading | None = None
     priced: PriceMemory | None = None
     allowance: Allowance | None = None
+    excess: int = 0
 
     @property
     def ceiling(self) -> int | None:
@@ -535,6 +537,11 @@ class PoolState:
         return max(0, self.limit - whole_instances(self.unaccounted.items()))
 
     @property
+    def kept_limit(self) -> int:
+        """Return up to how many instances nothing must go: the `open_limit` with the excess."""
+        return max(0, self.limit + self.excess - whole_instances(self.unaccounted.items()))
+
+    @property
     def unaccounted_in_use(self) -> float:
         """Return how many instances unaccounted replicas occupy; shared instances count in parts."""
         return math.fsum(count / per_instance for per_instance, count in self.unaccounted.items())
@@ -548,10 +555,11 @@ class PoolState:
         """Return how many instances to plan with while replicas hold `instances`.
 
         A limit that is not firm has room at least for the replicas that are placed there, up to the ceiling. If a node
-        is not ready for a moment, they need not move. They move when they stay pending.
+        is not ready for a moment, they need not move. They move when they stay pending. A firm one has room for the
+        `excess`.
         """
         if self.firm:
-            return self.open_limit
+            return max(self.open_limit, min(instances, self.kept_limit))
         if self.ceiling is not None:
             instances = min(instances, max(0, self.ceiling - whole_instances(self.unaccounted.items())))
         return max(self.open_limit, instances)
@@ -604,7 +612,8 @@ class StandingPlacement:
 class StandingPipeline:
     """A pipeline of a large fleet that is not assessed in this cycle: its replicas stay as they are.
 
-    It was assessed last at `assessed_at_s`, and its plan is of `planned_at_s`, epoch seconds; None: not yet.
+    It was assessed last at `assessed_at_s`, and its plan is of `planned_at_s`, epoch seconds; None: not yet. `gives`
+    says whether its replicas may be removed where a pool or a budget is exceeded.
     """
 
     key: PipelineKey
@@ -612,6 +621,8 @@ class StandingPipeline:
     placements: tuple[StandingPlacement, ...]
     assessed_at_s: float | None = None
     planned_at_s: float | None = None
+    priority: int = 0
+    gives: bool = True
 
     def cost_per_hour(self, pools: Mapping[PoolName, PoolState]) -> float:
         """Return what the replicas cost in USD per hour, without those on pools that do not exist."""

@@ -9,12 +9,13 @@ import sharing
 from builders import a_placement, a_pool, a_spec, a_stage, a_state, applied, pools
 
 from controller.core import cycle
+from controller.core.assess.demand import horizon_s
 from controller.core.cycle import decide
 from controller.core.plan import large_fleet
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PipelineState, Snapshot
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.snapshot import BudgetState, PipelineState, Snapshot, TargetState
+from controller.core.state.spec import BudgetSpec, HistorySpec, LabelSelector, PipelineSpec
 from controller.kube import turns
 from controller.kube.turns import EVERY, Chosen, Seen, Turns
 from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
@@ -48,6 +49,7 @@ class Fleet:
         self.news = frozenset[PipelineKey]()
         self.now_s = 1_000_000.0
         self.last: Decision | None = None
+        self.budgets: tuple[BudgetState, ...] = ()
 
     def a_pipeline(self, name: str) -> PipelineState:
         stage = a_stage("asr", a_placement("gpu" if name < "p08" else "cpu", bounds=(1, 40)))
@@ -68,6 +70,7 @@ class Fleet:
             now_s=self.now_s,
             pipelines=tuple(state for state in self.states.values() if state.spec.key in chosen.assessed),
             pools=self.pools,
+            budgets=self.budgets,
             standing=(*chosen.standing.values(), *others),
         )
         self.turns.look(
@@ -188,6 +191,62 @@ def test_where_one_lacks_a_pool_those_that_hold_it_are_assessed() -> None:
     fleet.cycle()
     seen = [fleet.cycle() for _ in range(4)]
     assert set(NAMES[:8]) <= set().union(*seen)
+
+
+def test_where_a_pool_has_less_than_is_used_the_least_important_are_assessed_first() -> None:
+    fleet = Fleet(instances=16)
+    for name in NAMES[:4]:
+        fleet.change(name, spec=replace(fleet.states[name].spec, priority=5))
+    fleet.settle()
+    gpu = fleet.pools[PoolName("gpu")]
+    fewer = replace(gpu, spec=replace(gpu.spec, instances=6), ready_instances=6)
+    fleet.pools = {**fleet.pools, gpu.spec.name: fewer}
+    fleet.cycle()
+    assert len(set(NAMES[4:8]) & fleet.cycle()) >= 3
+    fleet.settle()
+    ran = {name: fleet.states[name].desired(StageName("asr"), PoolName("gpu")) for name in NAMES[:8]}
+    assert sum(ran.values()) <= 6
+    assert [ran[name] for name in NAMES[:4]] == [1, 1, 1, 1]
+
+
+def test_a_new_budget_is_assessed_by_all_in_its_namespaces(fleet: Fleet) -> None:
+    spec = BudgetSpec(name="team", uid="uid-team", generation=1, per_hour=12.0, selector=LabelSelector(labels={}))
+    fleet.budgets = (BudgetState(spec=spec, namespaces=frozenset({"speech"})),)
+    assert set(NAMES) <= set().union(*(fleet.cycle() for _ in range(4)))
+
+
+def test_a_burst_does_not_wait_for_pipelines_without_load(fleet: Fleet) -> None:
+    for name in NAMES[:12]:
+        fleet.change(name, demand=0.0)
+    fleet.settle()
+    name = max(set(NAMES[12:]) & fleet.cycle() or {NAMES[12]})
+    fleet.change(name, demand=60.0)
+    fleet.cycle()
+    assert name in fleet.cycle()
+
+
+def test_what_changed_comes_before_what_is_only_under_way(fleet: Fleet) -> None:
+    for name in NAMES[:12]:  # a replica of each is not ready for long
+        key = next(iter(fleet.states[name].targets))
+        target = fleet.states[name].targets[key]
+        assert isinstance(target, TargetState)
+        fleet.change(name, targets={key: replace(target, desired=2, existing=2, ready=1)})
+        fleet.versions[name] += 1
+    fleet.cycle()
+    fleet.cycle()
+    fleet.versions["p15"] += 1
+    assert "p15" in fleet.cycle()
+
+
+def test_a_demand_with_a_history_is_assessed_several_times_before_it_can_open(fleet: Fleet) -> None:
+    own = fleet.states["p03"].spec
+    history = HistorySpec(season_s=86_400.0, seasons=7, step_s=300.0)
+    fleet.change("p03", spec=replace(own, history=history))
+    fleet.versions["p03"] += 1
+    fleet.settle()
+    cycles = ["p03" in fleet.cycle() for _ in range(2 * EVERY)]
+    longest = max(len(run) for run in "".join("x" if each else "." for each in cycles).split("x"))
+    assert (longest + 1) * 15.0 <= max(15.0, horizon_s(own, 15.0) / 4)
 
 
 def test_no_more_are_assessed_than_a_cycle_can_and_the_longest_unassessed_first(fleet: Fleet) -> None:
