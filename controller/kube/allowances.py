@@ -6,9 +6,10 @@ since it was read, and is then made again from its present state. `controller.co
 
 import logging
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from controller.core.assess.budgets import group_budgets
 from controller.core.plan.shard_use import budget_wants, used_now
@@ -18,12 +19,14 @@ from controller.core.state.policy import Policy
 from controller.core.state.shards import MILLS, Allowance, Entry, Shard, Want
 from controller.core.state.snapshot import Orphan, Snapshot
 from controller.kube.claims import Claims
-from controller.kube.gateway import BUDGETS, PIPELINES, POOLS, Conflict, Gateway, Json, KubeError, Resource
+from controller.kube.gateway import BUDGETS, PIPELINES, POOLS, Conflict, Gateway, Invalid, Json, KubeError, Resource
 from controller.kube.shard_entries import entries_from, entry_documents
 from controller.kube.shards import Family, Members
 from controller.kube.status import orphan_documents
 from controller.kube.store import KeptResource, ResourceStore
 from controller.kube.turns import EVERY
+from controller.resources.pool import MAX_ORPHANS
+from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS = 5
@@ -98,13 +101,14 @@ class Allowances:
     def settle(self, snapshot: Snapshot) -> Snapshot:
         """Return `snapshot` with the allowances of this shard, after its entries are written.
 
-        Pipelines of other shards are released once the entries say so, and none is claimed in a cycle in which an
-        entry could not be written: then less than was agreed to is used.
+        Pipelines of other shards are released once the entries say so. In a cycle in which an entry could not be
+        written, none of the pipelines that use the resource is claimed: then less than was agreed to is used.
         """
         shared = self._shared(snapshot)
         found = list(self._threads.map(lambda each: self._settled(each, snapshot.now_s), shared.values()))
-        self._claims.postponed = any(not stored for _, stored in found)
-        if not self._claims.postponed:
+        unwritten = {key for key, (_, stored) in zip(shared, found, strict=True) if not stored}
+        self._claims.postponed, self._claims.unaffected = bool(unwritten), _users_of_others(snapshot, unwritten)
+        if not unwritten:
             self._release()
         own = {key: given for key, (given, _) in zip(shared, found, strict=True)}
         return replace(
@@ -164,13 +168,13 @@ class Allowances:
 
     def _settled(self, shared: _Shared, now_s: float) -> tuple[Allowance, bool]:
         """Return the allowance of this shard for `shared`, and whether its entry is stored as it should be."""
-        resource, problem = shared.resource, ""
+        resource, problem, with_orphans = shared.resource, "", shared.kind is POOLS
         for _ in range(_ATTEMPTS):
             before = entries_from(resource.status(), shared.unit)
             after, memory = self._next(shared, resource, before, now_s)
             own = self._own(after)
             assert own is not None
-            status = self._status(shared, resource, after)
+            status = self._status(shared, resource, after, with_orphans=with_orphans)
             if not _differ(before, after, self._shard) and "orphans" not in status:
                 self._memories[resource.uid] = memory
                 return allowance(own, written=self._own(before)), True
@@ -183,6 +187,13 @@ class Allowances:
                     problem = str(error)
                     break
                 resource = self._store(shared.kind, written) or resource
+                continue
+            except Invalid as error:
+                if "orphans" not in status:
+                    problem = str(error)
+                    break
+                _LOG.warning("pool %s: orphans that the API server refuses are not written: %s", resource.name, error)
+                with_orphans = False
                 continue
             except KubeError as error:
                 problem = str(error)
@@ -226,13 +237,17 @@ class Allowances:
                 self._gone_since_s.setdefault(index, now_s)
         return {index: self._gone_since_s[index] for index in shards if index in self._gone_since_s}
 
-    def _status(self, shared: _Shared, resource: KeptResource, entries: tuple[Entry, ...]) -> Json:
-        """Return what this shard writes into the status: its entry, and the orphans of a pool where they differ."""
+    def _status(
+        self, shared: _Shared, resource: KeptResource, entries: tuple[Entry, ...], *, with_orphans: bool
+    ) -> Json:
+        """Return what this shard writes into the status: its entry, and `with_orphans` the changed ones of a pool."""
         status: Json = {"shards": entry_documents(entries, shared.unit)}
+        if not with_orphans:
+            return status
         stored = resource.status().get("orphans") or []
-        orphans = [each for each in stored if not self._members.has(str(each.get("namespace")))]
-        orphans += orphan_documents(shared.orphans)
-        return {**status, "orphans": orphans} if shared.kind is POOLS and orphans != stored else status
+        others = [each for each in stored if not self._members.has(str(each.get("namespace")))]
+        orphans = _as_many_as_fit([*others, *orphan_documents(shared.orphans)])
+        return status if orphans == stored else {**status, "orphans": orphans}
 
     def _write(self, shared: _Shared, resource: KeptResource, status: Json) -> Json:
         version = resource.whole()["metadata"]["resourceVersion"]
@@ -274,3 +289,33 @@ def _differ(before: tuple[Entry, ...], after: tuple[Entry, ...], shard: Shard) -
         return True
     others = (index for index in new if index != shard.index)
     return worth_writing(old[shard.index], new[shard.index]) or any(old[index] != new[index] for index in others)
+
+
+def _users_of_others(snapshot: Snapshot, resources: Collection[tuple[Resource, str]]) -> frozenset[PipelineKey]:
+    """Return the pipelines of `snapshot` that use none of the pools and budgets `resources`."""
+    within = {
+        namespace
+        for state in snapshot.budgets
+        if (BUDGETS, state.spec.name) in resources
+        for namespace in state.namespaces
+    }
+    return frozenset(
+        state.spec.key
+        for state in snapshot.pipelines
+        if state.spec.namespace not in within
+        and not any((POOLS, own.pool) in resources for own in state.spec.placements().values())
+    )
+
+
+def _as_many_as_fit(orphans: Sequence[Json]) -> list[Json]:
+    """Return as many of the orphans of all shards as the status of a pool may have, in the order of their names.
+
+    All shards come to the same list, in any order of their writes, so that it is not written in every cycle. The hash
+    of a name decides whether it is in the list, so that each shard has about the share of its orphans.
+    """
+    kept = sorted(orphans, key=lambda each: blake2b("/".join(_name(each)).encode(), digest_size=8).digest())
+    return sorted(kept[:MAX_ORPHANS], key=_name)
+
+
+def _name(orphan: Json) -> tuple[str, ...]:
+    return tuple(str(orphan.get(field)) for field in ("namespace", "apiVersion", "kind", "name", "address"))

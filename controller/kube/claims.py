@@ -14,6 +14,7 @@ from controller.kube.gateway import LEASES, Gateway, KubeError, NotFound
 from controller.kube.server_clock import boot_clock
 from controller.kube.shards import Family
 from controller.kube.store import KeptResource
+from optimizer.model import PipelineKey
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}/[a-z0-9][a-z0-9.-]{0,252}")
@@ -39,7 +40,7 @@ class Claims:
     Without a Lease, an operator makes no claim, and leaves alone what others claim. `everywhere` is whether this
     operator manages all namespaces. `clock` returns monotonic seconds. `family` has the Leases of the `count` shards of
     the same fleet, None where it has one: a pipeline that none has claimed is for the shard of its namespace, whatever
-    others have there. While claims are `postponed`, none is made.
+    others have there. While claims are `postponed`, none is made but those on the pipelines `unaffected`.
     """
 
     gateway: Gateway
@@ -49,6 +50,7 @@ class Claims:
     family: Family | None = None
     count: int = 1
     postponed: bool = False
+    unaffected: frozenset[PipelineKey] = frozenset()
     _leases: dict[str, _Seen] = field(default_factory=dict)
     _others: frozenset[str] = frozenset()
     _in_namespace: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -99,6 +101,10 @@ class Claims:
     def to_make(self, resource: KeptResource) -> bool:
         """Return whether the claim on `resource` is still to be written."""
         return bool(self.own) and resource.operator != self.own and not self._dropped
+
+    def waits(self, pipeline: KeptResource) -> bool:
+        """Return whether the claim on `pipeline` is postponed: the entries of this shard lack its replicas."""
+        return self.postponed and PipelineKey(f"{pipeline.namespace}/{pipeline.name}") not in self.unaffected
 
     def made(self, resource: KeptResource) -> None:
         """Note `resource` as it is after its claim was written.

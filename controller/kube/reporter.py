@@ -382,8 +382,8 @@ class Reporter:
         name = resource.name
         age_s = now_s - written_at_s(old.get("memory"))
         claims = self._claims is not None and self._claims.to_make(resource)
-        if claims and self._claims is not None and self._claims.postponed and kind is PIPELINES:
-            return _Outcome.AWAY  # its replicas are not in the entries of this shard yet
+        if claims and self._claims is not None and kind is PIPELINES and self._claims.waits(resource):
+            return _Outcome.AWAY
         if self._claims is not None and self._claims.own:
             status = {**status, "operator": self._claims.own}
         worth = claims or self._is_damaged(resource, old) or worth_writing(old, status, age_s)

@@ -13,10 +13,11 @@ from controller.core.state.shards import Entry, Shard, committed
 from controller.core.state.snapshot import BudgetState, PipelineState, PoolState, Snapshot
 from controller.kube.allowances import Allowances
 from controller.kube.claims import Claims
-from controller.kube.gateway import BUDGETS, PIPELINES, POOLS, Conflict, Gateway, KubeError, NotFound, Resource
+from controller.kube.gateway import BUDGETS, PIPELINES, POOLS, Conflict, Gateway, Invalid, KubeError, NotFound, Resource
 from controller.kube.shard_entries import entries_from
 from controller.kube.shards import Family, Members
 from controller.kube.store import ResourceStore
+from controller.resources.pool import MAX_ORPHANS
 from optimizer.model import PipelineKey, PoolName, whole_instances
 
 Json = dict[str, Any]
@@ -25,11 +26,15 @@ BASE = "sluice-system/sluice"
 
 @dataclass
 class Statuses:
-    """The shared objects on a server: each write makes a new version. `errors` has what writes of a name meet."""
+    """The shared objects on a server: each write makes a new version. `errors` has what writes of a name meet.
+
+    More than `most_orphans` in a status are against its schema.
+    """
 
     objects: dict[tuple[Resource, str], Json] = field(default_factory=dict)
     errors: dict[str, KubeError] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
+    most_orphans: int = MAX_ORPHANS
 
     def add(self, kind: Resource, name: str, namespace: str = "") -> Json:
         metadata = {"name": name, "uid": f"uid-{name}", "generation": 1, "resourceVersion": "1"}
@@ -50,6 +55,8 @@ class Statuses:
         before = self.objects[kind, name]
         if version is not None and version != before["metadata"]["resourceVersion"]:
             raise Conflict("the object has been modified")
+        if len(status.get("orphans", ())) > self.most_orphans:
+            raise Invalid(f"status.orphans: must have at most {self.most_orphans} items")
         self.writes.append(name)
         metadata = {**before["metadata"], "resourceVersion": str(int(before["metadata"]["resourceVersion"]) + 1)}
         merged = {key: value for key, value in {**before.get("status", {}), **status}.items() if value is not None}

@@ -9,11 +9,13 @@ from shard_worlds import Fleet
 
 from controller.core.cycle import decide
 from controller.core.state.policy import Policy
-from controller.core.state.shards import MILLS, committed
-from controller.core.state.snapshot import BudgetState, PipelineState
-from controller.core.state.spec import BudgetSpec, LabelSelector
-from controller.kube.gateway import BUDGETS, Failed
+from controller.core.state.shards import MILLS, committed, shard_of
+from controller.core.state.snapshot import BudgetState, Orphan, PipelineState
+from controller.core.state.spec import BudgetSpec, LabelSelector, Target
+from controller.kube.gateway import BUDGETS, POOLS, Failed
 from controller.kube.shard_entries import entries_from
+from controller.kube.store import KeptResource, kept_resource
+from controller.resources.pool import MAX_ORPHANS
 from optimizer.model import PipelineKey, PoolName, StageName
 
 ASR = "asr"
@@ -132,6 +134,97 @@ def test_while_an_entry_cannot_be_written_nothing_is_added_and_nothing_claimed(f
     fleet.cycles(8)
     assert fleet.shards[1].used("inf") > allowed[1]
     assert not fleet.shards[1].claims.postponed
+
+
+def kept(name: str) -> KeptResource:
+    return kept_resource({"metadata": {"name": name, "namespace": "speech", "uid": f"uid-{name}", "generation": 1}})
+
+
+def test_only_pipelines_that_use_what_has_no_entry_wait_for_their_claim(fleets: list[Fleet]) -> None:
+    gpu = a_spec(a_stage(ASR, a_placement("gpu")), name="two")
+    own = [a_pipeline("one", 20.0), a_state(gpu, demand=20.0)]
+    fleets.append(fleet := a_fleet_of(20, own, [a_pipeline("three", 20.0)], gpus=20))
+    fleet.statuses.errors["inf"] = Failed("500")
+    fleet.cycles(1)
+    claims = fleet.shards[0].claims
+    assert claims.waits(kept("one"))
+    assert claims.waits(kept("not assessed"))
+    assert not claims.waits(kept("two"))
+
+
+def test_pipelines_of_a_budget_without_an_entry_wait_for_their_claim(fleets: list[Fleet]) -> None:
+    budgets = [
+        BudgetState(
+            spec=BudgetSpec(name=name, uid=name, generation=1, selector=LabelSelector(labels={}), per_hour=10.0),
+            namespaces=frozenset({namespace}),
+        )
+        for name, namespace in (("team", "speech"), ("other", "elsewhere"))
+    ]
+    inf = pools(a_pool("inf", price=1.0, instances=100, ready=100))
+    fleets.append(fleet := Fleet([[a_pipeline("one", 20.0)], []], inf, budgets))
+    fleet.statuses.errors["other"] = Failed("500")
+    fleet.cycles(1)
+    assert not fleet.shards[0].claims.waits(kept("one"))
+    fleet.statuses.errors["team"] = Failed("500")
+    fleet.load(PipelineKey("speech/one"), 40.0)
+    fleet.cycles(2)
+    assert fleet.shards[0].claims.waits(kept("one"))
+
+
+def with_orphans(fleet: Fleet, count: int) -> None:
+    """Let each shard have `count` workloads on pool `inf` that no pipeline has any more, in a namespace of its own."""
+    for shard in fleet.shards:
+        namespace = next(
+            name
+            for name in (f"gone-{number}" for number in range(100))
+            if shard_of(name, len(fleet.shards)) == shard.shard.index
+        )
+        orphans = tuple(
+            Orphan(
+                namespace=namespace,
+                target=Target(api_version="apps/v1", kind="Deployment", name=f"asr-{number}"),
+                pipeline=PipelineKey(f"{namespace}/old-{number}"),
+                pool=PoolName("inf"),
+                per_instance=1,
+                replicas=1,
+            )
+            for number in range(count)
+        )
+        inf = shard.snapshot.pools[PoolName("inf")]
+        shard.snapshot = replace(
+            shard.snapshot, pools={**shard.snapshot.pools, inf.spec.name: replace(inf, orphans=orphans)}
+        )
+
+
+def writes_of_a_minute(fleet: Fleet) -> int:
+    fleet.statuses.writes.clear()
+    fleet.cycles(4)
+    return len(fleet.statuses.writes)
+
+
+@pytest.mark.parametrize("count", [10, 80, 150])
+def test_orphans_beyond_what_a_status_may_have_are_left_out_and_stop_no_shard(fleets: list[Fleet], count: int) -> None:
+    fleets.append(fleet := a_fleet_of(20, [a_pipeline("one", 20.0)], [a_pipeline("two", 20.0)]))
+    with_orphans(fleet, count)
+    fleet.cycles(8)
+    stored = fleet.statuses.get(POOLS, None, "inf")["status"]["orphans"]
+    assert len(stored) == min(2 * count, MAX_ORPHANS)
+    of_first = sum(shard_of(each["namespace"], 2) == 0 for each in stored)
+    assert 0.3 * len(stored) <= of_first <= 0.7 * len(stored)
+    assert not any(shard.claims.postponed for shard in fleet.shards)
+    assert writes_of_a_minute(fleet) <= 2 * len(fleet.pools)
+
+
+def test_the_entry_is_written_without_orphans_that_the_server_refuses(fleets: list[Fleet]) -> None:
+    fleets.append(fleet := a_fleet_of(20, [a_pipeline("one", 20.0)], [a_pipeline("two", 20.0)]))
+    fleet.statuses.most_orphans = 0
+    with_orphans(fleet, 1)
+    fleet.cycles(8)
+    fleet.load(PipelineKey("speech/two"), 200.0)
+    fleet.cycles(10)
+    assert served(fleet)["two"] == 1.0
+    assert not any(shard.claims.postponed for shard in fleet.shards)
+    assert writes_of_a_minute(fleet) <= 2 * len(fleet.pools)
 
 
 def test_a_budget_over_two_shards_is_never_exceeded_and_is_shared_by_demand(fleets: list[Fleet]) -> None:

@@ -503,6 +503,15 @@ def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed
     world.claims.postponed = True
     assert world.report() == frozenset()
     assert "operator" not in world.log.objects["captions"].get("status", {})
+    world.claims.unaffected = frozenset({CAPTIONS})
+    assert world.report() == {CAPTIONS}
+    assert "operator" in world.log.objects["captions"]["status"]
+
+
+def test_once_claims_are_not_postponed_any_more_a_pipeline_is_claimed() -> None:
+    world = World()
+    world.claims.postponed = True
+    world.report()
     world.claims.postponed = False
     assert world.report() == {CAPTIONS}
 
