@@ -160,6 +160,7 @@ class ControlLoop:
             time.monotonic() - started_s,
             invalid,
             refused=self._reporter.unwritten(observation),
+            late=observation.late,
         )
         self._health.ready()
         return decision, writes

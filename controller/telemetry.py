@@ -297,7 +297,11 @@ COUNTERS: tuple[tuple[str, str, list[str]], ...] = (
         "Time in which the latency exceeded the SLA",
         _PIPELINE,
     ),
-    ("pipeline_sla_known_seconds", "Time in which the latency was known, within the SLA or not", _PIPELINE),
+    (
+        "pipeline_sla_known_seconds",
+        "Time in which the latency was known, within the SLA or not; without sla.query, only in cycles that assess it",
+        _PIPELINE,
+    ),
 )
 """The counters of decisions: name without the prefix `sluice_` and the suffix `_total`, help text, labels."""
 _LONGEST_CYCLES = 4
@@ -402,12 +406,14 @@ class Telemetry:
         invalid: int,
         *,
         refused: Collection[PipelineKey] = (),
+        late: Mapping[PipelineKey, bool] | None = None,
     ) -> None:
         """Record a successful cycle: its duration, its decision, and the number of resources that cannot be used.
 
-        `refused` are the pipelines whose status the API server refuses.
+        `refused` are the pipelines whose status the API server refuses. `late` says, of the pipelines that stand and
+        whose latency is known, whether it exceeds the SLA.
         """
-        self._fleet.take(snapshot, decision, refused)
+        self._fleet.take(snapshot, decision, refused, {} if late is None else late)
         self._duration.observe(duration_s)
         self._cycles.labels("success").inc()
         self._success.set(snapshot.now_s)
@@ -500,10 +506,16 @@ class _Fleet(Collector):
         self._of_pipelines: dict[PipelineKey, bytes] = {}
         """The series of each pipeline, pickled: as objects, those of thousands would take much memory."""
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
-        self._counted: dict[str, dict[tuple[str, ...], float]] = {name: {} for name, _, _ in COUNTERS}
+        self._counted: dict[str, dict[PipelineKey, float]] = {name: {} for name, _, _ in COUNTERS}
         self._decided_at_s: float | None = None
 
-    def take(self, snapshot: Snapshot, decision: Decision, refused: Collection[PipelineKey]) -> None:
+    def take(
+        self,
+        snapshot: Snapshot,
+        decision: Decision,
+        refused: Collection[PipelineKey],
+        late: Mapping[PipelineKey, bool],
+    ) -> None:
         """Replace the gauges by those of a new decision; those of pipelines that stand stay as they are."""
         gauges = _Gauges()
         gauges.set("clock_skew_seconds", [], self.skew_s())
@@ -528,7 +540,7 @@ class _Fleet(Collector):
                 own.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
             of_pipelines[pipeline.key] = pickle.dumps(own.series, pickle.HIGHEST_PROTOCOL)
         self._of_pipelines = of_pipelines
-        self._count(decision, standing)
+        self._count(decision, {key: late.get(key) for key in standing})
         gauges.add_turns(snapshot, decision)
         gauges.add_fleet(snapshot, decision)
         gauges.add_readings(snapshot)
@@ -541,26 +553,34 @@ class _Fleet(Collector):
                 gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
         self._series = gauges.series
 
-    def _count(self, decision: Decision, standing: Collection[PipelineKey]) -> None:
-        """Add the time since the last decision to the time in which each latency was known, and was above the SLA."""
+    def _count(self, decision: Decision, standing: Mapping[PipelineKey, bool | None]) -> None:
+        """Add the time since the last decision to the time in which each latency was known, and was above the SLA.
+
+        `standing` has whether the latency of each pipeline that stands is above the SLA, None where it is not known.
+        """
         before_s = decision.now_s if self._decided_at_s is None else self._decided_at_s
         most_s = _LONGEST_CYCLES * decision.policy.interval_s
         passed_s = min(most_s, max(0.0, decision.now_s - before_s))
         self._decided_at_s = decision.now_s
-        last, self._counted = self._counted, {name: {} for name, _, _ in COUNTERS}
-        for name, seconds in last.items():  # a pipeline stands while its latency is within the SLA
-            known = name == "pipeline_sla_known_seconds"
-            for labels, value in seconds.items():
-                if PipelineKey("/".join(labels)) in standing:
-                    self._counted[name][labels] = value + (passed_s if known else 0.0)
-        for pipeline in decision.pipelines:
-            if pipeline.spec.backlog is not None:
-                continue  # it has no SLA
-            labels = (pipeline.spec.namespace, pipeline.spec.name)
-            known = not isinstance(pipeline.profile.latency_s, Absence)
-            held = {"pipeline_sla_missed_seconds": missed(pipeline), "pipeline_sla_known_seconds": known}
-            for name, counts in held.items():
-                self._counted[name][labels] = last[name].get(labels, 0.0) + (passed_s if counts else 0.0)
+        above = {
+            **standing,
+            **{
+                own.key: None if isinstance(own.profile.latency_s, Absence) else missed(own)
+                for own in decision.pipelines
+                if own.spec.backlog is None  # it has no SLA
+            },
+        }
+        counts: dict[str, Callable[[bool | None], bool]] = {
+            "pipeline_sla_missed_seconds": bool,
+            "pipeline_sla_known_seconds": lambda exceeds: exceeds is not None,
+        }
+        last = self._counted
+        self._counted = {
+            name: {
+                key: last[name].get(key, 0.0) + (passed_s if holds(exceeds) else 0.0) for key, exceeds in above.items()
+            }
+            for name, holds in counts.items()
+        }
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the gauges and counters that have at least one series."""
@@ -576,8 +596,8 @@ class _Fleet(Collector):
         for name, text, labels in COUNTERS:
             if self._counted[name]:
                 counter = CounterMetricFamily(f"sluice_{name}", text, labels=labels)
-                for values, value in self._counted[name].items():
-                    counter.add_metric(values, value)
+                for key, value in self._counted[name].items():
+                    counter.add_metric(key.split("/", 1), value)
                 yield counter
 
 

@@ -9,7 +9,7 @@ from controller.core.state.carry_over import PipelineMemory, PoolMemory, PriceMe
 from controller.core.state.decision import Decision
 from controller.core.state.snapshot import Planned
 from controller.core.state.spec import PipelineSpec, Target
-from controller.kube.durable import PLANNED, memory_from, planned_from, resumed, written_at_s
+from controller.kube.durable import memory_from, planned_at_s, planned_from, resumed, written_at_s
 from controller.kube.gateway import Json
 from controller.kube.kept_memory import KeptMemory
 from controller.kube.packed import Packed, Packer
@@ -94,10 +94,10 @@ class CarriedState:
             _LOG.warning("%s: planned anew: %s", spec.key, error)
             return None
 
-    def has_plan(self, resource: KeptResource) -> bool:
-        """Return whether a pipeline that was not assessed yet has a plan of an earlier process."""
+    def planned_at_s(self, resource: KeptResource) -> float | None:
+        """Return when an earlier process planned a pipeline, in epoch seconds; None if it has left no plan."""
         kept = None if self._kept is None else self._kept.document(resource.uid)
-        return resource.has_plan or PLANNED in (kept or {})
+        return resource.planned_at_s if kept is None else planned_at_s(self._stored(resource))
 
     def owned(self, resource: KeptResource) -> frozenset[Target]:
         """Return the workloads that a pipeline owned in the last cycle or before a restart."""

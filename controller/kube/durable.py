@@ -2,6 +2,8 @@
 
 import base64
 import json
+import math
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -18,6 +20,7 @@ from profiler.stages import Learned
 
 _VERSION = 1
 PLANNED = "planned"
+_TIME = re.compile(rb'\{"at_s":([^,}]+)[,}]')
 _LARGEST = 1 << 22
 """Bytes of a packed document: an edited one must not fill the memory."""
 
@@ -25,6 +28,20 @@ _LARGEST = 1 << 22
 def planned_text(planned: Planned | None) -> str | None:
     """Return the plan that a pipeline of a large fleet keeps as text; None without a plan."""
     return None if planned is None else pack(encode(planned))
+
+
+def planned_at_s(document: Json | None) -> float | None:
+    """Return when the plan in a memory document was made, in epoch seconds; None without one, or if that is not known.
+
+    The plan is not read: packed documents have their fields in alphabetical order, so the time is at the beginning.
+    """
+    text = (document or {}).get(PLANNED)
+    try:
+        found = _TIME.match(zlib.decompressobj().decompress(base64.b64decode(str(text)[:1024]), 64))
+        time_s = math.nan if found is None else float(found[1])
+    except (ValueError, zlib.error):
+        return None
+    return time_s if math.isfinite(time_s) else None
 
 
 def memory_document(memory: PipelineMemory, planned: str | None = None) -> Json:

@@ -178,6 +178,8 @@ class Observation:
     """The pipelines that this cycle does not assess."""
     seen: Mapping[PipelineKey, Seen] = field(default_factory=dict)
     """What the assessed ones were when they were read."""
+    late: Mapping[PipelineKey, bool] = field(default_factory=dict)
+    """Of the pipelines that this cycle does not assess, and whose latency is known, whether it exceeds the SLA."""
 
     def of(self, contained: Contained) -> "Observation":
         """Return this observation with the pipelines whose decision failed moved to those that cannot be used."""
@@ -483,7 +485,11 @@ class Reader:
         names = node_names(nodes, unread=bool(unread), billed=bool(billed))
         by_uid = {spec.uid: resource for spec, resource in pipelines}
         present = partial(self._present, by_uid, view)
-        chosen = self._carried.turns.choose(specs, present, lambda uid: self._carried.has_plan(by_uid[uid]), billed)
+
+        def planned_at_s(uid: str) -> float | None:
+            return self._carried.planned_at_s(by_uid[uid])
+
+        chosen = self._carried.turns.choose(specs, present, lambda uid: planned_at_s(uid) is not None, billed)
         assessed = [each for each in pipelines if each[0].key in chosen.assessed]
         own = [spec for spec, _ in assessed]
         others = [spec for spec in specs if spec.key in chosen.others]
@@ -512,7 +518,7 @@ class Reader:
         engines = {key: memory.learned.engines for key, memory in memories.items()}
         sharing = _on_nodes(workloads, sharing_nodes(nodes))
         answer = self._metrics.read(specs, self._metrics_targets(own, workloads, engines), devices, sharing)
-        self._carried.turns.look(
+        late = self._carried.turns.look(
             (spec for spec in specs if spec.key not in chosen.assessed),
             lambda spec: (_scalar(answer, (spec.key, "demand")), _latency(answer, spec)),
         )
@@ -548,7 +554,7 @@ class Reader:
             budgets=self._budget_states(budgets, view),
             standing=(
                 *chosen.standing.values(),
-                *(self._carried.turns.as_read(_unmeasured(spec, workloads)) for spec in others),
+                *(self._carried.turns.as_read(_unmeasured(spec, workloads), planned_at_s(spec.uid)) for spec in others),
             ),
         )
         kept_pools = {spec.name: resource for spec, resource in pools}
@@ -571,6 +577,7 @@ class Reader:
             foreign={spec.key: resource for spec, resource in foreign},
             standing={spec.key: by_uid[spec.uid] for spec in specs if spec.key not in chosen.assessed},
             seen=chosen.seen,
+            late=late,
         )
 
     def _present(self, resources: Mapping[str, KeptResource], view: View, spec: PipelineSpec) -> Seen:

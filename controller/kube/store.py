@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from controller.core.state.spec import PAUSE_ANNOTATION, PIN_ANNOTATION
-from controller.kube.durable import PLANNED
+from controller.kube.durable import planned_at_s
 from controller.kube.gateway import Json, Listing
 from controller.kube.packed import Packed, Packer
 from controller.kube.readable import left_out
@@ -117,7 +117,7 @@ class KeptResource:
     There can be thousands, and as Python objects they would take many times the memory. `namespace` is empty for
     cluster-scoped kinds. `overrides` are the texts of the annotations that set something beside the spec: a change of
     them leaves the generation as it is. Of its status, `operator` is whose it is (`controller.kube.claims`), and
-    `has_plan` says whether it has the plan of a pipeline of a large fleet.
+    `planned_at_s` is when the plan of a pipeline of a large fleet was made, in epoch seconds; None: it has no plan.
     """
 
     uid: str
@@ -127,7 +127,7 @@ class KeptResource:
     packed: Packed
     overrides: tuple[str | None, ...] = ()
     operator: str = ""
-    has_plan: bool = False
+    planned_at_s: float | None = None
 
     def whole(self) -> Json:
         """Return the resource as in the API, without `metadata.managedFields`."""
@@ -152,7 +152,7 @@ def kept_resource(resource: Json) -> KeptResource:
         packed=_PACKERS[resource.get("kind", "")].pack(rest),
         overrides=tuple(annotations.get(name) for name in (PAUSE_ANNOTATION, PIN_ANNOTATION)),
         operator=sys.intern(str(status.get("operator") or "")),
-        has_plan=PLANNED in (status.get("memory") or {}),
+        planned_at_s=planned_at_s(status.get("memory")),
     )
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from controller.core.assess.demand import horizon_s
-from controller.core.assess.standing import Levels, has_moved, is_settled, levels, may_stand, standing
+from controller.core.assess.standing import Levels, exceeds, has_moved, is_settled, levels, may_stand, standing
 from controller.core.plan.large_fleet import AT_ONCE, PER_TURN
 from controller.core.plan.ledger import EPSILON, FLEET
 from controller.core.state.decision import Decision, HoldReason
@@ -184,22 +184,33 @@ class Turns:
             seen={key: each for key, each in now.items() if key not in standing_now},
         )
 
-    def as_read(self, state: PipelineState) -> StandingPipeline:
-        """Return one of the `others` with the workloads of `state`, which has just been read."""
-        before = self._known.get(state.spec.uid, _NEVER).standing
-        return standing(state, before.assessed_at_s, before.planned_at_s)
+    def as_read(self, state: PipelineState, planned_at_s: float | None) -> StandingPipeline:
+        """Return one of the `others` with the workloads of `state`, which has just been read.
+
+        `planned_at_s` is when an earlier process planned it, in epoch seconds; None: it has left no plan.
+        """
+        known = self._known.get(state.spec.uid)
+        if known is None:
+            return standing(state, None, planned_at_s)
+        return standing(state, known.standing.assessed_at_s, known.standing.planned_at_s)
 
     def look(
         self, specs: Iterable[PipelineSpec], answers: Callable[[PipelineSpec], tuple[Reading, Reading | None]]
-    ) -> None:
-        """Note which of the standing pipelines `specs` are to be assessed next, by their demand and latency now."""
-        self._moved = {
-            spec.uid
-            for spec in specs
-            if (known := self._known.get(spec.uid)) is not None
-            and known.levels is not None
-            and has_moved(known.levels, *answers(spec))
-        }
+    ) -> Mapping[PipelineKey, bool]:
+        """Note which of the standing pipelines `specs` are to be assessed next, by their demand and latency now.
+
+        Return whether the latency exceeds the SLA, of those of which that is known.
+        """
+        moved, late = set[str](), dict[PipelineKey, bool]()
+        for spec in specs:
+            demand, latency_s = answers(spec)
+            known = self._known.get(spec.uid)
+            if known is not None and known.levels is not None and has_moved(known.levels, demand, latency_s):
+                moved.add(spec.uid)
+            if (above := exceeds(latency_s, spec.sla.latency_s)) is not None:
+                late[spec.key] = above
+        self._moved = moved
+        return late
 
     def conclude(
         self,

@@ -29,7 +29,7 @@ from controller.core.state.snapshot import (
 )
 from controller.core.state.spec import Mode, PipelineSpec
 from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, Size
-from profiler.samples import Absence, Reading
+from profiler.samples import Absence, AtLeast, Reading
 
 MOVED = 1.2
 """A demand that is this many times the last assessed one is assessed again, although less than was planned for: a trend
@@ -72,7 +72,14 @@ def has_moved(before: Levels, demand: Reading, latency_s: Reading | None) -> boo
     """
     if isinstance(demand, Absence) or not before.least <= demand <= before.most:
         return True
-    return latency_s is not None and (isinstance(latency_s, Absence) or latency_s > before.latency_s)
+    return latency_s is not None and exceeds(latency_s, before.latency_s) is not False
+
+
+def exceeds(latency_s: Reading | None, sla_s: float) -> bool | None:
+    """Return whether a latency exceeds the SLA of `sla_s`, None where that is not known."""
+    if latency_s is None or isinstance(latency_s, Absence):
+        return None
+    return True if latency_s > sla_s else None if isinstance(latency_s, AtLeast) else False
 
 
 def may_stand(spec: PipelineSpec, lenders: Collection[PipelineKey], billed: Collection[PoolName]) -> bool:

@@ -2,12 +2,17 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from unittest.mock import Mock
 
+from builders import a_snapshot, a_state
+
+from controller.core.assess.standing import standing
 from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.gateway import KubeError, NotLeading
 from controller.kube.leadership import Leadership
+from controller.kube.reader import Observation
 from controller.loop import ControlLoop
 from controller.telemetry import Telemetry
 
@@ -37,15 +42,17 @@ def a_loop(
     resync: Callable[[], None],
     watch: Callable[[], None] = lambda: None,
     permit: Callable[[], None] = lambda: None,
+    observe: Callable[[], Observation] | None = None,
+    telemetry: Telemetry | None = None,
 ) -> ControlLoop:
     return ControlLoop(
-        reader=Mock(),
-        actuator=Mock(),
-        reporter=Mock(),
+        reader=Mock(observe=observe or Mock()),
+        actuator=Mock(apply=lambda _: (), write_settings=lambda _: ()),
+        reporter=Mock(report=lambda *_: frozenset(), unwritten=lambda _: frozenset()),
         resync=resync,
         watch=watch,
         policy=Policy(),
-        telemetry=Telemetry(),
+        telemetry=telemetry or Telemetry(),
         health=health,
         permit=permit,
     )
@@ -107,3 +114,20 @@ def test_a_standby_watches_what_changes_until_it_leads() -> None:
     watch = Mock()
     a_loop(Health(), resync=Mock(), watch=watch).stand_by(threading.Event(), Scripted("standby"))
     watch.assert_called_once()
+
+
+def test_a_cycle_counts_the_time_above_the_sla_of_pipelines_that_it_does_not_assess() -> None:
+    state, telemetry = a_state(), Telemetry()
+    snapshot = replace(a_snapshot(), pipelines=(), standing=(standing(state, None, None),))
+    observation = Observation(
+        snapshot=snapshot, pipelines={}, pools={}, invalid_pipelines=(), invalid_pools=(), late={state.spec.key: True}
+    )
+    later = replace(observation, snapshot=replace(snapshot, now_s=snapshot.now_s + 15.0))
+    observe = Mock(side_effect=[observation, later])
+    loop = a_loop(Health(), resync=Mock(), observe=observe, telemetry=telemetry)
+    for _ in range(2):
+        loop.cycle()
+    labels = 'namespace="speech",pipeline="captions"'
+    lines = telemetry.exposition().decode().splitlines()
+    assert f"sluice_pipeline_sla_missed_seconds_total{{{labels}}} 15.0" in lines
+    assert f"sluice_pipeline_sla_known_seconds_total{{{labels}}} 15.0" in lines

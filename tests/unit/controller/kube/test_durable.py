@@ -24,6 +24,7 @@ from controller.kube.durable import (
     memory_document,
     memory_from,
     pack,
+    planned_at_s,
     planned_from,
     planned_text,
     resumed,
@@ -277,6 +278,18 @@ def test_the_plan_of_a_large_fleet_survives_unchanged(monkeypatch: pytest.Monkey
     assert planned_text(restored) == text, "a new leader with nothing changed writes nothing"
     assert text is not None
     assert len(text) < 4000
+
+
+@pytest.mark.parametrize("at_s", [0.0, 1.0, 1_790_000_000.123456])
+def test_the_time_of_a_plan_is_known_without_reading_the_plan(monkeypatch: pytest.MonkeyPatch, at_s: float) -> None:
+    document = memory_document(MEMORY, planned_text(replace(a_plan(monkeypatch), at_s=at_s)))
+    assert planned_at_s(document) == at_s
+
+
+@pytest.mark.parametrize("text", ["", "é", 5, "AAAA", pack({}), pack({"at_s": None}), pack({"at_s": 1e999, "plan": 1})])
+def test_a_text_that_is_no_plan_has_no_time(text: object) -> None:
+    assert planned_at_s({"planned": text}) is None
+    assert planned_at_s(memory_document(MEMORY)) is None
 
 
 def test_a_memory_without_a_plan_has_none() -> None:

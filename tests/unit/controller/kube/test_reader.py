@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import yaml
 from annotated_lease import LeaseLog
-from builders import a_spec
+from builders import a_snapshot, a_spec, a_state
 from typing_extensions import override
 
 from controller.aws.account import NoAccount
@@ -22,8 +22,9 @@ from controller.core.state.carry_over import FailureCause, PipelineMemory, PoolM
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, TargetMissing, TargetState
 from controller.core.state.spec import Pause
+from controller.kube import turns
 from controller.kube.cluster import Cluster, View
-from controller.kube.durable import kept_document, memory_document
+from controller.kube.durable import kept_document, memory_document, planned_text
 from controller.kube.gateway import (
     DEPLOYMENTS,
     NAMESPACES,
@@ -384,6 +385,53 @@ def test_a_pod_that_runs_out_of_memory_again_and_again_cannot_start(monkeypatch:
     reader.close()
     assert causes[0] is None
     assert FailureCause.CANNOT_START in causes
+
+
+class Slow(Silent):
+    """A metric source that knows the latency of pipelines (s) alone, of those in `latencies_s`."""
+
+    def __init__(self, latencies_s: Mapping[str, float]) -> None:
+        super().__init__()
+        self.latencies_s = latencies_s
+
+    @override
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        answer = super().read(request)
+        scalars = dict(answer.scalars)
+        scalars.update({(PipelineKey(key), "sla"): latency_s for key, latency_s in self.latencies_s.items()})
+        return replace(answer, scalars=scalars)
+
+
+def test_of_a_large_fleet_that_another_has_planned_the_plans_have_their_age_and_latencies_are_compared_with_the_sla(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "AT_ONCE", 1)
+    monkeypatch.setattr(turns, "MOST", 1)
+    monkeypatch.setattr("controller.core.cycle.AT_ONCE", 1)
+    planned = decide(a_snapshot(a_state(), a_state(a_spec(name="other"))), Policy()).pipelines[0].planned
+    assert planned is not None
+    fleet = []
+    for number in range(4):
+        (pipeline,) = manifests("batch-transcription.yaml")
+        pipeline["metadata"] |= {"name": f"p{number}", "namespace": f"team-{number}"}
+        pipeline["spec"]["sla"] |= {"query": "latency"}
+        text = planned_text(replace(planned, at_s=NOW_S - 60 * number))
+        fleet.append({**pipeline, "status": {"memory": memory_document(PipelineMemory(), text)}})
+    del fleet[3]["status"]
+    reader = Reader(
+        cast("Gateway", NobodyElse()),
+        Slow({"team-0/p0": 21.0, "team-1/p1": 19.0, "team-3/p3": 19.0}),
+        Resources(a_store(*fleet), a_store(*manifests("pools.yaml")), a_store()),
+        cluster=cast("Cluster", World(nodes=[a_node("node-0")])),
+        interval_s=10.0,
+        reporting_grace_s=60.0,
+        clock=lambda: NOW_S,
+    )
+    observation = reader.observe()
+    reader.close()
+    assert [state.spec.name for state in observation.snapshot.pipelines] == ["p3"], "it has no plan"
+    assert [each.planned_at_s for each in observation.snapshot.standing] == [NOW_S, NOW_S - 60, NOW_S - 120]
+    assert observation.late == {"team-0/p0": True, "team-1/p1": False}
 
 
 def borrowing(stage: str = "decode-audio", to: str = "live") -> dict[str, Any]:

@@ -18,8 +18,9 @@ from controller.core.state.snapshot import BudgetState, PipelineState, Snapshot,
 from controller.core.state.spec import BudgetSpec, HistorySpec, LabelSelector, PipelineSpec
 from controller.kube import turns
 from controller.kube.turns import EVERY, Chosen, Seen, Turns
+from controller.telemetry import Telemetry
 from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
-from profiler.samples import MISSING, Reading
+from profiler.samples import MISSING, AtLeast, Reading
 
 ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
 NAMES = [f"p{number:02}" for number in range(16)]
@@ -43,13 +44,17 @@ class Fleet:
         self.states = {name: self.a_pipeline(name) for name in NAMES}
         self.versions = dict.fromkeys(NAMES, 0)
         self.pools = pools(a_pool("gpu", instances=instances, ready=instances), a_pool("cpu"))
-        self.turns = Turns()
+        self.start()
         self.planned_before: Collection[str] = ()
         self.unwritten: set[str] = set()
         self.news = frozenset[PipelineKey]()
         self.now_s = 1_000_000.0
         self.last: Decision | None = None
         self.budgets: tuple[BudgetState, ...] = ()
+
+    def start(self) -> None:
+        """Start an operator, which knows nothing of what another has assessed."""
+        self.turns, self.telemetry = Turns(), Telemetry()
 
     def a_pipeline(self, name: str) -> PipelineState:
         stage = a_stage("asr", a_placement("gpu" if name < "p08" else "cpu", bounds=(1, 40)))
@@ -65,7 +70,11 @@ class Fleet:
         names = {spec.key: spec.name for spec in specs}
         chosen = self.turns.choose(specs, self.seen, lambda uid: uid.removeprefix("uid-") in self.planned_before)
         self.check(chosen, names)
-        others = [self.turns.as_read(self.states[names[key]]) for key in sorted(chosen.others)]
+        others = [
+            self.turns.as_read(state, None if state.planned is None else state.planned.at_s)
+            for state in self.states.values()
+            if state.spec.key in chosen.others
+        ]
         snapshot = Snapshot(
             now_s=self.now_s,
             pipelines=tuple(state for state in self.states.values() if state.spec.key in chosen.assessed),
@@ -73,11 +82,12 @@ class Fleet:
             budgets=self.budgets,
             standing=(*chosen.standing.values(), *others),
         )
-        self.turns.look(
+        late = self.turns.look(
             [spec for spec in specs if spec.key not in chosen.assessed],
             lambda spec: (self.states[spec.name].demand, latency_s),
         )
-        self.last = decide(snapshot, Policy())
+        self.last = decide(snapshot, Policy(interval_s=15.0))
+        self.telemetry.succeeded(snapshot, self.last, 0.1, 0, late=late)
         written = {key for key in chosen.assessed if names[key] not in self.unwritten}
         self.turns.conclude(snapshot, self.last, chosen.seen, news=self.news & chosen.assessed, written=written)
         for state in applied(snapshot, self.last).pipelines:
@@ -123,10 +133,88 @@ def test_at_a_first_start_as_many_are_assessed_as_a_cycle_plans() -> None:
 def test_after_a_restart_plans_stand_and_as_many_are_assessed_as_a_cycle_can() -> None:
     fleet = Fleet()
     fleet.settle()
-    fleet.turns, fleet.planned_before = Turns(), NAMES
+    fleet.start()
+    fleet.planned_before = NAMES
     cycles = [fleet.cycle() for _ in range(3)]
     assert [len(each) for each in cycles] == [6, 6, 6]
     assert set().union(*cycles) == set(NAMES)
+
+
+def metrics(fleet: Fleet, name: str) -> dict[str, float]:
+    """Return the series of a metric of the last cycle by the value of their last label."""
+    lines = (line.split() for line in fleet.telemetry.exposition().decode().splitlines())
+    return {
+        labels.partition("{")[2].rstrip('"}').rpartition('"')[2]: float(value)
+        for labels, *_, value in lines
+        if labels.partition("{")[0] == f"sluice_{name}"
+    }
+
+
+class TestAgesOfPlans:
+    def test_at_a_first_start_those_that_no_cycle_has_planned_are_counted_and_have_no_age(self) -> None:
+        fleet = Fleet()
+        fleet.cycle()
+        assert metrics(fleet, "planned_ratio") == {"": 3 / 16}
+        assert metrics(fleet, "never_planned_pipelines") == {"": 13}
+        assert metrics(fleet, "planned_age_seconds") == {"median": 0.0, "oldest": 0.0}
+        fleet.cycle()
+        assert metrics(fleet, "never_planned_pipelines") == {"": 10}
+        assert metrics(fleet, "planned_age_seconds") == {"median": 0.0, "oldest": 15.0}
+
+    def test_at_rest_two_of_sixteen_are_planned_in_each_cycle_and_none_is_older_than_eight(self, fleet: Fleet) -> None:
+        for _ in range(3):
+            assert len(fleet.cycle()) == 2
+            assert metrics(fleet, "planned_ratio") == {"": 2 / 16}
+            assert metrics(fleet, "planned_age_seconds") == {"median": 60.0, "oldest": 105.0}
+            assert metrics(fleet, "never_planned_pipelines") == {"": 0}
+
+    def test_after_a_restart_plans_are_as_old_as_they_are(self, fleet: Fleet) -> None:
+        fleet.start()
+        fleet.planned_before = NAMES
+        for unassessed in (10, 4):
+            assert len(fleet.cycle()) == 6
+            planned_at_s = [state.planned.at_s for state in fleet.states.values() if state.planned is not None]
+            assert metrics(fleet, "planned_age_seconds")["oldest"] == fleet.now_s - 15.0 - min(planned_at_s) > 100
+            assert metrics(fleet, "planned_ratio") == {"": 6 / 16}
+            assert metrics(fleet, "never_planned_pipelines") == {"": 0}
+            assert metrics(fleet, "never_assessed_pipelines") == {"": unassessed}
+
+
+class TestTimeAboveTheSla:
+    def counted_of(self, fleet: Fleet, name: str, latency_s: Reading | None) -> tuple[float, float]:
+        """Return for how long the latency was above the SLA, and known, in a cycle that does not assess `name`."""
+        metric = ("pipeline_sla_missed_seconds_total", "pipeline_sla_known_seconds_total")
+        before = [metrics(fleet, each)[name] for each in metric]
+        assert name not in fleet.cycle(latency_s)
+        missed, known = (metrics(fleet, each)[name] - was for each, was in zip(metric, before, strict=True))
+        return missed, known
+
+    @pytest.mark.parametrize(
+        ("latency_s", "missed", "known"),
+        [
+            pytest.param(0.4, 0.0, 15.0, id="within the SLA"),
+            pytest.param(0.6, 15.0, 15.0, id="above the SLA"),
+            pytest.param(AtLeast(0.6), 15.0, 15.0, id="at least above the SLA"),
+            pytest.param(AtLeast(0.4), 0.0, 0.0, id="at least within the SLA"),
+            pytest.param(MISSING, 0.0, 0.0, id="no answer"),
+            pytest.param(None, 0.0, 0.0, id="no query"),
+        ],
+    )
+    def test_a_pipeline_that_stands_has_the_time_in_which_its_latency_was_read(
+        self, fleet: Fleet, latency_s: Reading | None, missed: float, known: float
+    ) -> None:
+        assert self.counted_of(fleet, standing_next(fleet), latency_s) == (missed, known)
+
+    @pytest.mark.parametrize(("latency_s", "seconds"), [(0.6, (15.0, 15.0)), (MISSING, (0.0, 0.0))])
+    def test_so_has_one_that_changed_and_is_cut_from_the_turn(
+        self, fleet: Fleet, latency_s: Reading, seconds: tuple[float, float]
+    ) -> None:
+        for name in NAMES:
+            fleet.versions[name] += 1
+        cut = max(fleet.cycle(0.4))
+        for name in NAMES:
+            fleet.versions[name] += 1
+        assert self.counted_of(fleet, cut, latency_s) == seconds
 
 
 def test_of_a_fleet_at_rest_each_is_assessed_once_in_so_many_cycles(fleet: Fleet) -> None:

@@ -17,7 +17,7 @@ from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, PipelineState, ServingReplica, Snapshot, TargetState
 from controller.core.state.spec import BudgetSpec, LabelSelector, Mode
 from optimizer.model import PipelineKey, PlacementKey, PoolName, StageName
-from profiler.samples import MISSING, Reading
+from profiler.samples import MISSING, AtLeast, Reading
 
 ASR: PlacementKey = (StageName("asr"), PoolName("gpu"))
 
@@ -291,6 +291,7 @@ class TestAPipelineMayStandOnlyWhileItIsSettled:
             (50.0, 0.5, False),
             (50.0, 0.51, True),
             (50.0, MISSING, True),
+            (50.0, AtLeast(0.4), True),
         ],
     )
     def test_a_rise_a_fall_a_missed_sla_and_missing_data_end_it(
