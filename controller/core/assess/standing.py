@@ -27,8 +27,8 @@ from controller.core.state.snapshot import (
     most_replicas,
     whole_instances,
 )
-from controller.core.state.spec import Mode, PipelineSpec
-from optimizer.model import PipelineKey, Placement, PlacementKey, PoolName, Size
+from controller.core.state.spec import Mode, PipelineSpec, PlacementSpec
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size
 from profiler.samples import Absence, AtLeast, Reading
 
 MOVED = 1.2
@@ -135,23 +135,28 @@ def standing(state: PipelineState, assessed_at_s: float | None, planned_at_s: fl
         key=state.spec.key,
         namespace=state.spec.namespace,
         placements=tuple(
-            _placement(state, key, target, placements[key].prior)
+            _placement(state, key, target, placements[key])
             for key, target in state.found()
             if target.owner is None and key[0] not in state.spec.borrowed
         ),
         assessed_at_s=assessed_at_s,
         planned_at_s=planned_at_s,
         priority=state.spec.priority,
-        gives=gives(state),
+        gives=scales(state),
     )
 
 
-def gives(state: PipelineState) -> bool:
-    """Return whether replicas of a pipeline may be removed where a pool or a budget is exceeded."""
-    return state.spec.mode is Mode.AUTO and not state.autoscalers
+def scales(state: PipelineState) -> bool:
+    """Return whether Sluice scales the workloads of a pipeline, as far as its state says."""
+    if state.spec.mode is not Mode.AUTO or state.spec.overrides.pause is not None:
+        return False
+    return not state.autoscalers and not state.memory.conflicts
 
 
-def _placement(state: PipelineState, key: PlacementKey, target: TargetState, prior: Placement) -> StandingPlacement:
+def _placement(
+    state: PipelineState, key: PlacementKey, target: TargetState, declared: PlacementSpec
+) -> StandingPlacement:
+    prior, scaled = declared.prior, scales(state)
     busy, planned_busy = busy_shares(state, key, least=max(1, prior.min_replicas))
     return StandingPlacement(
         key=key,
@@ -160,6 +165,9 @@ def _placement(state: PipelineState, key: PlacementKey, target: TargetState, pri
         nodes=tuple(replica.node for replica in target.serving if replica.node) if prior.per_instance > 1 else (),
         busy=busy,
         planned_busy=planned_busy,
+        pending=target.unscheduled if scaled else (),
+        starting=target.starting if scaled else (),
+        startup_s=declared.startup_s,
     )
 
 
@@ -217,7 +225,7 @@ def _excess(
     )
     left = left_to_standing(
         used - pool.limit,
-        ((state.spec.priority, count / size) for state, size, count in own if gives(state)),
+        ((state.spec.priority, count / size) for state, size, count in own if scales(state)),
         standing_there,
     )
     return math.floor(left)

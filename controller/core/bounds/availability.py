@@ -20,7 +20,7 @@ from controller.core.messages import details
 from controller.core.state.carry_over import FailureCause, PlacementFailure, PoolMemory
 from controller.core.state.snapshot import PendingReplica, PipelineState, PoolState, Snapshot, TargetState
 from controller.core.state.spec import PoolSpec
-from optimizer.model import PipelineKey, PlacementKey, PoolName, pool_of
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, pool_of
 
 EPSILON = 1e-9
 _NO_ROOM = "Insufficient "
@@ -45,8 +45,8 @@ class Availability:
     """The failures of pools and placements at `now_s`.
 
     `failures` has the placements that fail although their pool delivers. `waiting` has the pools with replicas that are
-    not ready. `uncreated_since_s` has since when desired replicas have not been created. `arriving` has how many
-    pending replicas have a node on its way.
+    not ready, also of pipelines that stand. `uncreated_since_s` has since when desired replicas have not been created.
+    `arriving` has how many pending replicas have a node on its way.
     """
 
     now_s: float
@@ -118,6 +118,7 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
         for name, pool in snapshot.pools.items()
         for own in (acting[name],)
     }
+    waits, starts = _standing_on(snapshot, room)
     failures: dict[PipelineKey, dict[PlacementKey, PlacementFailure]] = {}
     uncreated: dict[PipelineKey, dict[PlacementKey, float]] = {}
     arriving: dict[PipelineKey, dict[PlacementKey, int]] = {}
@@ -148,7 +149,7 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
                     pool.spec,
                     pool.memory,
                     late[name],
-                    waits=any(verdict.waits for _, verdict in acting[name]),
+                    waits=name in waits or any(verdict.waits for _, verdict in acting[name]),
                     now_s=snapshot.now_s,
                 ),
                 launch_s=measured_launch_s(pool),
@@ -157,8 +158,8 @@ def find_availability(snapshot: Snapshot, not_acting: Collection[PipelineKey] = 
             for name, pool in snapshot.pools.items()
         },
         failures=failures,
-        waiting=frozenset(
-            name for name, own in acting.items() if any(verdict.waits or verdict.starts for _, verdict in own)
+        waiting=waits.union(
+            starts, (name for name, own in acting.items() if any(each.waits or each.starts for _, each in own))
         ),
         uncreated_since_s=uncreated,
         arriving=arriving,
@@ -209,6 +210,10 @@ class _Room:
                         draining.add(pool_of(key[1]))
         return cls(free=free, draining=frozenset(draining))
 
+    def has(self, pool: PoolName, per_instance: Size) -> bool:
+        """Return whether `pool` has room for a replica of which `per_instance` fill an instance."""
+        return self.free[pool] >= 1 / per_instance - EPSILON
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
@@ -246,13 +251,9 @@ def _judged(
     placement, deadline_s = state.spec.placements()[key], pool.spec.pending_deadline_s
     # Draining replicas free capacity when they are gone.
     drain_s = state.spec.scaling.drain_s if placement.pool in room.draining else 0.0
-    has_room = room.free[placement.pool] >= 1 / placement.prior.per_instance - EPSILON
+    has_room = room.has(placement.pool, placement.prior.per_instance)
     launch_failure = launches.get(pool_of(key[1])) or own_launch_failure(target.unscheduled, pool.node_pool, now_s)
-    apart = [
-        replica
-        for replica in target.unscheduled
-        if pool.unread or replica.updated or (has_room and _is_its_own(replica.reason))
-    ]
+    apart = _apart(target.unscheduled, pool, has_room=has_room)
     names = {replica.name for replica in apart}
 
     def late(replicas: Sequence[PendingReplica], after_s: float) -> list[PendingReplica]:
@@ -281,9 +282,38 @@ def _judged(
         ),
         apart=apart,
         fits=pool.ready_instances > 0 if fits is None else fits > 0,
-        waits=any(not (replica.constraint or replica.name in names) for replica in target.unscheduled),
+        waits=_waits(target.unscheduled, apart),
         starts=len(unstarted) < len(target.starting),
     )
+
+
+def _apart(pending: Sequence[PendingReplica], pool: PoolState, *, has_room: bool) -> Sequence[PendingReplica]:
+    """Return which of the `pending` replicas show no failure of the pool, as in `_Verdict`."""
+    return [each for each in pending if pool.unread or each.updated or (has_room and _is_its_own(each.reason))]
+
+
+def _waits(pending: Sequence[PendingReplica], apart: Sequence[PendingReplica]) -> bool:
+    """Return whether one of the `pending` replicas waits for any node of the pool; `apart` are those of `_apart`."""
+    names = {replica.name for replica in apart}
+    return any(not (replica.constraint or replica.name in names) for replica in pending)
+
+
+def _standing_on(snapshot: Snapshot, room: _Room) -> tuple[frozenset[PoolName], frozenset[PoolName]]:
+    """Return the pools on which pipelines that stand have replicas that wait, and that start, as in `_Verdict`.
+
+    In a large outage, most of the pipelines that it concerns are not assessed in a cycle.
+    """
+    waits, starts = set[PoolName](), set[PoolName]()
+    for own in (own for each in snapshot.standing for own in each.placements if own.pending or own.starting):
+        name = pool_of(own.key[1])
+        if (pool := snapshot.pools.get(name)) is None:
+            continue
+        if _waits(own.pending, _apart(own.pending, pool, has_room=room.has(name, own.prior.per_instance))):
+            waits.add(name)
+        due_s = own.startup_s + pool.spec.pending_deadline_s
+        if any(snapshot.now_s - each.since_s < due_s for each in own.starting):
+            starts.add(name)
+    return frozenset(waits), frozenset(starts)
 
 
 def _uncreated(state: PipelineState, key: PlacementKey, target: TargetState, now_s: float) -> Sequence[PendingReplica]:

@@ -8,15 +8,14 @@ from controller.core.assess.assessment import Assessment
 from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
 from controller.core.assess.learned_numbers import with_learned_numbers
-from controller.core.assess.standing import with_standing
+from controller.core.assess.standing import scales, with_standing
 from controller.core.bounds.overrides import with_overrides
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.ledger import Ledger, totals_of
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.shards import MILLS, Want
-from controller.core.state.snapshot import PipelineState, PoolState, Snapshot
-from controller.core.state.spec import Mode
+from controller.core.state.snapshot import PoolState, Snapshot
 from optimizer.latency.stage import carried_rps
 from optimizer.model import Pipeline, PipelineKey, Placement, PlacementKey, PoolName, Size
 from optimizer.plan import LimitKind, PipelinePlan
@@ -44,7 +43,7 @@ def used_now(snapshot: Snapshot, policy: Policy) -> Used:
         snapshot.pools,
         None,
         budgets=budgets,
-        not_acting=frozenset(state.spec.key for state in snapshot.pipelines if not _acts(state)),
+        not_acting=frozenset(state.spec.key for state in snapshot.pipelines if not scales(state)),
     )
     return Used(
         pools={
@@ -56,12 +55,6 @@ def used_now(snapshot: Snapshot, policy: Policy) -> Used:
             for budget in budgets
         },
     )
-
-
-def _acts(state: PipelineState) -> bool:
-    if state.spec.mode is not Mode.AUTO or state.spec.overrides.pause is not None:
-        return False
-    return not state.autoscalers and not state.memory.conflicts
 
 
 def pool_wants(

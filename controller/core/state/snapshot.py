@@ -597,7 +597,8 @@ class StandingPlacement:
 
     `occupied` of them count against its pool and cost money. `nodes` has the node of each ready replica that may share
     it, and `busy` the share (0–1) of its time that such a replica works, None where that is not known; `planned_busy`
-    is the share to plan with for a neighbour.
+    is the share to plan with for a neighbour. `pending` have no node, and `starting` are on a node and take `startup_s`
+    seconds to be ready. Both are empty where Sluice does not scale the workload.
     """
 
     key: PlacementKey
@@ -606,6 +607,9 @@ class StandingPlacement:
     nodes: tuple[str, ...] = ()
     busy: float | None = None
     planned_busy: float = 1.0
+    pending: tuple[PendingReplica, ...] = ()
+    starting: tuple[PendingReplica, ...] = ()
+    startup_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

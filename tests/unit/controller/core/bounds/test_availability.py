@@ -24,6 +24,7 @@ from builders import (
 from explained import explain
 from planning import Planner
 
+from controller.core.assess.standing import standing
 from controller.core.cycle import decide
 from controller.core.messages.conditions import conditions
 from controller.core.messages.events import events
@@ -162,6 +163,37 @@ class TestTrial:
         snapshot = self.world(a_state(replicas=replicas), other=a_state(a_spec(name="notes"), replicas=replicas))
         decision = decide(snapshot, Policy())
         assert [moves(pipeline) for pipeline in decision.pipelines] == [{ENCODER: (0, 1)}, {}]
+
+    @pytest.mark.parametrize(
+        ("target", "mode", "tries"),
+        [
+            pytest.param(a_target(1), Mode.AUTO, True, id="a ready replica"),
+            pytest.param(a_target(1, ready=0, pending_since_s=[YOUNG_S]), Mode.AUTO, False, id="a pending one"),
+            pytest.param(a_target(1, ready=0, starting_since_s=[YOUNG_S]), Mode.AUTO, False, id="one that starts"),
+            pytest.param(a_target(1, ready=0, starting_since_s=[LATE_S]), Mode.AUTO, True, id="one that cannot start"),
+            pytest.param(a_target(1, ready=0, pending_since_s=[YOUNG_S]), Mode.RECOMMEND, True, id="of another scaler"),
+        ],
+    )
+    def test_it_waits_for_the_replicas_of_pipelines_that_are_not_assessed(
+        self, target: TargetState, mode: Mode, tries: bool
+    ) -> None:
+        """In a large fleet, the pipeline whose replica tries the pool is not assessed while that replica is pending."""
+        other = a_state(a_spec(name="notes", mode=mode), replicas={VAD: 4, ENCODER: target})
+        snapshot = self.world(a_state(demand=20.0, replicas={VAD: 4, ENCODER_GPU: 8}))
+        snapshot = replace(snapshot, standing=(standing(other, NOW_S, None),))
+        (decision,) = decide(snapshot, Policy()).pipelines
+        assert (moves(decision).get(ENCODER) == (0, 1)) is tries
+
+    @pytest.mark.parametrize("constraint", ["", "volume claim data"])
+    def test_the_failure_of_a_pool_stays_known_while_a_replica_waits_whose_pipeline_is_not_assessed(
+        self, constraint: str
+    ) -> None:
+        target = a_target(1, ready=0, pending_since_s=[YOUNG_S])
+        pending = tuple(replace(each, constraint=constraint) for each in target.pending)
+        other = a_state(a_spec(name="notes"), replicas={VAD: 4, ENCODER: replace(target, pending=pending)})
+        snapshot = self.world(a_state(replicas={VAD: 4, ENCODER_GPU: 8}))
+        snapshot = replace(snapshot, now_s=NOW_S + DEADLINE_S, standing=(standing(other, NOW_S, None),))
+        assert pool_memory(decide(snapshot, Policy())) == (PoolMemory() if constraint else FULL)
 
     def test_what_is_short_now_does_not_wait_for_the_trial(self, planner: Planner) -> None:
         planner.wants({VAD: 4, ENCODER_GPU: 4})
