@@ -820,7 +820,10 @@ def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:
                         found[pool_of(placement), kind] += count
     for each in snapshot.standing:
         for own in each.placements:
-            found[pool_of(own.key[1]), _REPLICA_STATES[0]] += own.occupied
+            pool, starting, pending = pool_of(own.key[1]), len(own.starting), len(own.pending)
+            counts = (max(0, own.occupied - starting - pending), starting, pending)
+            for kind, count in zip(_REPLICA_STATES, counts, strict=False):
+                found[pool, kind] += count
     return found
 
 

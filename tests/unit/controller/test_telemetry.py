@@ -19,6 +19,7 @@ from builders import (
     seen,
 )
 
+from controller.core.assess.standing import standing
 from controller.core.cycle import decide
 from controller.core.state.carry_over import FailureCause, MetricsLoss, PipelineMemory, PlacementFailure, PoolMemory
 from controller.core.state.policy import Policy
@@ -256,6 +257,16 @@ def test_a_pool_has_its_price_and_its_replicas_by_state() -> None:
     assert of(lines, "pool_ready_instances")['{pool="inferentia"}'] == 7
     assert of(lines, "pool_leaving_instances")['{pool="inferentia"}'] == 1
     assert of(lines, "pool_failing_placements")['{cause="CannotStart",pool="inferentia"}'] == 0
+
+
+def test_a_pool_has_the_replicas_of_pipelines_that_are_not_assessed() -> None:
+    encoder = a_target(9, ready=6, pending_since_s=[NOW_S, NOW_S], starting_since_s=[NOW_S])
+    snapshot = replace(
+        a_snapshot(), pipelines=(), standing=(standing(a_state(replicas={ENCODER: encoder}), None, None),)
+    )
+    found = of(after(Telemetry(), snapshot), "pool_replicas")
+    counts = {state: found[f'{{pool="inferentia",state="{state}"}}'] for state in ("ready", "starting", "pending")}
+    assert counts == {"ready": 6, "starting": 1, "pending": 2}
 
 
 def test_nodes_on_their_way_are_those_of_elastic_pools() -> None:
