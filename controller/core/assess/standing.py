@@ -38,9 +38,7 @@ HASTE = 2.0
 """So many times their even part of an excess the assessed pipelines give: half of it would be left after a round."""
 LEAST_PART = 0.05
 """They give at least this share of what they have, where the excess is as much: so that it ends."""
-_HELD = frozenset(
-    {HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY, HoldReason.IDLE}
-)
+_HELD = frozenset({HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY, HoldReason.IDLE})
 """The holds that no time ends."""
 
 
@@ -217,7 +215,7 @@ def _excess(
     if used <= pool.limit:
         return 0
     standing_there = (
-        (each.priority, own.occupied / own.prior.per_instance)
+        (each.priority, float(own.occupied / own.prior.per_instance))
         for each in snapshot.standing
         if each.gives
         for own in each.placements
@@ -225,7 +223,7 @@ def _excess(
     )
     left = left_to_standing(
         used - pool.limit,
-        ((state.spec.priority, count / size) for state, size, count in own if scales(state)),
+        ((state.spec.priority, float(count / size)) for state, size, count in own if scales(state)),
         standing_there,
     )
     return math.floor(left)
@@ -262,8 +260,7 @@ def standing_costs(snapshot: Snapshot, namespaces: frozenset[str]) -> Mapping[Pi
 
 def standing_payers(snapshot: Snapshot) -> Mapping[str | None, Sequence[StandingPipeline]]:
     """Return the pipelines that stand and count in each ComputeBudget, by its name; None: in the budget of the fleet."""
-    members = {
-        state.spec.name: tuple(each for each in snapshot.standing if each.namespace in state.namespaces)
-        for state in snapshot.budgets
-    }
-    return {None: snapshot.standing, **members}
+    found: dict[str | None, Sequence[StandingPipeline]] = {None: snapshot.standing}
+    for state in snapshot.budgets:
+        found[state.spec.name] = tuple(each for each in snapshot.standing if each.namespace in state.namespaces)
+    return found

@@ -88,7 +88,9 @@ def excused(
         over = ledger.excess_per_hour(scope)
         if over <= EPSILON:
             continue
-        others = () if isinstance(scope, str) else standing.get(scope and scope.name, ())
+        others: Sequence[StandingPipeline] = ()
+        if not isinstance(scope, str):
+            others = standing.get(None if scope is None else scope.name, ())
         own = rests if scope is None else {key: rest for key, rest in rests.items() if _in(scope, key)}
         more = ledger.rise_per_hour(scope, rises) + sum(own.values())
         more += sum(_rise_per_hour(each, rises) for each in others)
@@ -114,7 +116,7 @@ def _left_per_hour(
     over: float,
     assessments: Sequence[Assessment],
     ledger: Ledger,
-    scope: GroupBudget | None,
+    scope: Scope,
     standing: Sequence[StandingPipeline],
     pools: Mapping[PoolName, PoolState],
 ) -> float:
@@ -124,7 +126,7 @@ def _left_per_hour(
         (
             (each.spec.priority, ledger.observed_per_hour(each.key))
             for each in assessments
-            if each.acting and (scope is None or each.key in scope.pipelines)
+            if each.acting and (scope is None or _in(scope, each.key))
         ),
         ((each.priority, each.cost_per_hour(pools)) for each in standing if each.gives),
     )

@@ -236,9 +236,7 @@ class TestAPipelineMayStandOnlyWhileItIsSettled:
         stages = tuple(
             replace(
                 stage,
-                placements=tuple(
-                    replace(own, prior=replace(own.prior, min_replicas=0)) for own in stage.placements
-                ),
+                placements=tuple(replace(own, prior=replace(own.prior, min_replicas=0)) for own in stage.placements),
             )
             for stage in idle.spec.stages
         )
