@@ -45,7 +45,7 @@ from urllib.request import urlopen
 
 from aiohttp import web
 from large_fleets import FleetExporter, LargeFleet, Maker
-from operator_process import SYNTHETIC
+from operator_process import ENVIRONMENT, SYNTHETIC
 from typing_extensions import override
 
 from controller.core.state.shards import shard_of
@@ -148,6 +148,7 @@ class OperatorProcess:
                 ],
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **ENVIRONMENT},
                 cwd=ROOT,
             )
         self._url = ""

@@ -25,10 +25,9 @@ from controller.core.state.snapshot import (
     StandingPlacement,
     TargetState,
     most_replicas,
-    whole_instances,
 )
 from controller.core.state.spec import Mode, PipelineSpec, PlacementSpec
-from optimizer.model import PipelineKey, PlacementKey, PoolName, Size
+from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, whole_instances
 from profiler.samples import Absence, AtLeast, Reading
 
 MOVED = 1.2
@@ -172,8 +171,8 @@ def _placement(
 def with_standing(snapshot: Snapshot) -> Snapshot:
     """Return `snapshot` with the replicas of the pipelines that stand as unaccounted replicas of its pools.
 
-    They occupy instances and cost money, and nothing changes them in this cycle. What exceeds the limit of a pool and is
-    left to them is its `excess`.
+    They occupy instances and cost money, and nothing changes them in this cycle. What exceeds the limit of a pool and
+    is left to them is its `excess`.
     """
     if not snapshot.standing:
         return snapshot
@@ -259,7 +258,7 @@ def standing_costs(snapshot: Snapshot, namespaces: frozenset[str]) -> Mapping[Pi
 
 
 def standing_payers(snapshot: Snapshot) -> Mapping[str | None, Sequence[StandingPipeline]]:
-    """Return the pipelines that stand and count in each ComputeBudget, by its name; None: in the budget of the fleet."""
+    """Return the pipelines that stand and count in each ComputeBudget, by its name; None: in that of the fleet."""
     found: dict[str | None, Sequence[StandingPipeline]] = {None: snapshot.standing}
     for state in snapshot.budgets:
         found[state.spec.name] = tuple(each for each in snapshot.standing if each.namespace in state.namespaces)
