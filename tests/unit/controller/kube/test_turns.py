@@ -300,7 +300,7 @@ def test_where_a_pool_has_less_than_is_used_the_least_important_are_assessed_fir
 def test_a_new_budget_is_assessed_by_all_in_its_namespaces(fleet: Fleet) -> None:
     spec = BudgetSpec(name="team", uid="uid-team", generation=1, per_hour=12.0, selector=LabelSelector(labels={}))
     fleet.budgets = (BudgetState(spec=spec, namespaces=frozenset({"speech"})),)
-    assert set(NAMES) <= set().union(*(fleet.cycle() for _ in range(4)))
+    assert set(NAMES) <= set().union(*(fleet.cycle() for _ in range(6)))
 
 
 def test_a_burst_does_not_wait_for_pipelines_without_load(fleet: Fleet) -> None:
