@@ -22,7 +22,7 @@ def print_study(study: Study, regions: Regions) -> None:
     page.say()
     page.say("If a region is lost", style="bold")
     page.table(tables.LOSSES, tables.losses(study, regions))
-    for sentence in tables.trust(study):
+    for sentence in (*tables.trust(study), *(f"note: {note}" for note in regions.notes)):
         page.say(sentence)
 
 
@@ -32,6 +32,7 @@ def document(study: Study, regions: Regions) -> dict[str, Any]:
         "name": regions.file.name,
         "unit": tables.unit(study),
         "step_s": regions.step_s,
+        "notes": list(regions.notes),
         "alone": _assignment(study.alone),
         "shifted": _assignment(study.shifted),
         "saving": study.saving,

@@ -30,7 +30,7 @@ def render(study: Study, regions: Regions) -> str:
         ("day", "Where streams go", _day(study, regions)),
         ("cost", "Cost of a day", _costs(study, regions)),
         ("lost", "If a region is lost", _lost(study, regions)),
-        ("trust", "Accuracy", _trust(study)),
+        ("trust", "Accuracy", _trust(study, regions)),
     ]
     names = formats.listed([region.name for region in study.regions])
     return page(
@@ -173,14 +173,15 @@ def _lost(study: Study, regions: Regions) -> Markup:
     )
 
 
-def _trust(study: Study) -> Markup:
+def _trust(study: Study, regions: Regions) -> Markup:
     over = tables.above(study)
     bound = (
         []
         if over is None
         else [f"The cost is at most {formats.share(over)} above that of any assignment by plans of this optimizer."]
     )
-    return element("ul", [element("li", words) for words in (*bound, *tables.trust(study), *LIMITS)])
+    sentences = (*bound, *tables.trust(study), *(f"{note}." for note in regions.notes), *LIMITS)
+    return element("ul", [element("li", words) for words in sentences])
 
 
 def _dollars(usd: float) -> str:

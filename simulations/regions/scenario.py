@@ -17,26 +17,34 @@ from controller.resources.manifests import Document, ManifestError, load_documen
 from controller.resources.parsing import inspect_strictly, nearest_name
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.validation import Finding, Validation, finding_of, validate_files
+from simulations.report import formats
 from simulations.scenario.scenario import InvalidScenario
 from simulations.scenario.traces import Column, InvalidTrace, Trace, read_trace
 from simulations.scenario.values import PositiveNumber, Share
 
 MOST_REGIONS = 12
+SHARE_PREFIX = "share-"
+"""The names of the entries of `spec.demand.atLeast` that a study writes begin so."""
 MOST_HOURS = 48
 """The most steps of a day."""
+_DAY_S = 86_400.0
+_SAME_DAY = 1e-4
+"""A trace that is shorter than the day by less than this share of it lasts the day: speeds are rounded."""
 
 
 class RegionLoad(Part):
     """The load of the users of a region: a curve of one day."""
 
     trace: str
-    """A file, or the name of a bundled trace. It is repeated where it is shorter than the day."""
+    """A file, or the name of a bundled trace. Past its end, it is continued with the same time of the day before; where
+    it is shorter than the day, it is repeated."""
     column: Literal["arrivals", "streams", "rate_per_s"]
     """What the numbers of the trace are."""
     series: Annotated[str, Field(min_length=1)] | None = None
     """The series of the file, where it has several."""
-    offset: Duration = "0s"
-    """Where in the trace the day begins: regions in other time zones have the same curve at other times."""
+    offset: Duration | None = None
+    """Where in the trace the day begins: regions in other time zones have the same curve at other times. Default: the
+    first 00:00 UTC of a trace with dates and speed 1; otherwise 0s."""
     speed: PositiveNumber = 1.0
     """How many times faster than recorded the trace is played."""
     scale: PositiveNumber = 1.0
@@ -83,6 +91,9 @@ class RegionsFile(Part):
     session: PositiveDuration | None = None
     """Mean length of a stream. Only new streams are shifted, so long ones follow slowly. Without it, all streams end
     with a step."""
+    latency: PositiveDuration | None = None
+    """The latency that users of all regions are promised; default: that of each manifest. Required where a manifest has
+    the shares of an earlier study: its `spec.sla.latency` leaves out the way."""
     regions: Annotated[list[Region], ListMap(key="name"), Field(min_length=2, max_length=MOST_REGIONS)]
     """The regions."""
     links: Annotated[list[Link], Field(min_length=1)]
@@ -91,22 +102,30 @@ class RegionsFile(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A region with its valid manifests and the loads of its users, one for each step of the day."""
+    """A region with its valid manifests and the loads of its users, one for each step of the day.
+
+    `latency_s` is what the SLA of its pipeline is in the study, in seconds; None: that of the manifest.
+    """
 
     region: Region
     resources: Validation
     pipeline: SpeechPipeline
     loads: tuple[float, ...]
+    latency_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regions:
-    """A valid file of regions: `step_s` is the length of a step in seconds."""
+    """A valid file of regions: `step_s` is the length of a step in seconds.
+
+    `notes` say what was made of the traces, one sentence each.
+    """
 
     path: Path
     file: RegionsFile
     clusters: tuple[Cluster, ...]
     step_s: float
+    notes: tuple[str, ...] = ()
 
     @property
     def session_s(self) -> float | None:
@@ -126,30 +145,40 @@ def load_regions(path: Path) -> Regions:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
     if breaches := [*_mistakes(file)]:
         raise InvalidScenario(tuple(finding_of(document, breach) for breach in breaches))
+    latency_s = None if file.latency is None else duration_s(file.latency)
     clusters: list[Cluster] = []
     findings: list[Finding] = []
+    notes: list[str] = []
     for index, region in enumerate(file.regions):
         resources = validate_files([path.parent / name for name in region.manifests])
         findings += resources.findings
         if resources.findings:
             continue
         at = ("regions", index)
-        found = [*_unfit(file, resources, at)]
+        found = [*_unfit(file, region, resources, at)]
         if not found:
             specs, _ = specs_of(resources)
             findings += missing_numbers(resources, specs, {})
         try:
-            loads = _loads(file, region, path.parent)
+            trace = read_trace(
+                region.load.trace, Column(region.load.column), folder=path.parent, series=region.load.series
+            )
         except InvalidTrace as error:
             found.append(Breach(path=(*at, "load", "trace"), rule=str(error)))
         findings += [finding_of(document, breach) for breach in found]
         if not found:
             (pipeline,) = resources.pipelines
-            clusters.append(Cluster(region=region, resources=resources, pipeline=pipeline, loads=loads))
-    findings += [finding_of(document, breach) for breach in _unequal(clusters)]
+            loads = _loads(file, region.load, trace)
+            notes += _notes(file, region, trace)
+            clusters.append(
+                Cluster(region=region, resources=resources, pipeline=pipeline, loads=loads, latency_s=latency_s)
+            )
+    findings += [finding_of(document, breach) for breach in _unequal(file, clusters)]
     if findings:
         raise InvalidScenario(tuple(dict.fromkeys(findings)))
-    return Regions(path=path, file=file, clusters=tuple(clusters), step_s=duration_s(file.step))
+    return Regions(
+        path=path, file=file, clusters=tuple(clusters), step_s=duration_s(file.step), notes=tuple(dict.fromkeys(notes))
+    )
 
 
 def _document(path: Path) -> Document:
@@ -196,23 +225,35 @@ def _unknown(name: str, names: Sequence[str]) -> str:
     return f"there is no region {name}" + (f"; did you mean {nearest}?" if nearest else "")
 
 
-def _unequal(clusters: Sequence[Cluster]) -> Iterator[Breach]:
-    """Yield what keeps the clusters from having one product."""
-    for index, cluster in enumerate(clusters[1:], start=1):
-        first, unit = clusters[0], cluster.pipeline.spec.demand.unit
+def _unequal(file: RegionsFile, clusters: Sequence[Cluster]) -> Iterator[Breach]:
+    """Yield what keeps the clusters, those of valid regions, from having one product."""
+    for cluster in clusters[1:]:
+        first, unit, index = clusters[0], cluster.pipeline.spec.demand.unit, file.regions.index(cluster.region)
         if unit != first.pipeline.spec.demand.unit:
             rule = f"the pipeline has unit {unit}, and that of {first.region.name} {first.pipeline.spec.demand.unit}"
             yield Breach(path=("regions", index, "manifests"), rule=rule)
 
 
-def _unfit(file: RegionsFile, resources: Validation, at: tuple[str | int, ...]) -> Iterator[Breach]:
+def _unfit(
+    file: RegionsFile, region: Region, resources: Validation, at: tuple[str | int, ...]
+) -> Iterator[Breach]:
     """Yield why the manifests of a region cannot be planned."""
     if len(resources.pipelines) != 1:
         rule = f"must declare one SpeechPipeline, not {len(resources.pipelines)}: the product of all regions"
         yield Breach(path=(*at, "manifests"), rule=rule)
         return
     (pipeline,) = resources.pipelines
-    region = next(region for index, region in enumerate(file.regions) if ("regions", index) == at)
+    if pipeline.spec.demand.backlog is not None:
+        rule = "the SpeechPipeline must have unit Streams or Requests, not Items: a backlog can wait, and has no latency"
+        yield Breach(path=(*at, "manifests"), rule=rule)
+        return
+    shares = [entry.name for entry in pipeline.spec.demand.at_least if entry.name.startswith(SHARE_PREFIX)]
+    if shares and file.latency is None:
+        rule = (
+            f"required, because the SpeechPipeline of {region.name} ({', '.join(region.manifests)}) has the shares of "
+            f"an earlier study (spec.demand.atLeast {shares[0]}): its spec.sla.latency leaves out the way to users"
+        )
+        yield Breach(path=("latency",), rule=rule)
     streams = pipeline.spec.demand.unit == "Streams"
     if streams and file.session is None and region.load.column != "streams":
         rule = f"required with unit Streams and column {region.load.column}: that many streams are open at a time"
@@ -244,28 +285,54 @@ def _unplannable(resources: Validation, path: tuple[str | int, ...]) -> Iterator
             yield Breach(path=path, rule=rule)
 
 
-def _loads(file: RegionsFile, region: Region, folder: Path) -> tuple[float, ...]:
+def _notes(file: RegionsFile, region: Region, trace: Trace) -> Iterator[str]:
+    """Yield what was made of the trace of a region, and how long it is where it is shorter than the day."""
+    head = f"{region.name}: {region.load.trace}"
+    for note in trace.notes:
+        yield f"{head}: {note}"
+    lasts_s, day_s = trace.span_s / region.load.speed, duration_s(file.day)
+    if lasts_s < day_s * (1 - _SAME_DAY):
+        yield f"{head}: lasts {formats.span(lasts_s)} of the day's {formats.span(day_s)}: it is repeated"
+
+
+def _loads(file: RegionsFile, load: RegionLoad, trace: Trace) -> tuple[float, ...]:
     """Return the mean load of a region in every step, in the unit of its pipeline."""
-    trace = read_trace(region.load.trace, Column(region.load.column), folder=folder, series=region.load.series)
-    step_s = duration_s(file.step) * region.load.speed
-    begins_s = duration_s(region.load.offset)
-    steps = range(round(duration_s(file.day) / duration_s(file.step)))
-    means = (_mean(trace, begins_s + k * step_s, step_s) for k in steps)
-    factor = region.load.scale
+    day_s, step_s = (duration_s(text) * load.speed for text in (file.day, file.step))
+    begins_s = _begins_s(load, trace)
+    means = (_mean(trace, begins_s + k * step_s, step_s, day_s) for k in range(round(day_s / step_s)))
+    factor = load.scale
+    if trace.column is not Column.STREAMS:  # starts per second of the recording, which takes less time in the day
+        factor *= load.speed
     if trace.column is Column.ARRIVALS:
-        factor *= region.load.speed / trace.bin_s
+        factor /= trace.bin_s
     if trace.column is not Column.STREAMS and file.session is not None:
         factor *= duration_s(file.session)  # Little's law: streams that are open
     return tuple(float(mean * factor) for mean in means)
 
 
-def _mean(trace: Trace, begins_s: float, length_s: float) -> float:
-    """Return the mean value of a trace, repeated for ever, from `begins_s` on."""
+def _begins_s(load: RegionLoad, trace: Trace) -> float:
+    """Return where in the trace (s) the day begins."""
+    if load.offset is not None:
+        return duration_s(load.offset)
+    if trace.begins_s is None or load.speed != 1:
+        return 0.0
+    return -trace.begins_s % _DAY_S
+
+
+def _mean(trace: Trace, begins_s: float, length_s: float, day_s: float) -> float:
+    """Return the mean value of a trace for `length_s` from `begins_s` on. Times are those of the trace.
+
+    A trace that is shorter than the day is repeated until the end of the day. A longer one is continued with its last
+    `day_s`, so that each value keeps its time of day.
+    """
     sums = np.concatenate(([0.0], np.cumsum(trace.values))) * trace.bin_s
     edges_s = np.arange(len(sums)) * trace.bin_s
+    ends_s = max(trace.span_s, day_s)
 
     def until(t_s: float) -> float:
-        whole, rest_s = divmod(t_s, trace.span_s)
-        return float(whole * sums[-1] + np.interp(rest_s, edges_s, sums))
+        days = max(0, math.ceil((t_s - ends_s) / day_s))
+        whole, rest_s = divmod(t_s - days * day_s, trace.span_s)
+        found = float(whole * sums[-1] + np.interp(rest_s, edges_s, sums))
+        return found + (days * (until(ends_s) - until(ends_s - day_s)) if days else 0.0)
 
     return (until(begins_s + length_s) - until(begins_s)) / length_s

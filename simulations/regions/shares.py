@@ -12,11 +12,9 @@ from typing import Any
 
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.schedule import MAX_FLOORS
-from simulations.regions.scenario import Cluster, Regions
+from simulations.regions.scenario import SHARE_PREFIX, Cluster, Regions
 from simulations.regions.study import Study
 
-PREFIX = "share-"
-"""The names of the entries begin so; entries of an earlier study are replaced."""
 _DAY_S = 86_400.0
 _MINUTE_S = 60.0
 _DECIMALS = 6
@@ -84,7 +82,8 @@ def shares_of(study: Study, regions: Regions, cluster: Cluster) -> tuple[Share, 
 def fragment(study: Study, regions: Regions, cluster: Cluster) -> dict[str, Any]:
     """Return the part of the SpeechPipeline of a cluster that a server-side apply adds to it.
 
-    It has the shares, and the SLA without the longest way to the users that are served there.
+    It has the shares, and the latency of the SLA without the longest way to the users that are served there. The
+    latency is always stated: the API server deletes a field that the same field manager leaves out.
 
     Raises:
         NoSchedule: the shares cannot be stated by time of day.
@@ -93,34 +92,37 @@ def fragment(study: Study, regions: Regions, cluster: Cluster) -> dict[str, Any]
     streams = pipeline.spec.demand.unit == "Streams"
     entries = [
         {
-            "name": f"{PREFIX}{_clock(share.from_s).replace(':', '')}",
+            "name": f"{SHARE_PREFIX}{_clock(share.from_s).replace(':', '')}",
             "demand": _decimal(share.demand, 0 if streams else _DECIMALS),
             "from": _clock(share.from_s),
             "until": _clock(share.until_s),
         }
         for share in shares_of(study, regions, cluster)
     ]
-    spec: dict[str, Any] = {"demand": {"atLeast": entries}}
-    if (way_s := study.way_s(name)) > 0:
-        left_us = math.floor(round((study.specs[name].sla.latency_s - way_s) * 1e6, 3))
-        spec["sla"] = {"latency": f"{left_us / 1000:g}ms" if left_us % 10 == 0 else f"{left_us}us"}
+    latency_s = study.specs[name].sla.latency_s - study.way_s(name)
     metadata = {"name": pipeline.metadata.name, "namespace": pipeline.metadata.namespace}
     return {
         "apiVersion": pipeline.api_version,
         "kind": pipeline.kind,
         "metadata": {key: value for key, value in metadata.items() if value is not None},
-        "spec": spec,
+        "spec": {"demand": {"atLeast": entries}, "sla": {"latency": _duration(latency_s)}},
     }
 
 
 def _own(pipeline: SpeechPipeline) -> list[str]:
     """Return the names of the user's own entries."""
-    return [entry.name for entry in pipeline.spec.demand.at_least if not entry.name.startswith(PREFIX)]
+    return [entry.name for entry in pipeline.spec.demand.at_least if not entry.name.startswith(SHARE_PREFIX)]
 
 
 def _clock(time_s: float) -> str:
     minutes = round(time_s / _MINUTE_S)
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def _duration(time_s: float) -> str:
+    """Return a time in whole milliseconds or microseconds, rounded down; without what floats add or lack."""
+    time_us = math.floor(round(time_s * 1e6, 3))
+    return f"{time_us}us" if time_us % 1000 else f"{time_us // 1000}ms"
 
 
 def _decimal(value: float, digits: int) -> str:

@@ -250,8 +250,13 @@ def _for_day(regions: Sequence[Region]) -> set[str]:
 
 
 def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
-    """Return the optimizer's problem of a cluster with its pipeline, without load, and the spec of the pipeline."""
+    """Return the optimizer's problem of a cluster with its pipeline, without load, and the spec of the pipeline.
+
+    The SLA of both has the latency that users are promised.
+    """
     specs, pools = specs_of(cluster.resources)
+    if (latency_s := cluster.latency_s) is not None:
+        specs = {key: replace(spec, sla=replace(spec.sla, latency_s=latency_s)) for key, spec in specs.items()}
     request = ask(
         specs,
         pools,

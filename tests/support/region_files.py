@@ -50,10 +50,14 @@ def write_regions(
     more: Mapping[str, str] | None = None,
     round_trip: str = "100ms",
     at_least: str = "[]",
+    fields: str = "session: 10m",
 ) -> Path:
-    """Write a file of regions that are all linked, and return its path; `more` are further fields of regions."""
+    """Write a file of regions that are all linked, and return its path.
+
+    `fields` are further fields of the file, `more` of its regions.
+    """
     names = list(loads)
-    lines = ["name: captions", "step: 6h", "session: 10m", "regions:"]
+    lines = ["name: captions", "step: 6h", fields, "regions:"]
     for name in names:
         price = (prices or {}).get(name, "1.00")
         manifest = PIPELINE.format(at_least=at_least) + POOL.format(price=price, instances=instances)

@@ -31,10 +31,13 @@ MANAGER = "sluice-regions"
 Json = dict[str, Any]
 
 
-def studied(folder: Path, loads: Mapping[str, tuple[float, ...]]) -> tuple[Study, Json]:
-    """Return a study in which streams of the east are cheaper in the west, and the share of the west."""
+def studied(folder: Path, loads: Mapping[str, tuple[float, ...]], east: str = "") -> tuple[Study, Json]:
+    """Return a study in which streams of the east are cheaper in the west, and the share of the west.
+
+    `east` is a further field of the region east.
+    """
     folder.mkdir()
-    loaded = load_regions(write_regions(folder, loads, prices={"east": "3.00"}, at_least=OWN))
+    loaded = load_regions(write_regions(folder, loads, prices={"east": "3.00"}, at_least=OWN, more={"east": east}))
     found = study(loaded, points=8)
     (west,) = (cluster for cluster in loaded.clusters if cluster.region.name == "west")
     return found, fragment(found, loaded, west)
@@ -89,8 +92,11 @@ def test_a_share_merges_with_the_users_entries_and_the_operator_plans_for_it(
         assert decided.plan is not None
         assert decided.plan.feasible
 
-    _, second = studied(tmp_path / "second", {"east": (20, 20, 20, 20), "west": (20, 20, 20, 20)})
+    equal = {"east": (20, 20, 20, 20), "west": (20, 20, 20, 20)}
+    near, second = studied(tmp_path / "second", equal, east="servedBy: []")
+    assert ("east", "west") not in near.shifted.flows
     replaced = apply(admin, namespace, second)
     only = {entry["name"]: entry["demand"] for entry in second["spec"]["demand"]["atLeast"]}
     assert set(shares) - set(only), "the first study has entries that the second one lacks"
     assert entries(replaced) == {"launch": "7", **only}
+    assert replaced["spec"]["sla"]["latency"] == "400ms", "without far users the latency is the full one again"

@@ -74,6 +74,15 @@ def test_the_report_is_one_page_with_the_saving_first(tmp_path: Path) -> None:
     assert "http" not in text.replace("http-equiv", "")
 
 
+def test_notes_on_a_trace_are_in_the_table_the_page_and_json(tmp_path: Path) -> None:
+    path, page = write_regions(tmp_path, BOTH), tmp_path / "report.html"
+    (tmp_path / "west.csv").write_text("t_s,streams\n0,4\n21600,20\n43200,40\n")
+    note = "west: west.csv: lasts 18 h of the day's 24 h: it is repeated"
+    assert f"note: {note}" in call(path).output.splitlines()
+    assert json.loads(call(path, "-o", "json", "--report", page).stdout)["notes"] == [note]
+    assert f"<li>{note}.</li>" in page.read_text()
+
+
 def test_a_report_that_cannot_be_written_is_refused_before_the_study(tmp_path: Path) -> None:
     result = call(write_regions(tmp_path, BOTH), "--report", "/proc/none/report.html")
     assert result.exit_code == 2

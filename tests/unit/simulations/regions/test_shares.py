@@ -1,6 +1,7 @@
 """The shares of a cluster: valid entries that the operator's own code plans for, in the hours that they are for."""
 
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from region_files import EAST, WEST, write_regions
 from controller.commands.validate import validate
 from controller.core.assess.demand import horizon_s, planning_demand
 from controller.core.assess.schedule import highest_floor
+from controller.resources.fields import DURATION_PATTERN, duration_s
 from controller.resources.pipeline import SpeechPipeline
 from controller.resources.translate import pipeline_spec
 from controller.resources.validation import validate_files
 from simulations.regions.scenario import Regions, load_regions
 from simulations.regions.shares import NoSchedule, Share, fragment, shares
 from simulations.regions.study import Study, study
+from simulations.regions.tables import costs
+from simulations.scenario.scenario import InvalidScenario
 
 DAY_S = 86_400.0
 MIDNIGHT_S = 20_000 * DAY_S
@@ -32,17 +36,25 @@ OWN = (
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Regions]:
     folder = tmp_path_factory.mktemp("regions")
-    path = write_regions(folder, {"east": EAST, "west": WEST}, prices={"east": "2.00"}, at_least=OWN)
-    loaded = load_regions(path)
+    return studied(folder, at_least=OWN)
+
+
+def studied(folder: Path, **changes: Any) -> tuple[Study, Regions]:
+    changes = {"prices": {"east": "2.00"}, "fields": "session: 10m\nlatency: 400ms"} | changes
+    loaded = load_regions(write_regions(folder, {"east": EAST, "west": WEST}, **changes))
     return study(loaded, points=8), loaded
 
 
 def merged(manifest: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Return a manifest after a server-side apply of `part`: entries of atLeast are merged by their names."""
+    """Return a manifest after a server-side apply of `part` by the field manager of an earlier share.
+
+    Entries of atLeast are merged by their names. What the manager has applied before and leaves out now is deleted:
+    entries of an earlier study, and the latency.
+    """
     demand = manifest["spec"]["demand"]
-    ours = {entry["name"] for entry in part["spec"]["demand"]["atLeast"]}
-    kept = [entry for entry in demand["atLeast"] if entry["name"] not in ours]
+    kept = [entry for entry in demand["atLeast"] if not entry["name"].startswith("share-")]
     demand["atLeast"] = [*kept, *part["spec"]["demand"]["atLeast"]]
+    del manifest["spec"]["sla"]["latency"]
     manifest["spec"]["sla"] |= part["spec"].get("sla", {})
     return manifest
 
@@ -102,6 +114,43 @@ def test_the_sla_leaves_time_for_the_way(planned: tuple[Study, Regions], tmp_pat
         assert pipeline.spec.sla is not None
         assert pipeline.spec.sla.latency == ("300ms" if (other, name) in found.shifted.flows else "400ms")
     assert ("east", "west") in found.shifted.flows
+
+
+def test_a_study_of_manifests_with_shares_has_the_same_shares_and_sla(tmp_path: Path) -> None:
+    """The way is subtracted from the latency that users are promised, not from that of the share."""
+    first, loaded = studied(tmp_path)
+    for cluster in loaded.clusters:
+        source = tmp_path / cluster.region.manifests[0]
+        pipeline, pool = yaml.safe_load_all(source.read_text())
+        source.write_text(yaml.safe_dump_all([merged(pipeline, fragment(first, loaded, cluster)), pool]))
+    again = load_regions(loaded.path)
+    second = study(again, points=8)
+    assert again.clusters[1].pipeline.spec.sla is not None
+    assert again.clusters[1].pipeline.spec.sla.latency == "300ms"
+    for before, after in zip(loaded.clusters, again.clusters, strict=True):
+        assert fragment(second, again, after) == fragment(first, loaded, before)
+    assert second.shifted.cost == first.shifted.cost
+    assert [row[6:] for row in costs(second, again)] == [row[6:] for row in costs(first, loaded)]
+    assert "400 ms" in next(costs(second, again))
+
+    loaded.path.write_text(loaded.path.read_text().replace("latency: 400ms\n", ""))
+    with pytest.raises(InvalidScenario) as error:
+        load_regions(loaded.path)
+    assert len(error.value.findings) == 2
+    assert all(": latency: (absent): required" in str(finding) for finding in error.value.findings), error.value.findings
+
+
+@pytest.mark.parametrize(
+    ("latency", "left"), [("20m", "1199900ms"), ("0.4001s", "300100us"), ("400ms", "300ms"), ("24h", "86399900ms")]
+)
+def test_the_latency_of_a_share_is_a_duration_of_the_resource(tmp_path: Path, latency: str, left: str) -> None:
+    found, loaded = studied(tmp_path, prices={"east": "9.00"}, fields=f"session: 10m\nlatency: {latency}")
+    assert ("east", "west") in found.shifted.flows
+    east, west = (fragment(found, loaded, each)["spec"]["sla"]["latency"] for each in loaded.clusters)
+    assert west == left
+    for text in (east, west):
+        assert re.fullmatch(DURATION_PATTERN, text)
+    assert duration_s(east) == duration_s(latency)
 
 
 @pytest.mark.parametrize("seed", range(20))
