@@ -54,8 +54,8 @@ def assign(
     Args:
         regions: at least one; all have the same number of hours.
         ways: from users to other regions that may serve them; a pair without an entry is not allowed.
-        lost: a region that serves no load and costs nothing. Streams then move at once: `shiftable` and `kept` do not
-            count.
+        lost: a region that serves no load and costs nothing. All of its users may be served elsewhere. The day repeats
+            without it: streams stay from hour to hour as otherwise.
         may_leave: whether load may have no place. It has none only where no region can carry it.
         hour_h: the length of an hour of the day in hours.
         gap: one program is solved once the cost is proven to within this share.
@@ -132,13 +132,8 @@ def _up_to(steps: Sequence[Step], load: float) -> tuple[Step, ...]:
 
 
 def _without(regions: Sequence[Region], lost: str | None) -> list[Region]:
-    """Return the regions as they are without the lost one: it serves nothing, and all streams may move at once."""
-    if lost is None:
-        return list(regions)
-    return [
-        replace(region, tiers=() if region.name == lost else region.tiers, shiftable=1.0, kept=0.0)
-        for region in regions
-    ]
+    """Return the regions as they are where one is lost: it serves nothing, and all of its users may go elsewhere."""
+    return [replace(region, tiers=(), shiftable=1.0) if region.name == lost else region for region in regions]
 
 
 def _on_tiers(regions: Sequence[Region], tiers: Mapping[str, int]) -> list[Region]:

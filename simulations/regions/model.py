@@ -37,7 +37,7 @@ class Region:
         loads: the load of its own users, one entry for each hour of the day.
         tiers: ascending in `way_s`, the first for its own users (0). A region without tiers serves nothing.
         shiftable: the share (0–1) of its load that others may serve.
-        kept: the share (0–1) of the streams of an hour that last into the next: they stay where they are.
+        kept: the share (0–1) of the streams of an hour that are open in the next, on average: they stay where they are.
         paid_for_day: whether its capacity is paid for the whole day.
     """
 
@@ -91,9 +91,14 @@ class Assignment:
         return sum(sum(each) for each in self.costs.values()) + sum(self.ways)
 
     @property
+    def left(self) -> float:
+        """The load without a place, summed over the hours, in the pipeline's unit."""
+        return sum(map(sum, self.unserved.values()))
+
+    @property
     def leaves_load(self) -> bool:
         """Whether load has no place, beyond the tolerance of the solver."""
-        return sum(map(sum, self.unserved.values())) > 2 * TOLERANCE
+        return self.left > 2 * TOLERANCE
 
     def served(self, region: str, hour: int) -> float:
         """Return the load that `region` serves in `hour`."""

@@ -9,9 +9,9 @@ STEPS = (Step(load=0.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), 
 WAYS = {("a", "b"): Way(time_s=0.1, price_per_hour=0.01), ("b", "a"): Way(time_s=0.1)}
 
 
-def region(name: str, *loads: float, paid_for_day: bool = False, shiftable: float = 1.0) -> Region:
+def region(name: str, *loads: float, paid_for_day: bool = False, shiftable: float = 1.0, kept: float = 0.0) -> Region:
     tiers = (Tier(way_s=0.0, steps=STEPS), Tier(way_s=0.1, steps=STEPS))
-    return Region(name=name, loads=loads, tiers=tiers, shiftable=shiftable, paid_for_day=paid_for_day)
+    return Region(name=name, loads=loads, tiers=tiers, shiftable=shiftable, kept=kept, paid_for_day=paid_for_day)
 
 
 def test_the_peak_of_a_paid_day_goes_where_there_is_room() -> None:
@@ -48,6 +48,26 @@ def test_a_lost_region_serves_nothing_and_its_users_may_all_go() -> None:
     assert found.flows["a", "b"] == pytest.approx([5], abs=0.01)
     assert "a" not in found.costs
     assert found.cost == pytest.approx(2 + 5 * 0.01)
+
+
+def test_in_a_loss_the_users_of_other_regions_may_not_go_elsewhere() -> None:
+    """Two of the streams of b would save it a step in c, which has room for them."""
+    days = [region("a", 2), region("b", 12, shiftable=0.0), region("c", 2, shiftable=0.0)]
+    ways = {(users, to): Way(time_s=0.1) for users in "abc" for to in "abc" if users != to}
+    found = assign(days, ways, lost="a")
+    assert not found.leaves_load
+    assert found.flows["b", "b"] == pytest.approx([12], abs=0.01)
+    assert found.flows["c", "c"] == pytest.approx([2], abs=0.01)
+
+
+def test_in_a_loss_streams_follow_as_slowly_as_otherwise() -> None:
+    """b has room for all of a's streams in the first hour, and for four in the second; c the other way round."""
+    days = [region("a", 10, 10, kept=0.5), region("b", 0, 16, shiftable=0.0), region("c", 16, 0, shiftable=0.0)]
+    found = assign(days, {("a", "b"): Way(time_s=0.1), ("a", "c"): Way(time_s=0.1)}, lost="a")
+    assert not found.leaves_load
+    for loads in (found.flows["a", "b"], found.flows["a", "c"]):
+        assert loads[1] >= loads[0] / 2 - 0.01
+        assert loads[0] >= loads[1] / 2 - 0.01
 
 
 def test_a_day_in_parts_takes_the_tier_that_the_hours_use() -> None:
