@@ -17,7 +17,7 @@ def print_study(study: Study, regions: Regions) -> None:
     page.say()
     page.say("Cost of a day", style="bold")
     page.table(tables.COSTS, tables.costs(study, regions))
-    for sentence in (tables.verdict(study), *tables.findings(study, regions)):
+    for sentence in (tables.verdict(study, regions), *tables.findings(study, regions)):
         page.say(sentence)
     page.say()
     page.say("If a region is lost", style="bold")
@@ -27,7 +27,10 @@ def print_study(study: Study, regions: Regions) -> None:
 
 
 def document(study: Study, regions: Regions) -> dict[str, Any]:
-    """Return the document that `-o json` prints. Costs are USD for the day, loads in the unit of the pipelines."""
+    """Return the document that `-o json` prints. Costs are USD for the day, loads in the unit of the pipelines.
+
+    `saving` is null where load is served that has no place alone. The cost of a loss includes what is reserved.
+    """
     return {
         "name": regions.file.name,
         "unit": tables.unit(study),
@@ -50,11 +53,13 @@ def document(study: Study, regions: Regions) -> dict[str, Any]:
         "too_far": [list(pair) for pair in study.too_far],
         "lost": {
             name: {
-                "more": loss.assignment.cost - study.shifted.cost,
+                **_assignment(loss.assignment),
+                "cost": loss.cost,
+                "reserved": loss.reserved,
+                "more": loss.cost - study.shifted.cost,
                 "displaced": list(loss.displaced),
                 "at_once": list(loss.at_once),
                 "startup_s": loss.startup_s,
-                **_assignment(loss.assignment),
             }
             for name, loss in study.losses.items()
         },

@@ -185,6 +185,17 @@ def costs_of(
     return Costs(curves=curves, reach_s=tuple(max(way_s for way_s in near if way_s < end) for end in ends))
 
 
+def paid_anyway(tiers: Iterable[Tier], cost_per_hour: float) -> tuple[Tier, ...]:
+    """Return the costs where `cost_per_hour` (USD) is paid with any load: the steps below it become one."""
+    return tuple(
+        Tier(
+            way_s=tier.way_s,
+            steps=_rising(replace(step, cost_per_hour=max(step.cost_per_hour, cost_per_hour)) for step in tier.steps),
+        )
+        for tier in tiers
+    )
+
+
 def tier_ways(ways_s: Sequence[float]) -> list[float]:
     """Return the ways (s), at most `MOST_TIERS`, that stand for `ways_s`, which ascend from 0.
 

@@ -67,13 +67,7 @@ def render(study: Study, regions: Regions) -> str:
 
 
 def _verdict(study: Study, regions: Regions) -> Markup:
-    saves = study.saving >= 0
-    amount = formats.money(abs(study.saving))
-    share = f" ({formats.share(abs(study.saving) / study.alone.cost)})" if study.alone.cost > 0 else ""
-    sentence = (
-        f"Serving streams across regions {'saves' if saves else 'costs'} {amount}{share} a day"
-        f"{'' if saves else ' more'}."
-    )
+    sentence = tables.headline(study, regions)
     leaves = study.shifted.leaves_load
     return Markup.of(
         element("p", sentence.replace(" %", "\N{NO-BREAK SPACE}%"), class_=f"first {'bad' if leaves else 'good'}"),
@@ -143,7 +137,7 @@ def _charts(study: Study, axis: TimeAxis) -> Iterator[Chart]:
             Line(name="load of its users", values=region.loads, style="offered", area=True),
             Line(name="served there", values=served[region.name], style="served"),
         ]
-        if max(unserved := study.shifted.unserved[region.name]) >= tables.LEAST_SHOWN:
+        if max(unserved := study.shifted.unserved[region.name]) >= tables.least_shown(study):
             lines.append(Line(name="without a place", values=unserved, style="lost"))
         yield Chart(
             title=region.name,
@@ -157,7 +151,7 @@ def _charts(study: Study, axis: TimeAxis) -> Iterator[Chart]:
 
 def _costs(study: Study, regions: Regions) -> Markup:
     return Markup.of(
-        element("p", _sentence(tables.verdict(study))),
+        element("p", _sentence(tables.verdict(study, regions))),
         table((f"#{tables.COSTS[0]}", *tables.COSTS[1:]), tables.costs(study, regions), label="Cost of a day"),
         element(
             "p",

@@ -234,9 +234,7 @@ def _unequal(file: RegionsFile, clusters: Sequence[Cluster]) -> Iterator[Breach]
             yield Breach(path=("regions", index, "manifests"), rule=rule)
 
 
-def _unfit(
-    file: RegionsFile, region: Region, resources: Validation, at: tuple[str | int, ...]
-) -> Iterator[Breach]:
+def _unfit(file: RegionsFile, region: Region, resources: Validation, at: tuple[str | int, ...]) -> Iterator[Breach]:
     """Yield why the manifests of a region cannot be planned."""
     if len(resources.pipelines) != 1:
         rule = f"must declare one SpeechPipeline, not {len(resources.pipelines)}: the product of all regions"
@@ -244,7 +242,7 @@ def _unfit(
         return
     (pipeline,) = resources.pipelines
     if pipeline.spec.demand.backlog is not None:
-        rule = "the SpeechPipeline must have unit Streams or Requests, not Items: a backlog can wait, and has no latency"
+        rule = "the SpeechPipeline must have unit Streams or Requests, not Items: a backlog has no latency"
         yield Breach(path=(*at, "manifests"), rule=rule)
         return
     shares = [entry.name for entry in pipeline.spec.demand.at_least if entry.name.startswith(SHARE_PREFIX)]

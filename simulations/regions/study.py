@@ -15,9 +15,9 @@ from controller.resources.fields import duration_s
 from optimizer.model import Problem
 from optimizer.plan import PipelinePlan
 from simulations.regions.assignment import assign, hours_apart, used_tiers
-from simulations.regions.costs import POINTS, Costs, carried, costs_of
-from simulations.regions.model import Assignment, Pair, Region, Step, Tier, Way
-from simulations.regions.program import Solved, solved
+from simulations.regions.costs import POINTS, Costs, carried, costs_of, paid_anyway
+from simulations.regions.model import TOLERANCE, Assignment, Pair, Region, Step, Tier, Way
+from simulations.regions.program import GAP, Solved, solved
 from simulations.regions.scenario import Cluster, Regions
 
 _ALMOST_FREE = 1e-6
@@ -39,12 +39,19 @@ class Loss:
         displaced: for each step of the day, the load that the region served until then.
         at_once: for each step of the day, how much of it the running replicas of the others have room for.
         startup_s: after that time the others are ready for the rest, in seconds; 0 where they need no more replicas.
+        reserved: the cost of the capacity in the lost region that is paid for the day, in USD; 0 by the hour.
     """
 
     assignment: Assignment
     displaced: tuple[float, ...]
     at_once: tuple[float, ...]
     startup_s: float
+    reserved: float
+
+    @property
+    def cost(self) -> float:
+        """The cost of the day in USD, with what is reserved in the lost region."""
+        return self.assignment.cost + self.reserved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +79,18 @@ class Study:
     too_far: tuple[Pair, ...] = ()
 
     @property
-    def saving(self) -> float:
-        """What shifting saves, in USD for the day; both assignments may leave load without a place."""
-        return self.alone.cost - self.shifted.cost
+    def gained(self) -> float:
+        """The load, summed over the steps, that has no place alone and one if it is shifted.
+
+        In the pipeline's unit; 0 within what the solver leaves open.
+        """
+        gained = self.alone.left - self.shifted.left
+        return gained if gained > 2 * (TOLERANCE + GAP * self.alone.left) else 0.0
+
+    @property
+    def saving(self) -> float | None:
+        """What shifting saves, in USD for the day; None where it serves load that has no place alone."""
+        return None if self.gained else self.alone.cost - self.shifted.cost
 
     def way_s(self, region: str) -> float:
         """Return the time (s) that the ways of the users of `region` take at most: its SLA is shorter by this."""
@@ -85,7 +101,7 @@ class Study:
 class _Planned:
     """A region with the costs that were planned for it, for loads up to `most`; `carried` keeps what was computed.
 
-    `bare` is the region without its costs.
+    `bare` is the region without its costs. `reserved` is paid with any load, in USD per hour.
     """
 
     bare: Region
@@ -93,21 +109,33 @@ class _Planned:
     problem: Problem
     costs: Costs
     most: float
+    reserved: float = 0.0
     carried: dict[tuple[float, float, float], float] = field(default_factory=dict)
 
     @property
     def region(self) -> Region:
         """The region with the costs of plans."""
-        return replace(self.bare, tiers=self.costs.tiers)
+        return replace(self.bare, tiers=paid_anyway(self.costs.tiers, self.reserved))
 
     @property
     def least(self) -> Region:
         """The region with costs that no plan undercuts."""
         return replace(self.bare, tiers=self.costs.least)
 
+    def paid(self, assignment: Assignment) -> float:
+        """Return what of the cost in an assignment is paid with any load, in USD per hour."""
+        if not self.bare.paid_for_day:
+            return 0.0
+        return max(step.cost_per_hour for _, step in assignment.steps[self.bare.name])
+
     def plan(self, tier: Tier, step: Step) -> PipelinePlan:
         """Return the replicas of a step."""
         return self.costs.plan(tier, step)
+
+    def plan_for(self, tier: Tier, load: float) -> PipelinePlan:
+        """Return the cheapest replicas for a load that a tier carries, whatever is paid anyway."""
+        (steps,) = (each.steps for each in self.costs.tiers if each.way_s == tier.way_s)
+        return self.plan(tier, next((step for step in steps if step.load >= load - TOLERANCE), steps[-1]))
 
     def carries(self, tier: Tier, step: Step, way_s: float) -> float:
         """Return the load that the replicas of a step carry where the furthest users are `way_s` (s) away."""
@@ -190,8 +218,7 @@ def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], point
     costs = costs_of(problem, spec, most, sorted({0.0, *(way.time_s for way in into.values())}), points=points)
     kept = 0.0
     if spec.unit is DemandUnit.STREAMS and regions.session_s is not None:
-        kept = math.exp(-regions.step_s / regions.session_s)
-
+        kept = still_open(regions.session_s, regions.step_s)
     return _Planned(
         bare=Region(
             name=name,
@@ -206,6 +233,15 @@ def _planned(regions: Regions, cluster: Cluster, ways: Mapping[Pair, Way], point
         costs=costs,
         most=most,
     )
+
+
+def still_open(session_s: float, step_s: float) -> float:
+    """Return the share (0–1) of the streams of a step that are open in the next one.
+
+    The number of both is a mean of the step. Lengths are exponential with mean `session_s`, so a stream that is open
+    when a step of `step_s` begins is open for (T / s) (1 − exp(−s / T)) of it on average. Times are in seconds.
+    """
+    return -math.expm1(-step_s / session_s) * session_s / step_s
 
 
 def _refined(
@@ -270,7 +306,9 @@ def problem_of(cluster: Cluster) -> tuple[Problem, PipelineSpec]:
 def _loss(
     lost: str, planned: Mapping[str, _Planned], ways: Mapping[Pair, Way], shifted: Assignment, hour_h: float
 ) -> Loss:
-    assignment = _assigned(planned, ways, hour_h, lost=lost)
+    reserved = {name: each.paid(shifted) for name, each in planned.items()}
+    others = {name: replace(each, reserved=reserved[name]) for name, each in planned.items()}
+    assignment = _assigned(others, ways, hour_h, lost=lost)
     hours = range(len(planned[lost].bare.loads))
     displaced = [
         {users: loads[hour] for (users, to), loads in shifted.flows.items() if to == lost and loads[hour]}
@@ -282,6 +320,7 @@ def _loss(
         displaced=tuple(sum(loads.values()) for loads in displaced),
         at_once=tuple(_at_once(lost, displaced[hour], planned, ways, shifted, hour) for hour in hours),
         startup_s=max(startups_s, default=0.0),
+        reserved=reserved[lost] * hour_h * len(hours),
     )
 
 
@@ -298,7 +337,7 @@ def _at_once(
         Region(
             name=name,
             loads=(displaced.get(name, 0.0),),
-            tiers=each.region.tiers if name == lost else _room(each, ways, shifted, hour),
+            tiers=() if name == lost else _room(each, ways, shifted, hour),
         )
         for name, each in planned.items()
     ]
@@ -308,7 +347,7 @@ def _at_once(
 
 def _room(planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour: int) -> tuple[Tier, ...]:
     """Return how much more the running replicas of a region carry, by how far the users are that it then serves."""
-    name = planned.region.name
+    name = planned.bare.name
     tier, step = shifted.steps[name][hour]
     served = shifted.served(name, hour)
     tiers: list[Tier] = []
@@ -324,15 +363,16 @@ def _room(planned: _Planned, ways: Mapping[Pair, Way], shifted: Assignment, hour
 
 def _startup_s(planned: _Planned, assignment: Assignment, before: Assignment) -> float:
     """Return the longest start-up of the placements of a region that get more replicas than they had."""
-    name = planned.region.name
+    name = planned.bare.name
     startups_s = {
         (stage.name, placement.name): placement.startup_s
         for stage in planned.spec.stages
         for placement in stage.placements
     }
     longest_s = 0.0
-    for then, now in zip(before.steps[name], assignment.steps[name], strict=True):
-        had, needed = planned.plan(*then).replicas(), planned.plan(*now).replicas()
+    for hour, (then, (tier, _)) in enumerate(zip(before.steps[name], assignment.steps[name], strict=True)):
+        had = planned.plan(*then).replicas()
+        needed = planned.plan_for(tier, assignment.served(name, hour)).replicas()
         more = [startups_s[key] for key, count in needed.items() if count > had.get(key, 0)]
         longest_s = max(longest_s, *more, 0.0)
     return longest_s

@@ -9,8 +9,8 @@ from simulations.regions.scenario import Regions
 from simulations.regions.study import Loss, Study
 from simulations.report import formats
 
-LEAST_SHOWN = 0.5
-"""Less load than this is the end of a long session, or within the tolerance of the solver."""
+_SAME_USD = 5e-4
+"""Costs of a day (USD) that differ by less are the same."""
 COSTS = ("region", ">peak of its users", ">peak served", ">alone", ">shifted", "paid", ">SLA", ">way of users", ">left")
 """The columns of `costs`; > marks numbers."""
 LOSSES = (
@@ -32,6 +32,11 @@ def unit(study: Study) -> str:
     return "streams" if found is DemandUnit.STREAMS else "requests/s"
 
 
+def least_shown(study: Study) -> float:
+    """Return the least load that is shown: less is the end of a long session, or within the solver's tolerance."""
+    return 0.5 if unit(study) == "streams" else 0.05
+
+
 def clock(time_s: float) -> str:
     """Return a time of day such as 06:00."""
     minutes = round(time_s / 60)
@@ -46,17 +51,17 @@ def hour_columns(study: Study) -> tuple[str, ...]:
 
 def hours(study: Study, regions: Regions) -> Iterator[tuple[str, ...]]:
     """Yield where streams go in each step of the day."""
-    shifted = study.shifted
+    shifted, least = study.shifted, least_shown(study)
     for hour in range(len(study.regions[0].loads)):
         moved = [
             f"{users} → {to} {_load(loads[hour])}"
             for (users, to), loads in shifted.flows.items()
-            if users != to and loads[hour] >= LEAST_SHOWN
+            if users != to and loads[hour] >= least
         ]
         left = [
             f"no place for {_load(loads[hour])} of {name}"
             for name, loads in shifted.unserved.items()
-            if loads[hour] >= LEAST_SHOWN
+            if loads[hour] >= least
         ]
         cells = [
             cell
@@ -86,14 +91,37 @@ def costs(study: Study, regions: Regions) -> Iterator[tuple[str, ...]]:
         yield ("transfer", "", "", "", formats.money(ways), "", "", "", "")
 
 
-def verdict(study: Study) -> str:
-    """Return what shifting saves."""
-    alone, shifted = study.alone, study.shifted
-    saved = f" ({formats.share(abs(study.saving) / alone.cost)})" if alone.cost > 0 else ""
-    return (
-        f"alone {formats.money(alone.cost)}, shifted {formats.money(shifted.cost)}: "
-        f"{formats.money(abs(study.saving))}{saved} {'less' if study.saving >= 0 else 'more'} for the day"
-    )
+def verdict(study: Study, regions: Regions) -> str:
+    """Return what shifting costs, and what it saves or serves."""
+    costs = f"alone {formats.money(study.alone.cost)}, shifted {formats.money(study.shifted.cost)}"
+    if study.saving is None:
+        return f"{costs}: {_gain(study, regions)}"
+    return f"{costs}: {_amount(study)} {'less' if study.saving >= 0 else 'more'} for the day"
+
+
+def headline(study: Study, regions: Regions) -> str:
+    """Return what shifting saves or serves, in a sentence."""
+    if study.saving is None:
+        found = _gain(study, regions)
+    elif study.saving >= 0:
+        found = f"saves {_amount(study)} a day"
+    else:
+        found = f"costs {_amount(study)} a day more"
+    return f"Serving {unit(study).removesuffix('/s')} across regions {found}."
+
+
+def _amount(study: Study) -> str:
+    """Return the difference between the costs of both assignments, and its share of those alone."""
+    usd = abs(study.alone.cost - study.shifted.cost)
+    return formats.money(usd) + (f" ({formats.share(usd / study.alone.cost)})" if study.alone.cost > 0 else "")
+
+
+def _gain(study: Study, regions: Regions) -> str:
+    """Return what is served that has no place alone, and what that costs."""
+    more = study.shifted.cost - study.alone.cost
+    cost = f"for {formats.money(abs(more))} {'more' if more > 0 else 'less'} a day"
+    served = f"serves {_in_day(study, study.gained, regions)} that have no place alone"
+    return f"{served}, {cost if abs(more) >= _SAME_USD else 'at the same cost'}"
 
 
 def peaks(study: Study) -> tuple[float, float]:
@@ -129,12 +157,12 @@ def above(study: Study) -> float | None:
 def losses(study: Study, regions: Regions) -> Iterator[tuple[str, ...]]:
     """Yield what each lost region costs."""
     for name, loss in study.losses.items():
-        more = loss.assignment.cost - study.shifted.cost
+        more = loss.cost - study.shifted.cost
         at_once, later = no_room_at_once(loss), no_place_then(loss)
         yield (
             name,
-            formats.money(loss.assignment.cost),
-            f"{'+' if more >= 0 else '−'}{formats.money(abs(more))}",
+            formats.money(loss.cost),
+            f"{'+' if more > -_SAME_USD else '−'}{formats.money(abs(more))}",
             share_of(at_once, loss),
             _worst(at_once, regions),
             duration(loss.startup_s),
@@ -163,7 +191,11 @@ def trust(study: Study) -> Iterator[str]:
     """Yield what the numbers are, and what they leave out."""
     yield (
         "Shares are of the load that the lost region served, over the day. At once: on the replicas that run "
-        "elsewhere; then: once the others have started theirs. A lost region costs nothing."
+        "elsewhere; then: once the others have started theirs."
+    )
+    yield (
+        "What is reserved for the day is paid in a loss too, also in the lost region. A lost region that is paid by "
+        "the hour costs nothing."
     )
     unserved = [name for name, loss in study.losses.items() if loss.assignment.leaves_load]
     if unserved:
@@ -177,11 +209,16 @@ def _load(value: float) -> str:
 
 def _left(study: Study, assignment: Assignment, regions: Regions) -> str:
     """Return how much load of the day has no place."""
-    left = sum(map(sum, assignment.unserved.values()))
     offered = sum(sum(region.loads) for region in study.regions)
-    amount = formats.count(round(left * regions.step_s / 3600))
-    words = "stream-hours" if unit(study) == "streams" else "requests/s times hours"
-    return f"{amount} {words} ({formats.share(left / offered)} of the load of all)"
+    share = formats.share(assignment.left / offered)
+    return f"{_in_day(study, assignment.left, regions)} ({share} of the load of all)"
+
+
+def _in_day(study: Study, load: float, regions: Regions) -> str:
+    """Return a load that is summed over the steps of the day, as stream-hours or as a number of requests."""
+    if unit(study) == "streams":
+        return f"{_load(load * regions.step_s / 3600)} stream-hours"
+    return f"{_load(load * regions.step_s)} requests"
 
 
 def _worst(left: Sequence[float], regions: Regions) -> str:

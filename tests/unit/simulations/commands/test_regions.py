@@ -46,8 +46,66 @@ def test_json_adds_up(tmp_path: Path) -> None:
     for hour in range(4):
         served = sum(flow["loads"][hour] for flow in found["shifted"]["flows"])
         assert served == pytest.approx(EAST[hour] + WEST[hour], abs=0.01)
-    for loss in found["lost"].values():
+    for name, loss in found["lost"].items():
+        costs = [sum(of) for of in loss["costs"].values()]
+        assert loss["cost"] == pytest.approx(sum(costs) + sum(loss["transfer"]) + loss["reserved"])
+        assert loss["more"] == pytest.approx(loss["cost"] - found["shifted"]["cost"])
+        assert loss["reserved"] == pytest.approx(sum(found["shifted"]["costs"][name]))
         assert all(room <= gone + 0.01 for room, gone in zip(loss["at_once"], loss["displaced"], strict=True))
+
+
+def test_a_loss_costs_what_is_reserved_too_in_the_table(tmp_path: Path) -> None:
+    path = write_regions(tmp_path, BOTH)
+    losses = json.loads(call(path, "-o", "json").stdout)["lost"]
+    lines = call(path).output.splitlines()
+    for line in lines[lines.index("If a region is lost") + 2 :][:2]:
+        name, cost, more, *_ = line.split()
+        assert cost == f"${losses[name]['cost']:,.2f}"
+        assert more == f"+${losses[name]['more']:,.2f}"
+    assert any("reserved for the day is paid in a loss too" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("instances", "noon", "than_alone", "first"), [(6, 30, "less", "good"), (6, 4, "more", "good"), (3, 30, "", "bad")]
+)
+def test_where_more_is_served_than_alone_no_saving_is_stated(
+    tmp_path: Path, instances: int, noon: int, than_alone: str, first: str
+) -> None:
+    """Alone, the east has no place for all of its streams; the west has its peak at noon, which the east may serve."""
+    loads = {"east": (100, 20, 4, 20), "west": (4, 4, noon, 4)}
+    path = write_regions(tmp_path, loads, instances=instances, prices={"west": "9"})
+    page = tmp_path / "report.html"
+    found = json.loads(call(path, "-o", "json", "--report", page).stdout)
+    assert found["saving"] is None
+    alone, shifted = (sum(map(sum, found[key]["unserved"].values())) for key in ("alone", "shifted"))
+    more = found["shifted"]["cost"] - found["alone"]["cost"]
+    assert (more > 0) is (than_alone == "more")
+    assert (shifted > 0) is (first == "bad")
+    (verdict,) = (line for line in call(path).output.splitlines() if line.startswith("alone $"))
+    words = verdict.partition(": ")[2]
+    served, cost = words.removeprefix("serves ").split(" stream-hours that have no place alone, ")
+    assert float(served.replace(",", "")) == pytest.approx(6 * (alone - shifted), abs=0.5)
+    assert cost == (f"for ${abs(more):,.2f} {than_alone} a day" if than_alone else "at the same cost")
+    assert f'<p class="first {first}">Serving streams across regions {words}.</p>' in page.read_text()
+
+
+def of_requests(folder: Path, east: float) -> Path:
+    """Write a file of regions of which the east has one replica; `east` is its load in requests per second."""
+    path = write_regions(folder, {"east": (east, 1, 1, 1), "west": (1, 1, 1, 1)}, instances=1, fields="")
+    path.write_text(path.read_text().replace("column: streams", "column: rate_per_s"))
+    for name in BOTH:
+        manifest, trace = folder / f"{name}.manifests.yaml", folder / f"{name}.csv"
+        manifest.write_text(manifest.read_text().replace("unit: Streams\n    chunk: 320ms", "unit: Requests"))
+        trace.write_text(trace.read_text().replace("streams", "rate_per_s"))
+    return path
+
+
+def test_of_requests_a_tenth_per_second_is_shown(tmp_path: Path) -> None:
+    (left,) = json.loads(call(of_requests(tmp_path, 90), "-o", "json").stdout)["alone"]["unserved"].values()
+    result = call(of_requests(tmp_path, round(90 - left[0] + 0.2, 2)))
+    assert "east → west 0.2" in result.output.splitlines()[2]
+    (verdict,) = (line for line in result.output.splitlines() if line.startswith("alone $"))
+    assert "requests that have no place alone" in verdict
 
 
 def test_out_has_a_share_for_each_cluster(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.state.spec import PipelineSpec
 from optimizer.allocate import allocate
 from optimizer.model import Problem
-from simulations.regions.costs import MOST_TIERS, Curve, carried, costs_of, tier_ways
-from simulations.regions.model import Tier
+from simulations.regions.costs import MOST_TIERS, Curve, carried, costs_of, paid_anyway, tier_ways
+from simulations.regions.model import Step, Tier
 from simulations.regions.scenario import load_regions
 from simulations.regions.study import problem_of
 
@@ -101,6 +101,14 @@ def test_the_least_cost_rises_with_the_way(region: tuple[Problem, PipelineSpec])
     few = type(found)(curves=(found.curves[0], far), reach_s=(0.0, 0.3))
     for load in range(1, 40, 3):
         assert cost_at(few.least[1], load) >= cost_at(few.least[0], load)
+
+
+def test_steps_below_what_is_paid_anyway_become_one() -> None:
+    steps = (Step(load=5.0, cost_per_hour=1.0), Step(load=10.0, cost_per_hour=2.0), Step(load=20.0, cost_per_hour=4.0))
+    (tier,) = paid_anyway([Tier(way_s=0.1, steps=steps)], 2.0)
+    assert tier == Tier(way_s=0.1, steps=steps[1:])
+    (tier,) = paid_anyway([Tier(way_s=0.1, steps=steps)], 9.0)
+    assert tier.steps == (Step(load=20.0, cost_per_hour=9.0),)
 
 
 def test_without_any_load_the_least_replicas_are_all(region: tuple[Problem, PipelineSpec]) -> None:

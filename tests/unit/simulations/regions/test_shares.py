@@ -137,7 +137,9 @@ def test_a_study_of_manifests_with_shares_has_the_same_shares_and_sla(tmp_path: 
     with pytest.raises(InvalidScenario) as error:
         load_regions(loaded.path)
     assert len(error.value.findings) == 2
-    assert all(": latency: (absent): required" in str(finding) for finding in error.value.findings), error.value.findings
+    assert all(": latency: (absent): required" in str(finding) for finding in error.value.findings), (
+        error.value.findings
+    )
 
 
 @pytest.mark.parametrize(

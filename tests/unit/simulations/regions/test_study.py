@@ -9,7 +9,7 @@ import pytest
 from region_files import EAST, WEST, write_regions
 
 from simulations.regions.scenario import load_regions
-from simulations.regions.study import Study, study
+from simulations.regions.study import Study, still_open, study
 
 OPPOSITE = {"east": EAST, "west": WEST}
 
@@ -27,6 +27,7 @@ def test_opposite_peaks_are_smoothed_and_the_bound_holds(tmp_path: Path) -> None
     found = studied(tmp_path, OPPOSITE)
     peaks = {name: max(found.shifted.served(name, hour) for hour in range(4)) for name in OPPOSITE}
     assert sum(peaks.values()) < 80
+    assert found.saving is not None
     assert found.saving > 0
     assert found.bound <= found.shifted.cost <= found.alone.cost
     for region in found.regions:
@@ -36,8 +37,7 @@ def test_opposite_peaks_are_smoothed_and_the_bound_holds(tmp_path: Path) -> None
 
 def test_equal_days_at_equal_prices_save_nothing_worth_a_way(tmp_path: Path) -> None:
     found = studied(tmp_path, {"east": EAST, "west": EAST}, paid="ByHour")
-    assert found.saving >= 0
-    assert found.shifted.cost >= found.bound
+    assert found.alone.cost >= found.shifted.cost >= found.bound
 
 
 def test_streams_go_where_they_cost_less_up_to_the_share_that_may(tmp_path: Path) -> None:
@@ -82,6 +82,41 @@ def test_replicas_that_run_anyway_take_streams_at_once(tmp_path: Path) -> None:
     assert loss.startup_s == 0
 
 
+def test_what_is_reserved_for_the_day_is_paid_in_a_loss_too(tmp_path: Path) -> None:
+    """Otherwise, without the east, all load would go to the north, and the west would cost its least replicas."""
+    loads = {"east": (16, 20, 8, 32), "west": (16, 4, 33, 33), "north": (8, 8, 16, 32)}
+    found = studied(tmp_path, loads, prices=dict.fromkeys(loads, "3.00"))
+    for name, loss in found.losses.items():
+        assert loss.reserved == pytest.approx(sum(found.shifted.costs[name]))
+        assert loss.cost == pytest.approx(loss.assignment.cost + loss.reserved)
+        assert loss.cost >= found.shifted.cost
+        assert not loss.assignment.leaves_load
+        for other, costs in loss.assignment.costs.items():
+            assert sum(costs) >= sum(found.shifted.costs[other])
+
+    by_hour = studied(tmp_path, loads, paid="ByHour")
+    assert [loss.reserved for loss in by_hour.losses.values()] == [0, 0, 0]
+
+
+def test_a_loss_starts_no_replicas_because_they_are_paid_anyway(tmp_path: Path) -> None:
+    """At 00:00, the east has replicas for 40 streams; at other hours one, which serves five."""
+    loads = {"east": (40, 4, 4, 4), "west": (1, 1, 1, 1)}
+    found = studied(tmp_path, loads, more={"east": "servedBy: []"})
+    assert found.losses["west"].startup_s == 0
+    assert not found.losses["west"].assignment.leaves_load
+
+
+def test_a_saving_compares_equal_loads_only(tmp_path: Path) -> None:
+    too_much = {"east": (400, 20, 4, 20), "west": WEST}
+    found = studied(tmp_path, too_much, instances=10)
+    assert found.saving is None
+    assert found.gained == pytest.approx(found.alone.left - found.shifted.left)
+    stays = studied(tmp_path, too_much, instances=10, more={"east": "servedBy: []"})
+    assert stays.alone.leaves_load
+    assert stays.gained == 0
+    assert stays.saving == pytest.approx(stays.alone.cost - stays.shifted.cost)
+
+
 def test_load_beyond_the_pools_has_no_place_and_says_so(tmp_path: Path) -> None:
     found = studied(tmp_path, {"east": (400, 20, 4, 20), "west": WEST}, instances=10)
     assert found.alone.leaves_load
@@ -101,12 +136,18 @@ def test_the_sla_of_a_region_that_serves_from_afar_is_shorter_by_the_way(tmp_pat
     assert found.way_s("west") == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize(("session_s", "share"), [(3600, 0.632), (480, 0.1333), (360_000, 0.995), (1, 1 / 3600)])
+def test_streams_of_an_hour_that_are_open_in_the_next(session_s: float, share: float) -> None:
+    """Of those that are open at its end: for an hour and sessions of an hour, the mean of exp(−t) from 0 to 1."""
+    assert still_open(session_s, 3600) == pytest.approx(share, abs=5e-4)
+
+
 @pytest.mark.parametrize(("session", "follow_slowly"), [("24h", True), ("10m", False)])
 def test_only_new_streams_are_shifted(tmp_path: Path, session: str, follow_slowly: bool) -> None:
     path = write_regions(tmp_path, OPPOSITE)
     path.write_text(path.read_text().replace("session: 10m", f"session: {session}"))
     found = study(load_regions(path), points=8)
-    kept = math.exp(-6 / 24)
+    kept = 4 * (1 - math.exp(-6 / 24))
     stay = [
         sent[hour] >= min(kept, loads[hour] / loads[hour - 1]) * sent[hour - 1] - 0.01
         for (users, _), sent in found.shifted.flows.items()
