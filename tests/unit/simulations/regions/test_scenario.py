@@ -88,7 +88,7 @@ def test_an_offset_that_is_given_counts_and_past_the_end_whole_days_are_left_out
     (tmp_path / "east.csv").write_text(hourly("2026-03-02T10:00:00+00:00", values))
     path.write_text(path.read_text().replace("trace: east.csv,", "trace: east.csv, offset: 20h,"))
     # From 06:00 on: ten hours until the end of the recording, then those of a day before.
-    values = [float(hour) for hour in range(24)]
+    assert load_regions(path).clusters[0].loads == (8.5, 14.5, 20.5, 2.5)
     values = [float(hour) for hour in range(24)]
     (tmp_path / "east.csv").write_text(hourly("2026-03-02T00:00:00+00:00", values))
     path.write_text(path.read_text().replace("offset: 20h,", "offset: 24h,"))
