@@ -10,9 +10,10 @@ from functools import partial
 
 from controller.core.containment import decide_contained
 from controller.core.messages.explain import reason_sentence
+from controller.core.messages.problems import own_error
 from controller.core.plan.large_fleet import AT_ONCE
 from controller.core.record import decision_key, decision_record
-from controller.core.state.decision import Decision
+from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.actuator import Actuator, Write
@@ -203,10 +204,19 @@ class ControlLoop:
         }
         self._recorded = {**standing, **keys}
         if changed:
-            reasons = "; ".join(f"{pipeline.key}: {reason_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
+            reasons = "; ".join(f"{pipeline.key}: {_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
             more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""
             recorded = not standing and len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
             # A function, so that only the JSON format makes the record.
             record = partial(decision_record, observation.snapshot, decision) if recorded else None
             _RECORDS.info("%s%s", reasons, more, extra={"record": record})
         return frozenset(pipeline.key for pipeline in changed)
+
+
+def _sentence(pipeline: PipelineDecision) -> str:
+    """Return the decision about a pipeline in one line; a defect in its words must not end the cycle of all."""
+    try:
+        return reason_sentence(pipeline)
+    except Exception as error:  # noqa: BLE001 -- of any kind
+        _LOG.exception("%s: its decision has no words: internal error", pipeline.key)
+        return own_error(error)

@@ -8,7 +8,7 @@ only after its memory is safe: in its status, or in the Lease (`KeptMemory`).
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
@@ -23,6 +23,7 @@ from controller.core.messages.problems import (
     NO_ROOM,
     failed_scaling,
     foreign_pipeline,
+    own_error,
     recovered,
     unwritten_status,
 )
@@ -209,7 +210,12 @@ class Reporter:
         for decision in decisions:
             resource = observation.pipelines[decision.key].whole()
             status = resource.get("status") or {}
-            for event in events(decision, _by_type(status, "status"), _by_type(status, "reason")):
+            try:
+                found = events(decision, _by_type(status, "status"), _by_type(status, "reason"))
+            except Exception:  # noqa: BLE001 -- as in `_report_pipelines`
+                _LOG.exception("%s: no Events about its decision: internal error", decision.key)
+                continue
+            for event in found:
                 if event.reason != EventReason.SCALED.value or decision.key not in failed:
                     kind = "Warning" if event.warning else "Normal"
                     self._events.record(resource, kind, event.reason, event.message)
@@ -304,8 +310,13 @@ class Reporter:
             old, planned = resource.status(), pair[1].planned
             # It takes long to make a text of a plan, and most statuses are not written.
             instead = None if planned is None else (old.get("memory") or {}).get(PLANNED, "")
-            status = pipeline_status(observation.snapshot, *pair, decision, old, instead)
-            return self._write(PIPELINES, resource, old, status, decision.now_s, planned=planned)
+            try:
+                status = pipeline_status(observation.snapshot, *pair, decision, old, instead)
+                return self._write(PIPELINES, resource, old, status, decision.now_s, planned=planned)
+            except Exception as error:  # noqa: BLE001 -- a defect about one pipeline must not end the cycle of all
+                _LOG.exception("%s: its status is not written: internal error", pair[1].key)
+                self._refusals.refused(resource.uid, own_error(error))
+                return _Outcome.REFUSED
 
         writable: set[PipelineKey] = set()
         acting: list[tuple[PipelineState, PipelineDecision]] = []
@@ -350,19 +361,23 @@ class Reporter:
         """
         kept_before = frozenset() if self._kept is None else self._kept.uids
         unsafe = [own for own in refused if own.changes or own.spec.uid in kept_before]
-        problem, safe = NO_LEASE, frozenset[str]()
+        problem, safe, broken = NO_LEASE, frozenset[str](), dict[str, str]()
         if self._kept is not None:
-            documents: Mapping[str, Json] = {
-                own.spec.uid: kept_document(own.memory, planned_text(own.planned), now_s) for own in unsafe
-            }
+            documents: dict[str, Json] = {}
+            for own in unsafe:
+                try:
+                    documents[own.spec.uid] = kept_document(own.memory, planned_text(own.planned), now_s)
+                except Exception as error:  # noqa: BLE001 -- as for its status
+                    broken[own.spec.uid] = own_error(error)
             try:
                 problem, safe = NO_ROOM, self._kept.keep(documents)
             except KubeError as error:
                 problem = str(error)
         for own in unsafe:
             if own.changes and own.spec.uid not in safe:
-                _LOG.error("%s: not scaled: neither its status nor the Lease keeps its memory: %s", own.key, problem)
-                self._refusals.withheld(own.spec.uid, problem)
+                why = broken.get(own.spec.uid, problem)
+                _LOG.error("%s: not scaled: neither its status nor the Lease keeps its memory: %s", own.key, why)
+                self._refusals.withheld(own.spec.uid, why)
 
     def _write(
         self,

@@ -17,6 +17,11 @@ def internal_error(error: Exception) -> str:
     return f"internal error; replicas left unchanged: {type(error).__name__}: {error}"
 
 
+def own_error(error: Exception) -> str:
+    """Return the text about `error`, a defect of the operator."""
+    return f"internal error: {type(error).__name__}: {error}"
+
+
 def owner_words(pipeline: PipelineKey, stage: StageName) -> str:
     """Return the pipeline and stage that own a target, as text."""
     return f"{pipeline}, stage {stage}"
@@ -72,14 +77,14 @@ def recovered(condition: str, status: str) -> str:
 
 
 def unwritten_status(problem: str, withheld: str | None) -> str:
-    """Return the text about a status that the API server refused, and about what becomes of the pipeline.
+    """Return the text about a status that cannot be written, and about what becomes of the pipeline.
 
     `withheld` is why its memory is not kept in the Lease either, so that its replicas are not changed; None: they are.
     """
-    refused = f"the API server refused the status, which shows an earlier decision: {problem}"
+    unwritten = f"the status cannot be written and shows an earlier decision: {problem}"
     if withheld is None:
-        return f"{refused}; the pipeline is scaled, and what a restart needs is kept in the Lease"
-    return f"{refused}; replicas left unchanged, because what a restart needs cannot be kept in the Lease: {withheld}"
+        return f"{unwritten}; the pipeline is scaled, and what a restart needs is kept in the Lease"
+    return f"{unwritten}; replicas left unchanged, because what a restart needs cannot be kept in the Lease: {withheld}"
 
 
 def failed_scaling(target: Target, before: int, after: int, problem: str) -> str:

@@ -33,6 +33,9 @@ STEPS = 48
 """Into so many periods the time to use is divided at most: half-hours of a day."""
 APART = 32
 """So many backlogs are planned one after the other; the rest together."""
+FURTHEST_S = 100 * 365 * 86_400.0
+"""A finish that is later than in a hundred years is none. A query in another unit, such as bytes, gives such times, and
+texts have no year after 9999."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +279,12 @@ def outlook(
         late_s = startup_s * max(0.0, 1 - ready / rate)  # what starting ones miss
         remaining = late_s + left / rate, plan.cost_per_hour / 3600 / rate * left
     waits_s = None if course is None or not course.changes else course.waits_s
-    found = replace(found, waits_until_s=None if waits_s is None else now_s + waits_s)
+    if waits_s is not None and waits_s <= FURTHEST_S:
+        found = replace(found, waits_until_s=now_s + waits_s)
     held = rate < capacity_rps(pipeline, plan.replicas(), batches) * (1 - _EPSILON)
     early = rate > 0 and due_s is not None and now_s + left / rate <= due_s
     late = _late(due_s, plan, held=held, ready=early, now_s=now_s)
-    if remaining is None:
+    if remaining is None or remaining[0] > FURTHEST_S:
         return replace(found, late=late)
     finish_s, cost = now_s + remaining[0], remaining[1]
     ahead_of_deadline = course is not None and due_s is not None and due_s > now_s

@@ -1,13 +1,18 @@
-"""The loop while another replica leads, and while this one may not write."""
+"""The loop while another replica leads, while this one may not write, and after a defect in the words of a decision."""
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from unittest.mock import Mock
 
-from builders import a_snapshot, a_state
+import pytest
+from builders import a_snapshot, a_spec, a_state
 
+from controller import loop
 from controller.core.assess.standing import standing
+from controller.core.messages.explain import reason_sentence
+from controller.core.state.decision import PipelineDecision
 from controller.core.state.policy import Policy
 from controller.health import Health
 from controller.kube.gateway import KubeError, NotLeading
@@ -131,3 +136,37 @@ def test_a_cycle_counts_the_time_above_the_sla_of_pipelines_that_it_does_not_ass
     lines = telemetry.exposition().decode().splitlines()
     assert f"sluice_pipeline_sla_missed_seconds_total{{{labels}}} 15.0" in lines
     assert f"sluice_pipeline_sla_known_seconds_total{{{labels}}} 15.0" in lines
+
+
+def test_a_decision_without_words_ends_no_cycle_and_all_are_scaled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def sentence(decision: PipelineDecision) -> str:
+        if decision.key == "speech/a":
+            raise ValueError("year 8269 is out of range")
+        return reason_sentence(decision)
+
+    monkeypatch.setattr(loop, "reason_sentence", sentence)
+    snapshot = a_snapshot(*(a_state(a_spec(name=name), demand=50.0) for name in ("a", "b")))
+    observation = Observation(snapshot=snapshot, pipelines={}, pools={}, invalid_pipelines=(), invalid_pools=())
+    keys = frozenset(state.spec.key for state in snapshot.pipelines)
+    actuator = Mock(apply=Mock(return_value=()))
+    control = ControlLoop(
+        reader=Mock(observe=Mock(return_value=observation)),
+        actuator=actuator,
+        reporter=Mock(report=Mock(return_value=keys), unwritten=Mock(return_value=frozenset())),
+        resync=Mock(),
+        policy=Policy(),
+        telemetry=Telemetry(),
+        health=Health(),
+    )
+
+    control.cycle()
+
+    ((acting,), _) = actuator.apply.call_args
+    assert {own.key for own in acting} == keys
+    (said,) = [record.message for record in caplog.records if record.name == "sluice.decision"]
+    assert "speech/a: internal error: ValueError: year 8269 is out of range; speech/b: " in said
+    assert any(record.exc_info for record in caplog.records if "speech/a" in record.message)

@@ -1,4 +1,5 @@
 import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -8,9 +9,11 @@ from annotated_lease import LeaseLog
 from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
 
 from controller.core.cycle import decide
+from controller.core.messages.events import events
 from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot
+from controller.kube import reporter
 from controller.kube.actuator import Write, WriteOutcome
 from controller.kube.claims import Claims
 from controller.kube.durable import memory_from
@@ -192,10 +195,10 @@ def test_each_condition_of_a_pool_that_becomes_bad_has_an_event(world: World) ->
     pools = dict(world.snapshot.pools)
     gpu = pools[PoolName("gpu")]
     shared = replace(gpu, shared_nodes={PoolName("cpu"): ("node-1",)})
-    for found, events in ((gpu, []), (shared, ["NodesShared"]), (shared, []), (gpu, ["AllOwn"])):
+    for found, told in ((gpu, []), (shared, ["NodesShared"]), (shared, []), (gpu, ["AllOwn"])):
         world.log.events.clear()
         world.report(replace(world.snapshot, pools={**pools, PoolName("gpu"): found}))
-        assert [reason for name, reason in world.log.events if name == "gpu"] == events
+        assert [reason for name, reason in world.log.events if name == "gpu"] == told
 
 
 def test_an_operator_that_shares_the_pools_with_others_only_reads_them() -> None:
@@ -365,6 +368,52 @@ def test_a_refused_status_does_not_keep_others_from_being_written_and_is_tried_l
         assert written == {state.spec.key for state in states}, "the memory of a is in the Lease"
         orders.append("".join(name for name in world.log.asked if name in names))
     assert orders == ["abc", "bca", "bca"]
+
+
+def raising(broken: str, works: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function `works`, which raises where one of its arguments is about the pipeline `broken`."""
+
+    def made(*given: Any, **named: Any) -> Any:
+        if any(getattr(each, "key", None) == PipelineKey(f"speech/{broken}") for each in given):
+            raise ValueError("year 8269 is out of range")
+        return works(*given, **named)
+
+    return made
+
+
+@pytest.mark.parametrize("lease", [True, False])
+def test_a_defect_about_one_pipeline_keeps_no_other_from_being_written_and_scaled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lease: bool
+) -> None:
+    monkeypatch.setattr(reporter, "pipeline_status", raising("a", pipeline_status))
+    monkeypatch.setattr(reporter, "events", raising("a", events))
+    world = World(lease=lease)
+    world.add("a", "b")
+    states = [a_state(a_spec(name=name), demand=50.0, replicas={VAD: 1, ENCODER: 1}) for name in ("a", "b")]
+    written = world.report(a_snapshot(*states))
+    # What a restart needs of the first is in the Lease, if there is one.
+    assert written == {PipelineKey("speech/b"), *([PipelineKey("speech/a")] if lease else [])}
+    assert "b" in world.log.patches
+    assert "a" not in world.log.patches
+    assert world.reporter.unwritten(world.observation(a_snapshot(*states))) == {PipelineKey("speech/a")}
+    (said,) = [message for message in world.log.messages if "year 8269" in message]
+    assert "internal error: ValueError" in said
+    assert [record.exc_info is not None for record in caplog.records if "speech/a: its status" in record.message] == [
+        True
+    ]
+
+
+def test_a_memory_that_cannot_be_kept_anywhere_stops_its_own_pipeline_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "pipeline_status", raising("a", pipeline_status))
+    monkeypatch.setattr(reporter, "planned_text", lambda planned: 1 / 0)
+    world.add("a", "b")
+    states = [a_state(a_spec(name=name), demand=50.0, replicas={VAD: 1, ENCODER: 1}) for name in ("a", "b")]
+    assert world.report(a_snapshot(*states)) == {PipelineKey("speech/b")}
+    (said,) = [message for message in world.log.messages if "year 8269" in message]
+    assert "replicas left unchanged" in said
+    assert "internal error: ZeroDivisionError" in said
 
 
 def test_a_webhook_that_hangs_on_the_status_of_a_pool_does_not_stop_the_pipelines_for_ever(world: World) -> None:

@@ -19,6 +19,7 @@ from builders import (
 
 from controller.core import cycle
 from controller.core.cycle import decide
+from controller.core.messages.explain import reason_sentence
 from controller.core.plan import backlogs
 from controller.core.state.decision import BacklogOutlook, HoldReason, LateReason, PipelineDecision
 from controller.core.state.policy import Policy
@@ -114,6 +115,17 @@ def test_the_own_budget_cuts_the_pace_and_the_deadline_is_reported_as_missed() -
     assert own.met is False
     assert own.finish_s is not None
     assert own.finish_s >= NOW_S + 7200 * ITEM_S / 2
+
+
+@pytest.mark.parametrize("due_in_s", [HOUR_S, 2e11])
+def test_more_items_than_are_done_in_a_hundred_years_have_no_finish(due_in_s: float) -> None:
+    """A query in bytes: texts have no year after 9999."""
+    found = decided(archive(2.6e12, due_in_s=due_in_s))["archive"]
+    own = outlook_of(found)
+    assert (own.finish_s, own.cost, own.met, own.later) == (None, None, False, ())
+    assert own.late is LateReason.CAPACITY_TOO_SMALL
+    assert found.desired[ASR] == 10
+    assert "items left, deadline" in reason_sentence(found)
 
 
 def test_the_expected_cost_is_that_of_the_items_left() -> None:
