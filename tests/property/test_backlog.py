@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from backlogs import ASR, ITEM_S, a_backlog
-from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, applied, pools
+from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, a_target, applied, pools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +15,8 @@ from optimizer.model import PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
 ENCODER: PlacementKey = (StageName("encoder"), PoolName("gpu"))
+ASR_DEAR: PlacementKey = (StageName("asr"), PoolName("dear"))
+HOUR_S = 3600.0
 MISSING = Absence(reason=AbsenceReason.MISSING, detail="the query returns no series")
 INTERVAL_S = 120.0
 MARGIN = 0.85
@@ -73,6 +75,43 @@ def test_a_backlog_changes_nothing_for_live_pipelines_and_keeps_the_caps(
         assert after <= max(fleet_budget + 1e-6, before)
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    demand=st.floats(0, 300),
+    serving=st.integers(0, 6),
+    cheap=st.integers(0, 6),
+    dear=st.integers(0, 6),
+    ready=st.tuples(st.booleans(), st.booleans()),
+    left=st.floats(1000, 20_000),
+    fleet_budget=st.one_of(st.none(), st.floats(5, 40)),
+)
+def test_where_a_live_pipeline_lacks_capacity_what_uses_it_beyond_the_plan_goes_at_once_and_no_more(
+    demand: float,
+    serving: int,
+    cheap: int,
+    dear: int,
+    ready: tuple[bool, bool],
+    left: float,
+    fleet_budget: float | None,
+) -> None:
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S), due_s=NOW_S + HOUR_S)
+    targets = {
+        key: a_target(count, ready=count if up else 0)
+        for key, count, up in zip((ASR, ASR_DEAR), (cheap, dear), ready, strict=True)
+    }
+    own = a_state(spec, demand=left, replicas=targets)
+    own = replace(own, memory=replace(own.memory, begun_s=NOW_S, demand=0.5))
+    gpus = max(1, serving + cheap)  # nothing is free
+    fleet = pools(a_pool("gpu", instances=gpus, ready=gpus), a_pool("dear", price=3.0, instances=12, ready=12))
+    policy = Policy(budget_per_hour=fleet_budget)
+    first, second = decide(a_snapshot(live(demand, serving), own, fleet=fleet), policy).pipelines
+    before = {ASR: cheap, ASR_DEAR: dear}
+    for key, count in second.desired.items():
+        assert count >= min(before[key], second.unconstrained[key])
+    if first.desired[ENCODER] < first.unconstrained[ENCODER]:
+        assert second.desired[ASR] <= second.unconstrained[ASR]
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     share=st.floats(0.05, MARGIN * 0.9),
@@ -95,8 +134,6 @@ def test_the_deadline_is_met_where_capacity_suffices(share: float, gpus: int, ho
     assert left == 0
 
 
-ASR_DEAR: PlacementKey = (StageName("asr"), PoolName("dear"))
-HOUR_S = 3600.0
 STEP_S = 600.0
 
 

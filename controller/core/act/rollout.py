@@ -14,7 +14,7 @@ from controller.core.bounds.tolerance import in_time
 from controller.core.messages import details
 from controller.core.plan.fleet import FleetPlan
 from controller.core.plan.large_fleet import AT_ONCE
-from controller.core.plan.ledger import Ledger, Scope, ledger_of
+from controller.core.plan.ledger import FLEET, Ledger, Scope, ledger_of
 from controller.core.state.decision import ChangeReason, Closing, Hold, HoldReason
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Snapshot, TargetMissing
@@ -215,9 +215,9 @@ def _schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition, n
 
     Four steps: First, the excess above a cap is removed at once, regardless of any hold. Second, replicas are added, by
     priority, where they fit. Third, replicas are removed where their replacements are ready and their sessions are not
-    worth a wait. Fourth, for pipelines that were refused replicas: if items are late, replicas of other stages are
-    removed for the short stage, and if nothing has changed at all, just enough replicas beyond the plan are removed to
-    begin the move.
+    worth a wait; those of backlogs at once where a live pipeline was refused replicas. Fourth, for pipelines that were
+    refused replicas: if items are late, replicas of other stages are removed for the short stage, and if nothing has
+    changed at all, just enough replicas beyond the plan are removed to begin the move.
     """
     before = dict(ledger.after)
     by_key = {move.key: move for move in moves}
@@ -232,6 +232,7 @@ def _schedule(moves: Sequence[Move], ledger: Ledger, composition: Composition, n
         if ledger.after[(pipeline, key)] != count:
             forced.setdefault(pipeline, {})[key] = ChangeReason.BUDGET
     refused = {move.key: _raise(move, ledger) for move in moves}
+    _give_way(moves, refused, ledger)
     borrowers: dict[PipelineKey, list[Move]] = {}
     for move in moves:
         for lender in move.assessment.lenders:
@@ -405,6 +406,30 @@ def _raise(move: Move, ledger: Ledger) -> list[tuple[PlacementKey, Limit | None]
                 ledger.after[name] += 1
     ledger.after.update(granted)
     return refused
+
+
+def _give_way(
+    moves: Sequence[Move],
+    refused: Mapping[PipelineKey, Sequence[tuple[PlacementKey, Limit | None]]],
+    ledger: Ledger,
+) -> None:
+    """Take backlogs to the next replicas of their goals at once where a limit keeps replicas of live pipelines away.
+
+    Only the placements that use what the limit is about; what replaces them need not be ready.
+    """
+    limits = {limit for move in moves if move.assessment.pace is None for _, limit in refused[move.key]}
+    for move in moves if limits else ():
+        for name in ledger.placements(move.key) if move.assessment.pace is not None else ():
+            if any(limit is not None and _limits(limit, name, ledger) for limit in limits):
+                ledger.after[name] = min(ledger.after[name], move.goal.next[name[1]])
+
+
+def _limits(limit: Limit, name: tuple[PipelineKey, PlacementKey], ledger: Ledger) -> bool:
+    """Whether a placement uses what `limit` is about: the pool, or the budget of the fleet or of a group."""
+    if limit.kind is LimitKind.POOL:
+        return limit.name is not None and pool_of(PoolName(limit.name)) == pool_of(name[1][1])
+    group = ledger.group(limit)
+    return limit.name == FLEET or (group is not None and ledger.concerns(group, *name))
 
 
 def _lower(move: Move, borrowers: Sequence[Move], ledger: Ledger, composition: Composition) -> list[StageName]:

@@ -13,6 +13,7 @@ from builders import (
     a_spec,
     a_stage,
     a_state,
+    a_target,
     applied,
     pools,
 )
@@ -143,6 +144,51 @@ def test_a_later_deadline_saves_what_a_cheaper_pool_has_no_room_for_now() -> Non
     assert savings == sorted(savings)
     assert savings[0] >= 0
     assert savings[1] > 0
+
+
+ASR_DEAR: PlacementKey = (StageName("asr"), PoolName("dear"))
+
+
+def two_pools(live: PipelineState, cheap: int, dear: int) -> tuple[PipelineState, ...]:
+    """Return `live` and a backlog with `cheap` and `dear` replicas on two pools, of which the latter are not ready."""
+    placements = a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S)
+    spec = a_backlog(*placements, due_s=NOW_S + HOUR_S)
+    state = a_state(spec, demand=14_000.0, replicas={ASR: cheap, ASR_DEAR: a_target(dear, ready=0)})
+    return live, replace(state, memory=replace(state.memory, begun_s=NOW_S - 1, demand=1.0))
+
+
+def decided_on_two_pools(*states: PipelineState, budget: float | None = None) -> tuple[PipelineDecision, ...]:
+    fleet = pools(a_pool("gpu", instances=10, ready=10), a_pool("dear", price=3.0, instances=10, ready=10))
+    return decide(a_snapshot(*states, fleet=fleet), Policy(budget_per_hour=budget)).pipelines
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_replicas_go_for_a_live_pipeline_before_their_replacements_on_another_pool_are_ready(settled: bool) -> None:
+    live = captions(1000.0, 1)
+    if not settled:
+        live = replace(live, targets={ENCODER: a_target(1, ready=0)})
+    first, second = decided_on_two_pools(*two_pools(live, 9, 3))
+    assert first.unconstrained[ENCODER] == 10
+    assert second.desired[ASR] == second.unconstrained[ASR] == 0
+    assert second.desired[ASR_DEAR] == second.unconstrained[ASR_DEAR] > 0
+
+
+def test_replicas_go_for_a_live_pipeline_that_lacks_money_before_their_replacements_are_ready() -> None:
+    """What replaces the dear replicas is not ready, and the live pipeline needs the money that they cost."""
+    live, own = two_pools(captions(140.0, 1), 0, 0)
+    own = replace(own, targets={ASR: a_target(2, ready=0), ASR_DEAR: a_target(3)})
+    first, second = decided_on_two_pools(live, own, budget=12.0)
+    assert first.unconstrained[ENCODER] > first.desired[ENCODER]
+    assert second.unconstrained[ASR] > 0
+    assert second.desired[ASR_DEAR] == second.unconstrained[ASR_DEAR] == 0
+
+
+def test_a_move_that_only_saves_money_waits_for_the_replacements() -> None:
+    live, own = two_pools(captions(10.0, 1), 0, 0)
+    own = replace(own, targets={ASR: a_target(8, ready=0), ASR_DEAR: a_target(8)})
+    _, second = decided_on_two_pools(live, own)
+    assert second.unconstrained[ASR_DEAR] == 0
+    assert second.desired[ASR_DEAR] == 8
 
 
 def test_a_paused_backlog_keeps_its_replicas() -> None:
