@@ -272,17 +272,19 @@ class BacklogStatus(Part):
     required_rate: Number | None = None
     """Items per second that meet the deadline, with a reserve."""
     rate: Number | None = None
-    """Items per second of the planned replicas."""
+    """Items per second of the planned replicas. Absent while the time of an item is not known."""
     deadline: Timestamp | None = None
     """When the last item must be done."""
     waits_until: Timestamp | None = None
     """When cheaper capacity is expected that the work waits for. Absent where it does not wait."""
     expected_finish: Timestamp | None = None
-    """When the planned replicas are done. Absent where nothing is planned."""
+    """When the planned replicas are done. Absent where nothing is planned, while the time of an item is not known, and
+    beyond 100 years."""
     met: bool | None = None
-    """Whether the last item is expected to be done by the deadline. Absent while the items left are not known."""
+    """Whether the last item is expected to be done by the deadline. Absent while the items left, or how long one takes,
+    are not known."""
     expected_cost: Number | None = None
-    """USD that the items left cost."""
+    """USD that the items left cost. Absent while the time of an item or a price is not known."""
     later: Annotated[list[LaterDeadlineStatus], Field(max_length=4)] = Field(default_factory=list)
     """What later deadlines would save."""
 

@@ -195,6 +195,18 @@ def has_law(placement: PlacementSpec, profile: StageProfile | None) -> bool:
     return any(own.name == placement.name and own.measured for own in profile.placements)
 
 
+def without_law(spec: PipelineSpec, profile: PipelineProfile) -> StageSpec | None:
+    """Return the first stage of which no placement has a service law, None where every stage has one.
+
+    What replicas of such a stage do is not known: plans count them as if they took no time.
+    """
+    profiles = {stage.name: stage for stage in profile.stages}
+    return next(
+        (stage for stage in spec.stages if not any(has_law(own, profiles[stage.name]) for own in stage.placements)),
+        None,
+    )
+
+
 def never_measured(
     spec: StageSpec, profile: StageProfile | None, most: Callable[[PlacementSpec], float]
 ) -> Collection[PlacementName]:

@@ -19,6 +19,8 @@ def left_words(own: BacklogOutlook) -> str:
 def progress_words(own: BacklogOutlook) -> str:
     """Return in one line what is left, when it is expected to be done, and when it must be."""
     words = [left_words(own)]
+    if own.unmeasured is not None:
+        words.append(f"expected finish unknown (the service time of stage {own.unmeasured} is not known yet)")
     if own.finish_s is not None:
         words.append(f"expected finish {timestamp(own.finish_s)}")
     if own.due_s is not None:

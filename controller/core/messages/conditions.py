@@ -290,6 +290,8 @@ def _deadline_met(decision: PipelineDecision, own: BacklogOutlook) -> ConditionV
         return _condition(ConditionType.DEADLINE_MET, "False", own.late.value, message)
     if isinstance(own.left, Absence):
         return _condition(ConditionType.DEADLINE_MET, "Unknown", ConditionReason.ITEMS_UNKNOWN.value, message)
+    if own.unmeasured is not None:
+        return _condition(ConditionType.DEADLINE_MET, "Unknown", ConditionReason.SERVICE_TIME_UNKNOWN.value, message)
     waits = own.waits_until_s is not None
     good = ConditionReason.EMPTY if own.left == 0 else ConditionReason.WAITING if waits else ConditionReason.IN_TIME
     return _condition(ConditionType.DEADLINE_MET, "True", good.value, message)

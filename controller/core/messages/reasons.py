@@ -56,6 +56,7 @@ class ConditionReason(Enum):
     WAITING = HoldReason.WAITING.value
     EMPTY = "Empty"
     ITEMS_UNKNOWN = "ItemsUnknown"
+    SERVICE_TIME_UNKNOWN = "ServiceTimeUnknown"
     DEADLINE_PASSED = LateReason.DEADLINE_PASSED.value
     BUDGET_TOO_LOW = LateReason.BUDGET_TOO_LOW.value
     CAPACITY_TOO_SMALL = LateReason.CAPACITY_TOO_SMALL.value

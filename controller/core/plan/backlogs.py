@@ -11,6 +11,7 @@ from math import ceil, inf
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.backlog import capacity_rps
+from controller.core.assess.optimizer_input import without_law
 from controller.core.assess.shared import CostShares, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, planned_together, replanned
 from controller.core.plan.floors import FloorPlan, Room, raise_plans
@@ -143,6 +144,8 @@ class _Turn:
         own = next(one for one in problem.pipelines if one.key == each.key)
         if pace.work is None or ahead is None or any(stage.cascade is not None for stage in own.stages):
             return None
+        if without_law(spec, each.profile) is not None:
+            return None  # nothing is known of the capacity that later hours have
         time_s, policy = pace.work.time_s, self.backlogs.limits.policy
         # A replica that starts does something in the period in which it does.
         step_s = max(time_s / STEPS, 2 * ahead.ahead_s)
@@ -268,6 +271,11 @@ def outlook(
     pipeline, course = fleet.pipelines[assessment.key], fleet.courses.get(assessment.key)
     rate = capacity_rps(pipeline, replicas, batches)
     found = BacklogOutlook(left=left, due_s=due_s, required_rps=pace.required, rate_rps=rate, met=False)
+    unmeasured = without_law(assessment.spec, assessment.profile)
+    if unmeasured is not None and rate > 0:
+        passed = due_s is not None and due_s <= now_s
+        late = LateReason.DEADLINE_PASSED if passed else None
+        return replace(found, rate_rps=None, unmeasured=unmeasured.name, met=False if passed else None, late=late)
     startup_s = 0.0 if assessment.demand.horizon is None else assessment.demand.horizon.ahead_s
     remaining: tuple[float, float] | None
     if course is not None and course.changes:

@@ -433,6 +433,8 @@ class BacklogOutlook:
     `rate_rps` is what the planned replicas do, `finish_s` when they are done, and `cost` (USD) what this costs from now
     on. Each is None where it is not known. `met` says whether the work is done by the deadline. `waits_until_s` is when
     cheaper capacity is expected that the work waits for, None: it does not wait. `late` is set where `met` is False.
+    `unmeasured` is a stage whose service time is not known yet, so that rate, finish and cost are not; None: there is
+    none.
     """
 
     left: Reading
@@ -445,6 +447,7 @@ class BacklogOutlook:
     later: tuple[LaterDeadline, ...] = ()
     waits_until_s: float | None = None
     late: LateReason | None = None
+    unmeasured: StageName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

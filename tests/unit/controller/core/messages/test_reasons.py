@@ -151,6 +151,7 @@ def variants(decision: PipelineDecision) -> Iterator[PipelineDecision]:
         replace(runs, left=0.0),
         replace(runs, left=ABSENT, met=None),
         replace(runs, waits_until_s=NOW_S),
+        replace(runs, rate_rps=None, finish_s=None, met=None, unmeasured=VAD[0]),
         *(replace(runs, met=False, late=late_reason) for late_reason in LateReason),
     ):
         yield replace(decision, backlog=own)

@@ -20,12 +20,13 @@ from builders import (
 
 from controller.core import cycle
 from controller.core.cycle import decide
+from controller.core.messages.conditions import conditions
 from controller.core.messages.explain import reason_sentence
 from controller.core.plan import backlogs
 from controller.core.state.decision import BacklogOutlook, HoldReason, LateReason, PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, PoolState
-from controller.core.state.spec import Mode
+from controller.core.state.spec import Declared, Mode
 from optimizer.model import Basis, PipelineKey, PlacementKey, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
@@ -127,6 +128,31 @@ def test_more_items_than_are_done_in_a_hundred_years_have_no_finish(due_in_s: fl
     assert own.late is LateReason.CAPACITY_TOO_SMALL
     assert found.desired[ASR] == 10
     assert "items left, deadline" in reason_sentence(found)
+
+
+def without_service_time(state: PipelineState) -> PipelineState:
+    """Return `state` with placements of which no service time is declared, and none was measured."""
+    stages = (
+        replace(stage, placements=tuple(replace(own, declared=Declared(service=False)) for own in stage.placements))
+        for stage in state.spec.stages
+    )
+    return replace(state, spec=replace(state.spec, stages=tuple(stages)))
+
+
+@pytest.mark.parametrize("replicas", [0, 2])
+def test_without_a_known_service_time_nothing_is_promised_and_a_replica_measures_it(replicas: int) -> None:
+    found = decided(without_service_time(archive(1e6, replicas)))["archive"]
+    own = outlook_of(found)
+    assert (own.rate_rps, own.finish_s, own.cost, own.met, own.late) == (None, None, None, None, None)
+    assert found.desired[ASR] == max(1, replicas)
+    (condition,) = [each for each in conditions(found) if each.type == "DeadlineMet"]
+    assert (condition.status, condition.reason) == ("Unknown", "ServiceTimeUnknown")
+    assert "the service time of stage asr is not known yet" in condition.message
+
+
+def test_a_deadline_that_has_passed_is_missed_also_without_a_known_service_time() -> None:
+    own = outlook_of(decided(without_service_time(archive(10.0, 1, due_in_s=-60)))["archive"])
+    assert (own.met, own.late, own.finish_s) == (False, LateReason.DEADLINE_PASSED, None)
 
 
 def test_the_expected_cost_is_that_of_the_items_left() -> None:

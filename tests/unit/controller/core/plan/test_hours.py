@@ -9,10 +9,11 @@ from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.cycle import decide
 from controller.core.plan.hours import later_replicas, segments
+from controller.core.state.decision import PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import PipelineState
-from controller.core.state.spec import PipelineSpec
+from controller.core.state.spec import Declared, PipelineSpec
 from optimizer.model import Pipeline, PlacementKey, Pool, PoolName, StageName
 from profiler.samples import Absence, AbsenceReason
 
@@ -102,6 +103,23 @@ def test_a_backlog_waits_for_hours_that_a_live_pipeline_leaves() -> None:
     assert own.backlog.finish_s is not None
     assert NOW_S + 4 * HOUR_S < own.backlog.finish_s <= NOW_S + 8 * HOUR_S
     assert own.backlog.cost == pytest.approx(20_000 * ITEM_S / 3600, rel=0.1)  # on the cheap pool
+
+
+def test_without_a_known_service_time_nothing_waits() -> None:
+    """How much the night can do is not known either."""
+    live, own = world()
+
+    def with_a_second_stage(declared: bool) -> PipelineDecision:
+        text = replace(a_placement("dear", service_s=0.01), declared=Declared(service=declared))
+        spec = replace(own.spec, stages=(*own.spec.stages, a_stage("text", text)))
+        state = replace(a_state(spec, demand=20_000.0), memory=own.memory)
+        return decide(a_snapshot(live, state, fleet=FLEET), Policy()).pipelines[1]
+
+    assert sum(with_a_second_stage(declared=True).desired.values()) == 0
+    found = with_a_second_stage(declared=False)
+    assert all(found.desired[key] > 0 for key in (ASR_DEAR, (StageName("text"), DEAR)))
+    assert found.backlog is not None
+    assert found.backlog.waits_until_s is None
 
 
 def test_what_an_earlier_backlog_is_scheduled_to_use_is_not_free_for_the_next() -> None:
