@@ -183,9 +183,12 @@ def resumed(memory: PipelineMemory, now_s: float, window_s: float, interval_s: f
     added again as a sample of the last cycle, because a restart alone must not lower the demand. If the stored sample
     has left the window, the new one has at most the stored demand as its forecast, and that demand as its peak: a fall
     of the demand would have been written. A correction that has not changed is not written either, so its age is
-    unknown and counts from now.
+    unknown and counts from now. Nor is since when a backlog is empty: that it had items again would have been written,
+    so one that was empty was so in the last cycle.
     """
     learned = memory.learned
+    if memory.items_left == 0 and memory.begun_s is not None:
+        memory = replace(memory, begun_s=max(memory.begun_s, now_s - interval_s))
     memory = replace(
         memory,
         learned=replace(

@@ -16,7 +16,10 @@ NEIGHBOURS_S = 1800.0
 loses little without the last of it: the statuses of thousands of pipelines would be written all the time."""
 REDATE_S = 3600.0
 """Age in seconds from which the date of a price or quota is renewed although it is still the same."""
+RESCHEDULED_S = 300.0
+"""Seconds by which a time that is expected of a backlog must at least change to be written."""
 _MOVED = 0.1  # share by which an observed number must change to be written
+_EXPECTED = ("deadline", "expectedFinish", "waitsUntil")
 _REPLICAS = ("current", "ready", "terminating", "updated", "desired", "recommended")
 _NOT_COMPARED = {"explanation", "planned"}
 _NEIGHBOURS = "interference"
@@ -28,7 +31,7 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
 
     A changed decision is written at once. A limit on the load is renewed when half of its time is over. Other changes
     are written `REFRESH_S` or `NEIGHBOURS_S` after the last write at the earliest; numbers must have moved by more than
-    a tenth.
+    a tenth, and expected times by more than `RESCHEDULED_S` and a tenth of the time until then.
     """
     if _decided(old) != _decided(new):
         return True
@@ -37,7 +40,7 @@ def worth_writing(old: Json, new: Json, written_s_ago: float) -> bool:
     if written_s_ago >= NEIGHBOURS_S and _moved(_learned(old).get(_NEIGHBOURS), _learned(new).get(_NEIGHBOURS)):
         return True
     return written_s_ago >= REFRESH_S and (
-        _followed(new) or _redated(old, new) or _moved(_condensed(old), _condensed(new))
+        _followed(new) or _redated(old, new) or _rescheduled(old, new) or _moved(_condensed(old), _condensed(new))
     )
 
 
@@ -87,6 +90,19 @@ def _redated(old: Json, new: Json) -> bool:
     dates = [((old.get(part) or {}).get("asOf"), (new.get(part) or {}).get("asOf")) for part in ("price", "quota")]
     try:
         return any(a is not None and b is not None and seconds(b) - seconds(a) >= REDATE_S for a, b in dates)
+    except ValueError:
+        return True  # the stored one was edited
+
+
+def _rescheduled(old: Json, new: Json) -> bool:
+    """Return whether a time that is expected of a backlog has changed by much, for how far away it is."""
+    before, after = old.get("backlog") or {}, new.get("backlog") or {}
+    pairs = [(before[field], after[field]) for field in _EXPECTED if field in before and field in after]
+    try:
+        now_s = seconds(new["memory"]["explanation"]["time"]) if pairs else 0.0
+        return any(
+            abs(seconds(a) - seconds(b)) > max(RESCHEDULED_S, _MOVED * (seconds(b) - now_s)) for a, b in pairs if a != b
+        )
     except ValueError:
         return True  # the stored one was edited
 

@@ -274,7 +274,7 @@ class BacklogStatus(Part):
     rate: Number | None = None
     """Items per second of the planned replicas. Absent while the time of an item is not known."""
     deadline: Timestamp | None = None
-    """When the last item must be done."""
+    """When the last item must be done. Absent with within while nothing is left, and while it is not known."""
     waits_until: Timestamp | None = None
     """When cheaper capacity is expected that the work waits for. Absent where it does not wait."""
     expected_finish: Timestamp | None = None

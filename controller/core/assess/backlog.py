@@ -28,8 +28,9 @@ class Pace:
     """How fast a backlog must be done. Times are in seconds since the epoch, rates in items per second at the entry.
 
     `left` is the number of items left. `begun_s` is when the backlog was last empty, None where it was never observed.
-    `due_s` is its deadline, None where that is not known. `rate` is the pace to plan for, None: no pace is known, and
-    no replica is planned. `required` is the even pace that meets the deadline, `most` what the spec allows.
+    `due_s` is its deadline, None where that is not known, and while an empty backlog has none. `rate` is the pace to
+    plan for, None: no pace is known, and no replica is planned. `required` is the even pace that meets the deadline,
+    `most` what the spec allows.
 
     `work` is what a schedule is made for, None where nothing is to be scheduled.
     """
@@ -94,7 +95,7 @@ def pace_of(
     if items is None or since_s is None or due_s is None:
         return Pace(left=left, begun_s=since_s, due_s=due_s, rate=memory.demand, required=memory.demand)
     if items == 0:
-        return Pace(left=left, begun_s=since_s, due_s=due_s, rate=0.0, required=0.0)
+        return Pace(left=left, begun_s=since_s, due_s=spec.deadline_s, rate=0.0, required=0.0)
     time_s = usable_s(since_s, due_s, now_s)
     rate = min(most_rps, required_rps(items, time_s, ready_rps=ready_rps, startup_s=startup_s))
     waiting = memory.demand == 0 and bool(memory.items_left)

@@ -6,6 +6,7 @@ import pytest
 from builders import a_snapshot, a_state
 
 from controller.core import cycle
+from controller.core.assess.backlog import pace_of
 from controller.core.codec import InvalidRecord
 from controller.core.cycle import decide
 from controller.core.state.carry_over import (
@@ -18,7 +19,7 @@ from controller.core.state.carry_over import (
 )
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import Planned
-from controller.core.state.spec import Target
+from controller.core.state.spec import BacklogSpec, Target
 from controller.kube.durable import (
     Recalled,
     memory_document,
@@ -210,6 +211,19 @@ def test_a_restart_after_a_long_steady_time_keeps_the_demand_planned_for_in_the_
 
 def test_a_restart_before_the_first_decision_has_nothing_to_go_on_from() -> None:
     assert resumed(PipelineMemory(), now_s=9000.0, window_s=300.0, interval_s=15.0) == PipelineMemory()
+
+
+def test_the_time_of_a_backlog_that_was_empty_begins_with_the_restart() -> None:
+    """The status says since when it was empty at the last write, which may be days ago."""
+    within = BacklogSpec(within_s=3600.0)
+
+    def due_s(stored: PipelineMemory) -> float | None:
+        memory = resumed(stored, now_s=90_000.0, window_s=300.0, interval_s=15.0)
+        return pace_of(within, 50.0, memory, ready_rps=0.0, most_rps=9.0, startup_s=0.0, now_s=90_000.0).due_s
+
+    assert due_s(PipelineMemory(begun_s=1000.0, items_left=0.0)) == 89_985.0 + 3600
+    assert due_s(PipelineMemory(begun_s=1000.0, items_left=7.0)) == 1000.0 + 3600
+    assert due_s(PipelineMemory(begun_s=1000.0)) == 1000.0 + 3600
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,26 @@ from typing import Any, cast
 
 import pytest
 from annotated_lease import LeaseLog
-from builders import ENCODER, NOW_S, VAD, a_snapshot, a_spec, a_state
+from backlogs import a_backlog
+from builders import (
+    ENCODER,
+    NOW_S,
+    VAD,
+    a_placement,
+    a_pool,
+    a_snapshot,
+    a_spec,
+    a_stage,
+    a_state,
+    applied,
+    pools,
+)
 
 from controller.core.cycle import decide
 from controller.core.messages.events import events
 from controller.core.messages.phrases import MOST_CHARACTERS
 from controller.core.state.policy import Policy
+from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import Snapshot
 from controller.kube import reporter
 from controller.kube.actuator import Write, WriteOutcome
@@ -41,7 +55,7 @@ from controller.kube.reader import InvalidObject, Observation
 from controller.kube.reporter import Reporter
 from controller.kube.status import pipeline_status
 from controller.kube.store import ResourceStore
-from optimizer.model import PipelineKey, PoolName
+from optimizer.model import PipelineKey, PoolName, StageName
 
 CAPTIONS = PipelineKey("speech/captions")
 
@@ -189,6 +203,29 @@ def test_a_cycle_like_the_one_before_writes_nothing(world: World) -> None:
     for cycle in range(1, 10):
         world.report(replace(steady, now_s=NOW_S + 15 * cycle))
     assert world.log.patches == []
+
+
+@pytest.mark.parametrize(("items", "waits"), [(20_000.0, True), (120_000.0, False)])
+def test_a_backlog_that_goes_on_as_expected_is_written_seldom(world: World, items: float, waits: bool) -> None:
+    """What is expected moves a little in every cycle: the finish, and the end of a wait for the live pipeline's day."""
+    world.add("archive")
+    gpu, dear = PoolName("gpu"), PoolName("inferentia")
+    day = EventFloor(name="day", demand=190.0, start_s=0.0, end_s=NOW_S + 14_400)
+    live = replace(a_spec(a_stage("encoder", a_placement(gpu))), at_least=(day,))
+    spec = a_backlog(a_placement(gpu, service_s=2.0), a_placement(dear, service_s=2.0), due_s=NOW_S + 28_800)
+    own = a_state(spec, demand=items)
+    own = replace(own, memory=replace(own.memory, begun_s=NOW_S))
+    fleet = pools(a_pool(gpu, instances=10, ready=10), a_pool(dear, price=4.0, instances=10, ready=10))
+    snapshot = a_snapshot(a_state(live, demand=1.0, replicas={(StageName("encoder"), gpu): 10}), own, fleet=fleet)
+    for _ in range(80):
+        decision = decide(snapshot, Policy())
+        assert waits is (decision.pipelines[1].backlog.waits_until_s is not None)  # type: ignore[union-attr]
+        world.reporter.report(world.observation(snapshot), decision)
+        snapshot = applied(snapshot, decision)
+        first, own = snapshot.pipelines
+        items -= 15 / 2.0 * sum(own.desired(*key) for key in own.spec.placement_keys())
+        snapshot = replace(snapshot, pipelines=(first, replace(own, demand=items)))
+    assert 1 <= len([name for name in world.log.patches if name == "archive"]) <= 8
 
 
 def test_each_condition_of_a_pool_that_becomes_bad_has_an_event(world: World) -> None:

@@ -186,6 +186,36 @@ def test_a_limit_on_the_load_is_renewed_before_it_lapses(
     assert worth_writing(old, later, written_s_ago) is renewed
 
 
+@pytest.mark.parametrize("field", ["deadline", "expectedFinish", "waitsUntil"])
+@pytest.mark.parametrize(
+    ("before", "now", "written"),
+    [
+        ("2026-01-01T02:00:00Z", "2026-01-01T02:04:00Z", False),
+        ("2026-01-01T01:00:00Z", "2026-01-01T01:07:00Z", True),
+        ("2026-01-01T01:07:00Z", "2026-01-01T01:00:00Z", True),
+        ("2026-01-01T20:00:00Z", "2026-01-01T21:00:00Z", False),
+        ("2026-01-01T20:00:00Z", "2026-01-01T23:00:00Z", True),
+        ("2025-12-31T20:00:00Z", "2025-12-31T21:00:00Z", True),
+        ("soon", "2026-01-01T20:00:00Z", True),
+    ],
+    ids=["minutes", "sooner", "later", "a tenth of a day", "hours", "past", "edited"],
+)
+def test_an_expected_time_is_written_where_it_moves_by_much_for_how_far_away_it_is(
+    field: str, before: str, now: str, written: bool
+) -> None:
+    """At midnight of the new year."""
+    old, new = (
+        after(
+            lambda s, time=time: s.update(  # type: ignore[misc]
+                backlog={field: time}, memory={**s["memory"], "explanation": {"time": "2026-01-01T00:00:00Z"}}
+            )
+        )
+        for time in (before, now)
+    )
+    assert not worth_writing(old, new, REFRESH_S - 1)
+    assert worth_writing(old, new, REFRESH_S) is written
+
+
 @pytest.mark.parametrize("part", ["price", "quota"])
 @pytest.mark.parametrize(
     ("stored", "now", "written"),

@@ -87,7 +87,14 @@ def test_what_is_no_number_of_items_is_not_an_empty_backlog(reading: float) -> N
 
 def test_an_empty_backlog_needs_nothing_and_begins_anew() -> None:
     pace = paced(0.0, spec=BacklogSpec(within_s=HOUR_S), memory=PipelineMemory(begun_s=NOW_S - HOUR_S))
-    assert (pace.rate, pace.begun_s, pace.due_s) == (0.0, NOW_S, NOW_S + HOUR_S)
+    assert (pace.rate, pace.begun_s) == (0.0, NOW_S)
+    later = paced(5.0, spec=BacklogSpec(within_s=HOUR_S), memory=PipelineMemory(begun_s=pace.begun_s))
+    assert later.due_s == NOW_S + HOUR_S
+
+
+def test_an_empty_backlog_has_the_deadline_that_is_a_date_and_no_other() -> None:
+    assert paced(0.0, spec=BacklogSpec(within_s=HOUR_S)).due_s is None
+    assert paced(0.0, spec=BacklogSpec(deadline_s=NOW_S + 60)).due_s == NOW_S + 60
 
 
 def test_more_items_do_not_move_the_deadline() -> None:
