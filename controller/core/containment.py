@@ -9,6 +9,7 @@ from controller.core.plan.ledger import entries
 from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import PipelineState, Snapshot
+from controller.core.state.spec import live_pools
 from optimizer.model import PipelineKey, PoolName, Size, pool_of
 
 _MOST = 16
@@ -66,6 +67,7 @@ def _failing(
 def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
     """Return the snapshot with only the pipelines `states`; the replicas of all others count as unaccounted."""
     kept = {state.spec.key for state in states}
+    named = live_pools(state.spec for state in snapshot.pipelines if state.spec.key not in kept)
     unaccounted: dict[PoolName, Counter[Size]] = {
         name: Counter(pool.unaccounted) for name, pool in snapshot.pools.items()
     }
@@ -74,4 +76,4 @@ def _only(snapshot: Snapshot, states: Sequence[PipelineState]) -> Snapshot:
             for (_, placement), entry in entries(state, snapshot.pools).items():
                 unaccounted[pool_of(placement)][entry.per_instance] += entry.occupied(entry.desired)
     pools = {name: replace(pool, unaccounted=unaccounted[name]) for name, pool in snapshot.pools.items()}
-    return replace(snapshot, pipelines=tuple(states), pools=pools)
+    return replace(snapshot, pipelines=tuple(states), pools=pools, named_by_others=snapshot.named_by_others | named)

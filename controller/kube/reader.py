@@ -62,6 +62,7 @@ from controller.core.state.spec import (
     PoolSpec,
     StageSpec,
     Target,
+    live_pools,
     with_basis,
 )
 from controller.kube import groups
@@ -556,6 +557,7 @@ class Reader:
                 *chosen.standing.values(),
                 *(self._carried.turns.as_read(_unmeasured(spec, workloads), planned_at_s(spec.uid)) for spec in others),
             ),
+            named_by_others=live_pools(invalid),
         )
         kept_pools = {spec.name: resource for spec, resource in pools}
         kept_budgets = {spec.name: resource for spec, resource, _ in budgets}

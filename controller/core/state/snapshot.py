@@ -641,7 +641,9 @@ class StandingPipeline:
 class Snapshot:
     """All pipelines, pools and ComputeBudgets at `now_s` (seconds since the epoch, or virtual).
 
-    Of a large fleet, `pipelines` has those that this cycle assesses, and `standing` the others.
+    Of a large fleet, `pipelines` has those that this cycle assesses, and `standing` the others. `named_by_others` are
+    the pools of pipelines without a backlog about which nothing is decided, because they cannot be used, or another
+    operator scales them.
     """
 
     now_s: float
@@ -649,3 +651,4 @@ class Snapshot:
     pools: Mapping[PoolName, PoolState]
     budgets: tuple[BudgetState, ...] = ()
     standing: tuple[StandingPipeline, ...] = ()
+    named_by_others: frozenset[PoolName] = frozenset()

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -698,6 +698,11 @@ class PoolSpec:
     def replica_price_per_hour(self, per_instance: Size) -> float:
         """Return the price of one replica in USD per hour, where `per_instance` replicas share an instance."""
         return self.price_per_hour / per_instance
+
+
+def live_pools(specs: Iterable[PipelineSpec]) -> frozenset[PoolName]:
+    """Return the pools that those of `specs` name that have no backlog."""
+    return frozenset(own.pool for spec in specs if spec.backlog is None for own in spec.placements().values())
 
 
 def with_basis(spec: PipelineSpec, pools: Mapping[PoolName, PoolSpec]) -> PipelineSpec:

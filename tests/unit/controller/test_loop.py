@@ -129,9 +129,9 @@ def test_a_cycle_counts_the_time_above_the_sla_of_pipelines_that_it_does_not_ass
     )
     later = replace(observation, snapshot=replace(snapshot, now_s=snapshot.now_s + 15.0))
     observe = Mock(side_effect=[observation, later])
-    loop = a_loop(Health(), resync=Mock(), observe=observe, telemetry=telemetry)
+    control = a_loop(Health(), resync=Mock(), observe=observe, telemetry=telemetry)
     for _ in range(2):
-        loop.cycle()
+        control.cycle()
     labels = 'namespace="speech",pipeline="captions"'
     lines = telemetry.exposition().decode().splitlines()
     assert f"sluice_pipeline_sla_missed_seconds_total{{{labels}}} 15.0" in lines

@@ -367,6 +367,31 @@ def test_an_owner_whose_spec_became_invalid_keeps_its_workload() -> None:
     assert newcomer.targets[AUDIO].owner == "archive/live"
 
 
+def waiting(pipeline: dict[str, Any]) -> dict[str, Any]:
+    """Return `pipeline` with a backlog in place of a demand."""
+    spec = {name: part for name, part in pipeline["spec"].items() if name != "sla"}
+    return {**pipeline, "spec": {**spec, "demand": {"unit": "Items", "backlog": {"query": "up", "within": "1h"}}}}
+
+
+@pytest.mark.parametrize(("backlog", "named"), [(False, {"c7i", "inf2", "g6"}), (True, set())])
+@pytest.mark.parametrize("why", ["invalid", "scaled by another operator"])
+def test_the_pools_of_live_pipelines_about_which_nothing_is_decided_are_known(
+    monkeypatch: pytest.MonkeyPatch, why: str, backlog: bool, named: set[str]
+) -> None:
+    other = waiting(a_pipeline("other")) if backlog else a_pipeline("other")
+    reader = a_reader(waiting(a_pipeline("own")), other)
+    assert reader.observe().snapshot.named_by_others == frozenset()
+    if why == "invalid":
+        metadata = {**other["metadata"], "uid": "other", "generation": 2, "resourceVersion": "2"}
+        reader._resources._pipelines.put({**other, "metadata": metadata, "spec": {**other["spec"], "stages": []}})
+    else:
+        monkeypatch.setattr(reader._resources, "elsewhere", lambda resource: resource.name == "other")
+    snapshot = reader.observe().snapshot
+    reader.close()
+    assert [state.spec.name for state in snapshot.pipelines] == ["own"]
+    assert snapshot.named_by_others == named
+
+
 def test_a_pod_that_runs_out_of_memory_again_and_again_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ready for a minute in every six: never unready for as long as its start-up and the deadline."""
     clock = {"now_s": NOW_S}

@@ -1,15 +1,21 @@
 """Interruptible pools that live pipelines name are not for work that can wait, unless it is allowed."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from backlogs import ASR, a_backlog
 from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, pools
 
+from controller.core import containment
 from controller.core.assess.standing import standing
+from controller.core.containment import decide_contained
 from controller.core.cycle import decide
+from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import PoolState
+from controller.core.state.shards import Allowance
+from controller.core.state.snapshot import PoolState, Snapshot
+from optimizer.model import PoolName
 
 
 def spot_pool() -> PoolState:
@@ -46,3 +52,30 @@ def test_the_pools_of_a_live_pipeline_that_is_not_assessed_are_left_to_it() -> N
     waits = a_state(a_backlog(due_s=NOW_S + 3600), demand=1000.0)
     snapshot = replace(a_snapshot(waits, fleet=pools(spot_pool())), standing=(standing(live, NOW_S, NOW_S),))
     assert decide(snapshot, Policy()).pipelines[0].desired[ASR] == 0
+
+
+def test_the_pools_of_pipelines_about_which_nothing_is_decided_are_left_to_them() -> None:
+    waits = a_state(a_backlog(due_s=NOW_S + 3600), demand=1000.0)
+    snapshot = replace(a_snapshot(waits, fleet=pools(spot_pool())), named_by_others=frozenset({PoolName("gpu")}))
+    assert decide(snapshot, Policy()).pipelines[0].desired[ASR] == 0
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_a_pool_that_shards_divide_may_be_named_by_live_pipelines_of_others(shares: bool) -> None:
+    waits = a_state(a_backlog(due_s=NOW_S + 3600, shares_fragile=shares), demand=1000.0)
+    pool = replace(spot_pool(), allowance=Allowance(amount=5))
+    assert (decide(a_snapshot(waits, fleet=pools(pool)), Policy()).pipelines[0].desired[ASR] > 0) is shares
+
+
+def test_the_pools_of_a_live_pipeline_whose_decision_fails_are_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(snapshot: Snapshot, policy: Policy, beat: Callable[[], None] | None = None) -> Decision:
+        if any(state.spec.backlog is None for state in snapshot.pipelines):
+            raise ZeroDivisionError
+        return decide(snapshot, policy, beat=beat)
+
+    monkeypatch.setattr(containment, "decide", fails)
+    live = a_state(a_spec(a_stage("encoder", a_placement("gpu"))), demand=10.0)
+    waits = a_state(a_backlog(due_s=NOW_S + 3600), demand=1000.0)
+    found = decide_contained(a_snapshot(live, waits, fleet=pools(spot_pool())), Policy())
+    (own,) = found.decision.pipelines
+    assert own.desired[ASR] == 0
