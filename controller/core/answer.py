@@ -1,7 +1,7 @@
 """Builds the decision of a cycle: changes, holds, and the state that is carried over to the next cycle."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from controller.core.act.admission import admitted_by_plan, admitted_meanwhile, served_by_ready
 from controller.core.act.closing import Closings
@@ -49,23 +49,49 @@ _REMEMBERED_S = 3600.0
 """How long a replica that ran out of memory is named: as long as the next one may take."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """What is known of the pools of a cycle.
+
+    `launches_s` has how long a new node of each elastic pool takes, and `limits` what bounds a pool, for those where
+    that is a quota or the allowance of this shard. `unbounded` are the pools whose limit is not known.
+    `prices_per_hour` has the price of an instance in USD per hour, of all pools that exist.
+    """
+
+    launches_s: Mapping[PoolName, float]
+    limits: Mapping[PoolName, Limit]
+    unbounded: Collection[PoolName]
+    prices_per_hour: Mapping[PoolName, float]
+
+    @staticmethod
+    def of(snapshot: Snapshot, launches_s: Mapping[PoolName, float]) -> "PoolFacts":
+        """Return what `snapshot` says of its pools."""
+        return PoolFacts(
+            launches_s=launches_s,
+            limits=_named_limits(snapshot),
+            unbounded={
+                name
+                for name, pool in snapshot.pools.items()
+                if (pool.node_pool is not None and pool.node_pool.unseen)
+                or (pool.allowance is not None and not pool.allowance.granted)
+            },
+            prices_per_hour={name: pool.spec.price_per_hour for name, pool in snapshot.pools.items()},
+        )
+
+
 def pipeline_decision(
     assessment: Assessment,
     fleet: FleetPlan,
     goal: Goal,
     rollout: PipelineRollout,
+    pools: PoolFacts,
     now_s: float,
     policy: Policy,
-    launches_s: Mapping[PoolName, float],
-    limits: Mapping[PoolName, Limit],
     left_alone_since_s: float | None,
-    unbounded: Collection[PoolName],
 ) -> PipelineDecision:
     """Return the decision for one pipeline. While the pipeline awaits its turn, its plan is its current replicas.
 
-    `launches_s` has how long a new node of each elastic pool takes, and `limits` what bounds a pool, for those
-    where that is a quota or the allowance of this shard. `left_alone_since_s` is for the memory. `unbounded` are the
-    pools whose limit is not known.
+    `left_alone_since_s` is for the memory.
     """
     missed_since_s = _missed_since_s(assessment, now_s)
     plan, horizon = fleet.plans[assessment.key], assessment.demand.horizon
@@ -73,12 +99,14 @@ def pipeline_decision(
     reported = fleet.unreachable.get(assessment.key, plan)
     kept_away_since_s = _kept_away_since_s(assessment, rollout, now_s)
     if rollout.kept_away is not None and kept_away_since_s is not None and not awaits_turn:
-        longest_s = max(own.startup_s + launches_s.get(own.pool, 0.0) for own in assessment.spec.placements().values())
+        longest_s = max(
+            own.startup_s + pools.launches_s.get(own.pool, 0.0) for own in assessment.spec.placements().values()
+        )
         if now_s - kept_away_since_s > longest_s:
             reported = _as_served(reported, rollout.kept_away, served_by_ready(assessment, plan, policy))
     limit = reported.limited_by
     # What is not known to be a limit is no reason to refuse load.
-    unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in unbounded
+    unknown = limit is not None and limit.kind is LimitKind.POOL and limit.name in pools.unbounded
     # Nothing refuses items of a backlog: they wait.
     by_plan = None if unknown or assessment.pace is not None else admitted_by_plan(assessment, reported)
     meanwhile = (
@@ -102,7 +130,7 @@ def pipeline_decision(
             missed=0.0 if horizon is None else horizon.missed,
         ),
         profile=assessment.profile,
-        plan=_naming_limit(reported, limits),
+        plan=_naming_limit(reported, pools.limits),
         holds=(
             *((Hold(reason=HoldReason.AWAITING_TURN),) if awaits_turn else ()),
             *_holds(assessment, goal, rollout.holds),
@@ -140,7 +168,7 @@ def pipeline_decision(
         mismatches=tuple(_mismatches(assessment)),
         budgets=rollout.budgets,
         miss=_miss(assessment, missed_since_s, now_s),
-        starting=tuple(starting_replicas(assessment, rollout.desired, launches_s, now_s)),
+        starting=tuple(starting_replicas(assessment, rollout.desired, pools.launches_s, now_s)),
         skews=assessment.bounds.skews,
         sessions_unread=tuple(sessions_unread(assessment)),
         drains=tuple(_drains(assessment, rollout)),
@@ -151,8 +179,15 @@ def pipeline_decision(
             variants.switches(assessment, goal.planned, rollout.desired, fleet.problems.get(assessment.key))
         ),
         batch_writes=tuple(batching.batch_writes(assessment)),
-        backlog=outlook(assessment, fleet, goal.replicas if assessment.acting else rollout.desired, now_s),
+        backlog=outlook(assessment, fleet, _counted(assessment, goal, rollout), pools.prices_per_hour, now_s),
     )
+
+
+def _counted(assessment: Assessment, goal: Goal, rollout: PipelineRollout) -> Mapping[PlacementKey, int]:
+    """Return the replicas that finish and cost of a backlog are expected of: those that it goes to, or would go to."""
+    if assessment.acting:
+        return goal.replicas
+    return goal.planned if assessment.spec.mode is Mode.RECOMMEND else rollout.desired
 
 
 def _chosen(assessment: Assessment, stage: StageName) -> Collection[str]:
@@ -192,7 +227,7 @@ def _naming_limit(plan: PipelinePlan, limits: Mapping[PoolName, Limit]) -> Pipel
     return replace(plan, limited_by=limits[PoolName(limit.name)])
 
 
-def named_limits(snapshot: Snapshot) -> Mapping[PoolName, Limit]:
+def _named_limits(snapshot: Snapshot) -> Mapping[PoolName, Limit]:
     """Return what bounds the pools that are bound by an allowance or by a quota, whose code is its name."""
     found: dict[PoolName, Limit] = {}
     for name, pool in snapshot.pools.items():

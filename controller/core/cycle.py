@@ -6,7 +6,7 @@ from functools import partial
 
 from controller.core.act.goals import find_goals
 from controller.core.act.rollout import roll_out
-from controller.core.answer import budget_decisions, named_limits, pipeline_decision, pool_decision
+from controller.core.answer import PoolFacts, budget_decisions, pipeline_decision, pool_decision
 from controller.core.assess.assessment import assess, at_pace, observed_uses
 from controller.core.assess.batching import with_batching
 from controller.core.assess.budgets import group_budgets
@@ -128,15 +128,9 @@ def decide(
     # Act: one step of the roll-out.
     goals = find_goals(assessments, raised, follows, ledger, pressed, recent_changes(snapshot.pools, now_s), now_s)
     rollout = roll_out(assessments, fleet, goals, snapshot, policy, availability.trials(), excuse.per_hour)
-    limits = named_limits(snapshot)
+    facts = PoolFacts.of(snapshot, launches)
     planned = {key: goal.planned for key, goal in goals.items()}
     wants = pool_wants(assessments, fleet, planned, snapshot.pools, rollout.instances)
-    unseen = {
-        name
-        for name, pool in snapshot.pools.items()
-        if (pool.node_pool is not None and pool.node_pool.unseen)
-        or (pool.allowance is not None and not pool.allowance.granted)
-    }
     return Decision(
         now_s=now_s,
         policy=policy,
@@ -148,12 +142,10 @@ def decide(
                     fleet,
                     goals[each.key],
                     rollout.pipelines[each.key],
+                    facts,
                     now_s,
                     policy,
-                    launches,
-                    limits,
                     excuse.left_alone_since_s.get(each.key),
-                    unseen,
                 ),
                 policy.interval_s,
                 now_s,

@@ -48,4 +48,4 @@ class Backlog(Part):
     the service time is measured."""
     shares_fragile: Literal["Allowed", "Never"] = "Never"
     """Whether replicas may be on interruptible (spot) pools that a pipeline without a backlog names too. Never: the
-    nodes that an interruption leaves are for live streams. Between several shards, Never is for all such pools."""
+    nodes that an interruption leaves are for live streams. With several shards, Never excludes all such pools."""

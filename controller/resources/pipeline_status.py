@@ -272,7 +272,8 @@ class BacklogStatus(Part):
     required_rate: Number | None = None
     """Items per second that meet the deadline, with a reserve."""
     rate: Number | None = None
-    """Items per second of the planned replicas. Absent while the time of an item is not known."""
+    """Items per second of the planned replicas; while paused, of those that run. Absent while the time of an item is
+    not known."""
     deadline: Timestamp | None = None
     """When the last item must be done. Absent with within while nothing is left, and while it is not known."""
     waits_until: Timestamp | None = None
@@ -286,7 +287,8 @@ class BacklogStatus(Part):
     expected_cost: Number | None = None
     """USD that the items left cost. Absent while the time of an item or a price is not known."""
     later: Annotated[list[LaterDeadlineStatus], Field(max_length=4)] = Field(default_factory=list)
-    """What later deadlines would save."""
+    """What later deadlines would save. Absent where nothing is scheduled: after the deadline, in another mode than
+    Auto, and while a cost is not known."""
 
 
 class PipelineStatus(Part):

@@ -167,7 +167,7 @@ class _Turn:
                 startup_s=ahead.ahead_s,
                 waiting=pace.work.waiting,
             ),
-            periods_of(problem, each.key, taken, step_s),
+            periods_of(problem, each.key, taken, step_s, without=each.missing.pools),
             time_s,
             Caution(tolerance=spec.scaling.tolerance, interval_s=policy.interval_s),
         )
@@ -255,11 +255,16 @@ def _joined(fleet: FleetPlan, problem: Problem, plans: Mapping[PipelineKey, Pipe
 
 
 def outlook(
-    assessment: Assessment, fleet: FleetPlan, replicas: Mapping[PlacementKey, int], now_s: float
+    assessment: Assessment,
+    fleet: FleetPlan,
+    replicas: Mapping[PlacementKey, int],
+    prices_per_hour: Mapping[PoolName, float],
+    now_s: float,
 ) -> BacklogOutlook | None:
-    """Return what is expected of a backlog with its planned `replicas`; None for a pipeline without one.
+    """Return what is expected of a backlog with `replicas`; None for a pipeline without one.
 
-    The cost is that of the items left at the price of the plan, and is not known where nothing is planned.
+    The cost is that of these replicas until the items left are done, and is not known where there are none, or where
+    one is on a pool that does not exist. `prices_per_hour` has the prices of instances of the others.
     """
     pace = assessment.pace
     if pace is None:
@@ -277,6 +282,7 @@ def outlook(
         late = LateReason.DEADLINE_PASSED if passed else None
         return replace(found, rate_rps=None, unmeasured=unmeasured.name, met=False if passed else None, late=late)
     startup_s = 0.0 if assessment.demand.horizon is None else assessment.demand.horizon.ahead_s
+    per_hour = _cost_per_hour(assessment, plan, replicas, prices_per_hour)
     remaining: tuple[float, float] | None
     if course is not None and course.changes:
         remaining = course.remaining(rate)
@@ -285,7 +291,7 @@ def outlook(
     else:
         ready = capacity_rps(pipeline, {key: assessment.state.ready(*key) for key in replicas}, batches)
         late_s = startup_s * max(0.0, 1 - ready / rate)  # what starting ones miss
-        remaining = late_s + left / rate, plan.cost_per_hour / 3600 / rate * left
+        remaining = late_s + left / rate, (per_hour or 0.0) / 3600 / rate * left
     waits_s = None if course is None or not course.changes else course.waits_s
     if waits_s is not None and waits_s <= FURTHEST_S:
         found = replace(found, waits_until_s=now_s + waits_s)
@@ -294,7 +300,7 @@ def outlook(
     late = _late(due_s, plan, held=held, ready=early, now_s=now_s)
     if remaining is None or remaining[0] > FURTHEST_S:
         return replace(found, late=late)
-    finish_s, cost = now_s + remaining[0], remaining[1]
+    finish_s, cost = now_s + remaining[0], None if per_hour is None else remaining[1]
     ahead_of_deadline = course is not None and due_s is not None and due_s > now_s
     met = due_s is not None and finish_s <= due_s
     return replace(
@@ -304,9 +310,27 @@ def outlook(
         late=None if met else late,
         cost=cost,
         later=tuple(LaterDeadline(extension=own, saving=course.saving(own)) for own in EXTENSIONS)
-        if course is not None and ahead_of_deadline
+        if course is not None and ahead_of_deadline and per_hour is not None
         else (),
     )
+
+
+def _cost_per_hour(
+    assessment: Assessment,
+    plan: PipelinePlan,
+    replicas: Mapping[PlacementKey, int],
+    prices_per_hour: Mapping[PoolName, float],
+) -> float | None:
+    """Return what `replicas` cost in USD per hour; None where one is on a pool that does not exist.
+
+    Of those of the plan it is what the plan counts on the basis of the budget, else that of their shares of instances.
+    """
+    counted = {key: own for key, own in assessment.spec.placements().items() if replicas.get(key, 0)}
+    if any(own.pool in assessment.missing.pools for own in counted.values()):
+        return None
+    if all(replicas.get(key, 0) == count for key, count in plan.replicas().items()):
+        return plan.cost_per_hour
+    return sum(prices_per_hour[own.pool] / own.prior.per_instance * replicas[key] for key, own in counted.items())
 
 
 def _late(due_s: float | None, plan: PipelinePlan, *, held: bool, ready: bool, now_s: float) -> LateReason:

@@ -1,6 +1,6 @@
 """What the pipelines that come first are expected to leave of pools and budgets in later hours."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -151,14 +151,21 @@ def _with_courses(taken: Taken, courses: Mapping[PipelineKey, Course], begin_s: 
     return Taken(instances=instances, per_hour=per_hour)
 
 
-def periods_of(problem: Problem, key: PipelineKey, taken: Sequence[Taken], step_s: float) -> tuple[Period, ...]:
-    """Return the periods for the backlog `key`, whose `problem` has what is left in the first of `taken`."""
+def periods_of(
+    problem: Problem, key: PipelineKey, taken: Sequence[Taken], step_s: float, without: Collection[PoolName] = ()
+) -> tuple[Period, ...]:
+    """Return the periods for the backlog `key`, whose `problem` has what is left in the first of `taken`.
+
+    The pools in `without`, which do not exist, have no capacity in them: what it costs there is not known.
+    """
     own = next(each for each in problem.pipelines if each.key == key)
     found: dict[tuple[tuple[tuple[PoolName, float], ...], float], tuple[Segment, ...]] = {}
     periods: list[Period] = []
     for each in taken:
         instances = {
             name: max(0.0, pool.instances + taken[0].instances.get(name, 0.0) - each.instances.get(name, 0.0))
+            if name not in without
+            else 0.0
             for name, pool in problem.pools.items()
         }
         budget = _budget(problem, key, taken[0], each)

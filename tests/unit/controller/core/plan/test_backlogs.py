@@ -160,6 +160,35 @@ def test_the_expected_cost_is_that_of_the_items_left() -> None:
     assert own.cost == pytest.approx(1800 * ITEM_S / 3600)  # of replicas at one dollar per hour
 
 
+def test_of_a_paused_backlog_the_cost_is_that_of_the_replicas_that_run() -> None:
+    """Its plan, to which it does not go, has more replicas, and some on a pool that costs three times as much."""
+    _, own = two_pools(captions(0.0, 0), 4, 0)
+    paused = replace(own, spec=replace(own.spec, mode=Mode.PAUSED), demand=40_000.0)
+    found = decided_on_two_pools(paused)[0]
+    assert found.unconstrained[ASR_DEAR] > 0
+    assert outlook_of(found).rate_rps == pytest.approx(4 / ITEM_S)
+    assert outlook_of(found).cost == pytest.approx(40_000 * ITEM_S / 3600)
+
+
+def test_a_backlog_that_only_recommends_says_what_its_plan_would_do() -> None:
+    acting = archive(3240.0)
+    found = decided(replace(acting, spec=replace(acting.spec, mode=Mode.RECOMMEND)))["archive"]
+    own, other = outlook_of(found), outlook_of(decided(acting)["archive"])
+    assert found.desired[ASR] == 0
+    assert (own.rate_rps, own.finish_s, own.cost, own.met) == (other.rate_rps, other.finish_s, other.cost, True)
+    assert own.later == ()
+
+
+@pytest.mark.parametrize(("gone", "known"), [(2, False), (0, True)])
+def test_the_cost_of_replicas_on_a_pool_that_does_not_exist_is_not_known(gone: int, known: bool) -> None:
+    spec = a_backlog(a_placement("gpu", service_s=ITEM_S), a_placement("gone", service_s=ITEM_S), due_s=NOW_S + HOUR_S)
+    lost: PlacementKey = (StageName("asr"), PoolName("gone"))
+    state = a_state(spec, demand=3240.0, replicas={ASR: 1, lost: gone})
+    own = outlook_of(decided(replace(state, memory=replace(state.memory, begun_s=NOW_S - 1)))["archive"])
+    assert own.finish_s is not None
+    assert (own.cost is not None, bool(own.later)) == (known, known)
+
+
 def test_a_later_deadline_saves_what_a_cheaper_pool_has_no_room_for_now() -> None:
     spec = a_backlog(a_placement("gpu", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S), due_s=NOW_S + HOUR_S)
     state = a_state(spec, demand=3240.0 * 2)

@@ -8,13 +8,13 @@ from builders import NOW_S, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_
 
 from controller.core.assess.optimizer_input import optimizer_pipeline
 from controller.core.cycle import decide
-from controller.core.plan.hours import later_replicas, segments
+from controller.core.plan.hours import Taken, later_replicas, periods_of, segments
 from controller.core.state.decision import PipelineDecision
 from controller.core.state.policy import Policy
 from controller.core.state.schedule import EventFloor
 from controller.core.state.snapshot import PipelineState
 from controller.core.state.spec import Declared, PipelineSpec
-from optimizer.model import Pipeline, PlacementKey, Pool, PoolName, StageName
+from optimizer.model import Pipeline, PlacementKey, Pool, PoolName, Problem, StageName
 from profiler.samples import Absence, AbsenceReason
 
 GPU, DEAR = PoolName("gpu"), PoolName("dear")
@@ -70,6 +70,17 @@ def test_the_budget_cuts_the_capacity() -> None:
     found = segments(planned(spec, 0.0), POOLS, {GPU: 3.0, DEAR: 30.0}, 7.0)
     assert sum(each.rate_rps for each in found) == pytest.approx((3 + 1) / ITEM_S)
     assert segments(planned(spec, 0.0), POOLS, {GPU: 3.0, DEAR: 30.0}, 0.0) == ()
+
+
+def test_a_pool_that_does_not_exist_has_no_capacity_in_later_hours() -> None:
+    """Its price counts as 0, so it would come first."""
+    gone = PoolName("gone")
+    spec = a_backlog(a_placement("gone", service_s=ITEM_S), a_placement("dear", service_s=ITEM_S))
+    own = {gone: Pool(name=gone, price_per_hour=0.0, instances=4), DEAR: POOLS[DEAR]}
+    problem = Problem(pipelines=(planned(spec, 1.0),), pools=own)
+    taken = [Taken(instances={}, per_hour={})]
+    (period,) = periods_of(problem, spec.key, taken, HOUR_S, without={gone})
+    assert [each.use.keys() for each in period.segments] == [{DEAR}]
 
 
 def test_all_stages_are_needed_for_an_item() -> None:
