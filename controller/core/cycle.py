@@ -114,6 +114,7 @@ def decide(
                 at_pace=lambda key, rate: excuse.assessed(bounded([at_pace(unbounded[key], rate, now_s)]))[0],
                 following={*follows.pipelines, *(each.key for each in backlogs)},
                 now_s=now_s,
+                beat=beat,
             ),
         )
         found = {each.key: each for each in (*live, *backlogs)}

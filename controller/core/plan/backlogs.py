@@ -5,9 +5,9 @@ have, whichever is more, is then taken. The pace of a backlog is that of its sch
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil, inf
+from math import ceil, inf, log
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.backlog import capacity_rps
@@ -16,7 +16,7 @@ from controller.core.assess.shared import CostShares, served_cost_shares
 from controller.core.plan.fleet import FleetPlan, planned_together, replanned
 from controller.core.plan.floors import FloorPlan, Room, raise_plans
 from controller.core.plan.following import Following
-from controller.core.plan.hours import periods_of, taken_later
+from controller.core.plan.hours import Taken, periods_of, taken_later, with_courses
 from controller.core.plan.ledger import Ledger
 from controller.core.plan.schedule import Caution, Course, Work
 from controller.core.state.decision import BacklogOutlook, LaterDeadline, LateReason
@@ -32,8 +32,11 @@ EXTENSIONS = (0.25, 1.0)
 _EPSILON = 1e-9
 STEPS = 48
 """Into so many periods the time to use is divided at most: half-hours of a day."""
+_LENGTHS = 2**0.5
+"""Periods are as long as a power of this in seconds, so that backlogs share what is computed of live pipelines."""
 APART = 32
-"""So many backlogs are planned one after the other; the rest together."""
+"""So many backlogs are planned one after the other, each with a schedule. The rest are planned together, at their even
+paces: the work of a cycle is bounded."""
 FURTHEST_S = 100 * 365 * 86_400.0
 """A finish that is later than in a hundred years is none. A query in another unit, such as bytes, gives such times, and
 texts have no year after 9999."""
@@ -74,7 +77,8 @@ class Backlogs:
 
     `first` are the assessments of all others, `waiting` those of the backlogs in the order of `apart`. `ledger_with`
     returns the ledger of assessments and cost shares. `at_pace` returns the assessment of a backlog, bounds included,
-    that goes at a number of items per second. `following` are the pipelines that follow their plans.
+    that goes at a number of items per second. `following` are the pipelines that follow their plans. `beat` is called
+    while plans are made.
     """
 
     first: Sequence[Assessment]
@@ -84,6 +88,7 @@ class Backlogs:
     at_pace: Callable[[PipelineKey, float], Assessment]
     following: Collection[PipelineKey]
     now_s: float
+    beat: Callable[[], None] | None = None
 
 
 def with_backlogs(live: FloorPlan, backlogs: Backlogs) -> tuple[FloorPlan, Sequence[Assessment]]:
@@ -96,16 +101,53 @@ def with_backlogs(live: FloorPlan, backlogs: Backlogs) -> tuple[FloorPlan, Seque
     turns = [[each] for each in waiting[:APART]] + ([waiting[APART:]] if waiting[APART:] else [])
     keys = [each.key for each in waiting]
     search_effort = backlogs.limits.policy.search_effort
-    effort = None if search_effort is None else Effort.shared(search_effort, sorted(keys))
-    found: list[Assessment] = []
-    for group in turns:
+    effort = None if search_effort is None else Effort.shared(search_effort, sorted(keys), backlogs.beat)
+    later, found = _Later(backlogs=backlogs, live=live), list[Assessment]()
+    for number, group in enumerate(turns):
+        if backlogs.beat is not None:
+            backlogs.beat()
         turn = _Turn(backlogs=backlogs, plans=plans, done=done, effort=effort)
-        paced, courses = turn.paced(group)
-        plans = turn.planned(paced)
-        plans = replace(plans, fleet=replace(plans.fleet, courses={**plans.fleet.courses, **courses}))
+        problem, plan = turn.allocated(group)
+        paced: Sequence[Assessment] = group
+        if number < APART:
+            (each,) = group
+            course = turn.course(each, problem, later)
+            if course is not None:
+                paced = [turn.at_pace(each, course)]
+                plans = replace(plans, fleet=replace(plans.fleet, courses={**plans.fleet.courses, each.key: course}))
+                turn = replace(turn, plans=plans)
+                if paced[0] is not each:
+                    problem, plan = turn.allocated(paced)
+        plans = turn.planned(paced, problem, plan)
         done += paced
         found += paced
     return plans, found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Later:
+    """What the pipelines with the plans `live` take in later hours; `known` by the length of the periods (s)."""
+
+    backlogs: Backlogs
+    live: FloorPlan
+    known: dict[float, Sequence[Taken]] = field(default_factory=dict)
+
+    def taken(self, step_s: float) -> Sequence[Taken]:
+        """Return what they take in each period of `step_s` seconds from now on, for as many as a schedule may have."""
+        if step_s not in self.known:
+            first, raised = self.backlogs.first, self.live.raised
+            # Those that follow their plans have got there by then.
+            keys = [each.key for each in first if each.acting and each.key in self.backlogs.following]
+            self.known[step_s] = taken_later(
+                [_taking(each, self.live) if each.acting else each for each in first],
+                {key: raised[key].replicas for key in keys},
+                self.live.fleet.pipelines,
+                self.backlogs.limits.pools,
+                now_s=self.backlogs.now_s,
+                step_s=step_s,
+                steps=ceil(STEPS * (1 + max(EXTENSIONS))) + 1,
+            )
+        return self.known[step_s]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,18 +159,11 @@ class _Turn:
     done: Sequence[Assessment]
     effort: Effort | None
 
-    def paced(self, group: Sequence[Assessment]) -> tuple[list[Assessment], Mapping[PipelineKey, Course]]:
-        """Return `group` at the paces of their schedules, and these."""
-        courses: dict[PipelineKey, Course] = {}
-        if any(each.pace is not None and each.pace.work is not None for each in group):
-            problem, _ = self._allocated(group)
-            courses = {each.key: found for each in group if (found := self._course(each, problem)) is not None}
-        return [self._at_pace(each, courses.get(each.key)) for each in group], courses
-
-    def _at_pace(self, each: Assessment, course: Course | None) -> Assessment:
+    def at_pace(self, each: Assessment, course: Course) -> Assessment:
+        """Return a backlog at the pace of its schedule."""
         pace = each.pace
         assert pace is not None
-        if course is None or pace.rate is None or not course.changes:
+        if pace.rate is None or not course.changes:
             return each
         found = course.found
         even_rps = max(pace.rate, min(pace.most, found.even_rps if found.complete else course.periods[0].most_rps))
@@ -137,7 +172,7 @@ class _Turn:
         assert own.pace is not None
         return replace(own, pace=replace(own.pace, required=even_rps))
 
-    def _course(self, each: Assessment, problem: Problem) -> Course | None:
+    def course(self, each: Assessment, problem: Problem, later: _Later) -> Course | None:
         """Return the course of a backlog, None where there is nothing to schedule or its stages cannot be."""
         pace, spec, ahead = each.pace, each.spec, each.demand.horizon
         assert pace is not None
@@ -148,18 +183,9 @@ class _Turn:
             return None  # nothing is known of the capacity that later hours have
         time_s, policy = pace.work.time_s, self.backlogs.limits.policy
         # A replica that starts does something in the period in which it does.
-        step_s = max(time_s / STEPS, 2 * ahead.ahead_s)
+        step_s = _LENGTHS ** ceil(log(max(time_s / STEPS, 2 * ahead.ahead_s), _LENGTHS))
         steps = ceil(time_s * (1 + max(EXTENSIONS)) / step_s)
-        taken = taken_later(
-            self._taking(),
-            self._settled(),
-            self.plans.fleet.pipelines,
-            self.plans.fleet.courses,
-            self.backlogs.limits.pools,
-            now_s=self.backlogs.now_s,
-            step_s=step_s,
-            steps=steps,
-        )
+        taken = with_courses(later.taken(step_s)[:steps], self.plans.fleet.courses, step_s)
         return Course.of(
             Work(
                 left=pace.work.items,
@@ -172,25 +198,17 @@ class _Turn:
             Caution(tolerance=spec.scaling.tolerance, interval_s=policy.interval_s),
         )
 
-    def _taking(self) -> Sequence[Assessment]:
-        return [_taking(each, self.plans) if each.acting else each for each in self.done]
-
-    def _settled(self) -> Mapping[PipelineKey, Mapping[PlacementKey, int]]:
-        """Return the replicas of those that follow their plans when they have got there."""
-        raised = self.plans.raised
-        keys = [each.key for each in self.done if each.acting and each.key in self.backlogs.following]
-        return {key: raised[key].replicas for key in keys}
-
-    def _allocated(self, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
-        taken, present = [*self._taking(), *group], [*self.done, *group]
+    def allocated(self, group: Sequence[Assessment]) -> tuple[Problem, Plan]:
+        """Return the problem of `group`, which has what is left beside those that are done, and its plan."""
+        taking = [_taking(each, self.plans) if each.acting else each for each in self.done]
+        taken, present = [*taking, *group], [*self.done, *group]
         ledger = self.backlogs.ledger_with(present, self.plans.fleet.cost_shares)
         within = _beside(taken, present, ledger, self.backlogs.limits)
         return planned_together(group, taken, within.pools, within.policy, within.budgets, self.effort)
 
-    def planned(self, group: Sequence[Assessment]) -> FloorPlan:
-        """Return the plans with those of `group`."""
+    def planned(self, group: Sequence[Assessment], problem: Problem, plan: Plan) -> FloorPlan:
+        """Return the plans with those of `group`: `plan`, which solves `problem`, raised to their floors."""
         live, present, policy = self.plans, [*self.done, *group], self.backlogs.limits.policy
-        problem, plan = self._allocated(group)
         fleet = _joined(live.fleet, problem, {own.key: own for own in plan.pipelines})
         cost_shares = served_cost_shares(present, fleet.plans)
         if live.fleet.planned is None:  # a large fleet has no common plan
@@ -309,7 +327,10 @@ def outlook(
         met=met,
         late=None if met else late,
         cost=cost,
-        later=tuple(LaterDeadline(extension=own, saving=course.saving(own)) for own in EXTENSIONS)
+        later=tuple(
+            LaterDeadline(extension=own, saving=saving)
+            for own, saving in zip(EXTENSIONS, course.savings(EXTENSIONS), strict=True)
+        )
         if course is not None and ahead_of_deadline and per_hour is not None
         else (),
     )

@@ -6,7 +6,7 @@ from math import ceil
 
 from controller.core.assess.assessment import Assessment
 from controller.core.assess.expected import expected_demands
-from controller.core.assess.optimizer_input import optimizer_demand
+from controller.core.assess.optimizer_input import NO_REPLICAS, optimizer_demand
 from controller.core.plan.ledger import totals_of
 from controller.core.plan.schedule import Course, Period, Segment
 from controller.core.state.snapshot import PoolState
@@ -30,7 +30,6 @@ def taken_later(
     taken: Sequence[Assessment],
     settled: Mapping[PipelineKey, Mapping[PlacementKey, int]],
     pipelines: Mapping[PipelineKey, Pipeline],
-    courses: Mapping[PipelineKey, Course],
     pools: Mapping[PoolName, PoolState],
     *,
     now_s: float,
@@ -39,21 +38,39 @@ def taken_later(
 ) -> Sequence[Taken]:
     """Return what `taken`, which have their replicas as `current`, take in each of `steps` periods of `step_s` seconds.
 
-    The first is the present one. After it, pipelines have their `settled` replicas, or the present ones. Those of live
-    pipelines follow the expected demand, those of a backlog its course. What does not act or shares stages keeps them.
+    The first is the present one. After it, pipelines have their `settled` replicas, or the present ones, and those of
+    live pipelines follow the expected demand. What does not act or shares stages keeps them.
     """
     prices = {name: pool.spec.price_per_hour for name, pool in pools.items()}
-    replicas: list[list[tuple[Assessment, Mapping[PlacementKey, int]]]] = [[] for _ in range(steps)]
-    for each in taken:
-        pipeline, after = pipelines.get(each.key), settled.get(each.key, each.present)
-        for index, counts in enumerate(_replicas_later(each, after, pipeline, prices, now_s, step_s, steps)):
-            replicas[index].append((each, counts))
-    found: list[Taken] = []
-    for index, own in enumerate(replicas):
-        before = replicas[max(0, index - 1)]
-        same = index and all(one[1] is other[1] for one, other in zip(own, before, strict=True))
-        found.append(found[-1] if same else _taken(own, prices, pools))
-    return [_with_courses(own, courses, index * step_s, step_s) for index, own in enumerate(found)]
+    later = [
+        (
+            each.key,
+            [(key, own.pool, own.prior.per_instance) for key, own in each.spec.placements().items()],
+            _replicas_later(
+                each, settled.get(each.key, each.present), pipelines.get(each.key), prices, now_s, step_s, steps
+            ),
+        )
+        for each in taken
+    ]
+    totals, per_hour, found = totals_of(()), dict[PipelineKey, float](), list[Taken]()
+    for index in range(steps):
+        changed = False
+        for name, placements, counts in later:
+            now, before = counts[index], counts[index - 1] if index else NO_REPLICAS
+            if now is before:
+                continue
+            changed, paid = True, 0.0
+            for key, pool, size in placements:
+                count = now.get(key, 0)
+                totals.move(pool, size, before.get(key, 0), count)
+                paid += prices[pool] / size * count
+            per_hour[name] = paid
+        if changed or not index:
+            instances = {name: float(totals.instances(name)) for name in totals.pools() if name in pools}
+            found.append(Taken(instances=instances, per_hour=dict(per_hour)))
+        else:
+            found.append(found[-1])
+    return found
 
 
 def _replicas_later(
@@ -64,7 +81,7 @@ def _replicas_later(
     now_s: float,
     step_s: float,
     steps: int,
-) -> Iterable[Mapping[PlacementKey, int]]:
+) -> Sequence[Mapping[PlacementKey, int]]:
     present, same = each.present, [after] * (steps - 1)
     alone = pipeline is not None and all(own.sharing is None for own in pipeline.stages)
     if pipeline is None or not alone or not each.acting or each.pace is not None:
@@ -74,44 +91,62 @@ def _replicas_later(
     if demands is None:
         return [present, *same]
     known: dict[float, Mapping[PlacementKey, int]] = {demands[0]: after}
+    stages, unit_rps = ranked(pipeline, prices), optimizer_demand(each.spec, 1.0).entry_rate_rps
     for demand in demands:
         if demand not in known:
-            rates = [optimizer_demand(each.spec, own).entry_rate_rps for own in (demands[0], demand)]
-            known[demand] = later_replicas(pipeline, after, prices, rates[0], rates[1])
+            known[demand] = later_replicas(stages, after, demands[0] * unit_rps, demand * unit_rps)
     return [present, *(known[demand] for demand in demands[1:])]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """A stage with its placements, those with the cheapest items first: (placement, items per second of a replica).
+
+    `visits` is how many items it has for one at the entry.
+    """
+
+    stage: Stage
+    visits: float
+    placements: tuple[tuple[Placement, float], ...]
+
+
+def ranked(pipeline: Pipeline, prices: Mapping[PoolName, float]) -> Sequence[Ranked]:
+    """Return the stages of `pipeline`; `prices` are those of instances in USD per hour."""
+    found: list[Ranked] = []
+    for stage in pipeline.stages:
+        rates = [(each, _rps(stage, each)) for each in stage.placements]
+        rates.sort(key=lambda pair: prices[pair[0].pool] / pair[0].per_instance / pair[1])
+        found.append(Ranked(stage=stage, visits=pipeline.visit_ratios[stage.name], placements=tuple(rates)))
+    return found
+
+
 def later_replicas(
-    pipeline: Pipeline,
-    present: Mapping[PlacementKey, int],
-    prices: Mapping[PoolName, float],
-    now_rps: float,
-    then_rps: float,
+    stages: Sequence[Ranked], present: Mapping[PlacementKey, int], now_rps: float, then_rps: float
 ) -> Mapping[PlacementKey, int]:
-    """Return the replicas of `pipeline` at `then_rps` items per second at the entry; at `now_rps` it has `present`.
+    """Return the replicas of `stages` at `then_rps` items per second at the entry; at `now_rps` they have `present`.
 
     The capacity of each stage follows the rate. Of less, the replicas with the most expensive items go; of more, those
     with the cheapest come.
     """
     found = dict(present)
-    for stage in pipeline.stages:
-        own = sorted(stage.placements, key=lambda each: prices[each.pool] / each.per_instance / _rps(stage, each))
-        capacity = sum(found.get((stage.name, each.name), 0) * _rps(stage, each) for each in own)
-        count = sum(found.get((stage.name, each.name), 0) for each in own)
+    for each in stages:
+        name, own = each.stage.name, each.placements
+        capacity = sum(found.get((name, one.name), 0) * rate for one, rate in own)
+        count = sum(found.get((name, one.name), 0) for one, _ in own)
         if now_rps > 0 and (then_rps <= now_rps or count > 1):
             target = capacity * then_rps / now_rps
         else:
-            target = max(capacity, then_rps * pipeline.visit_ratios[stage.name] / USED)
-        for each in reversed(own):
-            key, rate = (stage.name, each.name), _rps(stage, each)
+            target = max(capacity, then_rps * each.visits / USED)
+        for one, rate in reversed(own):
+            key = (name, one.name)
             spare = int(max(0.0, capacity - target) / rate + _EPSILON)
-            gone = min(spare, max(0, found.get(key, 0) - each.min_replicas), max(0, count - stage.min_replicas))
+            gone = min(spare, max(0, found.get(key, 0) - one.min_replicas), max(0, count - each.stage.min_replicas))
             found[key] = found.get(key, 0) - gone
             capacity, count = capacity - gone * rate, count - gone
-        for each in own:
-            key, rate = (stage.name, each.name), _rps(stage, each)
+        for one, rate in own:
+            key = (name, one.name)
             lacking = ceil(max(0.0, target - capacity) / rate - _EPSILON)
-            more = min(lacking, max(0, each.max_replicas - found.get(key, 0)))
+            more = min(lacking, max(0, one.max_replicas - found.get(key, 0)))
             found[key] = found.get(key, 0) + more
             capacity += more * rate
     return found
@@ -121,34 +156,21 @@ def _rps(stage: Stage, placement: Placement) -> float:
     return carried_rps(stage, placement, placement.batch_sizes[-1])
 
 
-def _taken(
-    own: Sequence[tuple[Assessment, Mapping[PlacementKey, int]]],
-    prices: Mapping[PoolName, float],
-    pools: Mapping[PoolName, PoolState],
-) -> Taken:
-    totals = totals_of((each.spec, counts) for each, counts in own)
-    return Taken(
-        instances={name: totals.instances(name) for name in totals.pools() if name in pools},
-        per_hour={
-            each.key: sum(
-                prices[placement.pool] / placement.prior.per_instance * counts.get(key, 0)
-                for key, placement in each.spec.placements().items()
-            )
-            for each, counts in own
-        },
-    )
-
-
-def _with_courses(taken: Taken, courses: Mapping[PipelineKey, Course], begin_s: float, step_s: float) -> Taken:
-    """Return `taken` with what the courses of backlogs use more in the period that begins in `begin_s` seconds."""
-    instances, per_hour = dict(taken.instances), dict(taken.per_hour)
+def with_courses(taken: Sequence[Taken], courses: Mapping[PipelineKey, Course], step_s: float) -> Sequence[Taken]:
+    """Return `taken` with what the courses of backlogs use in later periods of `step_s` seconds more than now."""
+    instances, per_hour = [dict(each.instances) for each in taken], [dict(each.per_hour) for each in taken]
     for key, course in courses.items():
-        first, then = course.busiest(0.0, 0.0), course.busiest(begin_s, begin_s + step_s)
-        for pool, count in then.instances.items():
-            more = ceil(count - _EPSILON) - ceil(first.instances.get(pool, 0.0) - _EPSILON)
-            instances[pool] = instances.get(pool, 0.0) + max(0, more)
-        per_hour[key] = per_hour.get(key, 0.0) + max(0.0, then.per_hour - first.per_hour)
-    return Taken(instances=instances, per_hour=per_hour)
+        first = course.now
+        before = {pool: ceil(count - _EPSILON) for pool, count in first.instances.items()}
+        for index, then in enumerate(course.busiest(step_s, len(taken))):
+            if not index:
+                continue  # the present one, from which plans take what the course uses
+            for pool, count in then.instances.items():
+                more = ceil(count - _EPSILON) - before.get(pool, 0)
+                if more > 0:
+                    instances[index][pool] = instances[index].get(pool, 0.0) + more
+            per_hour[index][key] = per_hour[index].get(key, 0.0) + max(0.0, then.per_hour - first.per_hour)
+    return [Taken(instances=own, per_hour=paid) for own, paid in zip(instances, per_hour, strict=True)]
 
 
 def periods_of(

@@ -10,8 +10,10 @@ that it moves, and where what is free now, or less where less is expected, does 
 start-up. So a wrong expectation costs no deadline that the present capacity meets.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from optimizer.model import PoolName
 
@@ -241,6 +243,16 @@ class Busy:
     per_hour: float
 
 
+def _most(used: Sequence[Busy]) -> Busy:
+    if len(used) == 1:
+        return used[0]
+    pools = {pool for each in used for pool in each.instances}
+    return Busy(
+        instances={pool: max(each.instances.get(pool, 0.0) for each in used) for pool in pools},
+        per_hour=max((each.per_hour for each in used), default=0.0),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
     """The schedule that a backlog follows. `periods` go on beyond the `time_s` seconds that it may use."""
@@ -272,19 +284,25 @@ class Course:
             passed_s += each.length_s
         return None
 
-    def busiest(self, begin_s: float, end_s: float) -> Busy:
-        """Return the most that the work takes at any time from `begin_s` to `end_s` seconds after now."""
-        instances: dict[PoolName, float] = {}
-        per_hour, passed_s = 0.0, 0.0
-        for each, rate in zip(self.periods, self.found.rates, strict=False):
-            if passed_s > end_s:
-                break
-            if passed_s + each.length_s > begin_s:
-                per_hour = max(per_hour, 3600 * each.cost_per_s(rate))
-                for pool, count in each.instances(rate).items():
-                    instances[pool] = max(instances.get(pool, 0.0), count)
-            passed_s += each.length_s
-        return Busy(instances=instances, per_hour=per_hour)
+    @property
+    def now(self) -> Busy:
+        """Return what the work takes in the present period."""
+        first, rate = self.periods[0], self.found.rates[0]
+        return Busy(instances=first.instances(rate), per_hour=3600 * first.cost_per_s(rate))
+
+    def busiest(self, step_s: float, steps: int) -> Sequence[Busy]:
+        """Return the most that the work takes at any time of each of `steps` periods of `step_s` seconds from now."""
+        used = [
+            Busy(instances=each.instances(rate), per_hour=3600 * each.cost_per_s(rate))
+            for each, rate in zip(self.periods, self.found.rates, strict=False)
+        ]
+        ends_s = [*accumulate(each.length_s for each in self.periods[: len(used)])]
+        found: list[Busy] = []
+        for index in range(steps):
+            # Those that end after its begin, up to the one in which it ends.
+            first, last = bisect_right(ends_s, index * step_s), bisect_right(ends_s, (index + 1) * step_s)
+            found.append(_most(used[first : last + 1]))
+        return found
 
     def remaining(self, rate_rps: float) -> tuple[float, float] | None:
         """Return after how many seconds all items are done, and what they cost (USD) from now on; None: never.
@@ -304,9 +322,10 @@ class Course:
             return None
         return passed_s + left / rate, cost + left / rate * last.cost_per_s(rate)
 
-    def saving(self, extension: float) -> float:
-        """Return what the items left would cost less (USD) with `extension` times the time more, at least 0."""
-        return max(0.0, self._cost(1.0) - self._cost(1.0 + extension))
+    def savings(self, extensions: Sequence[float]) -> Sequence[float]:
+        """Return what the items left would cost less (USD) with each of `extensions` times more time, at least 0."""
+        cost = self._cost(1.0)
+        return [max(0.0, cost - self._cost(1.0 + each)) for each in extensions]
 
     def _cost(self, share: float) -> float:
         """Return the cost (USD) of the items left in `share` of the time. What is not done then costs as the rest."""

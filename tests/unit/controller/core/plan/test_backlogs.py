@@ -140,7 +140,7 @@ def without_service_time(state: PipelineState) -> PipelineState:
 
 
 @pytest.mark.parametrize("replicas", [0, 2])
-def test_without_a_known_service_time_nothing_is_promised_and_a_replica_measures_it(replicas: int) -> None:
+def test_without_a_known_service_time_finish_and_cost_are_unknown_and_a_replica_measures_it(replicas: int) -> None:
     found = decided(without_service_time(archive(1e6, replicas)))["archive"]
     own = outlook_of(found)
     assert (own.rate_rps, own.finish_s, own.cost, own.met, own.late) == (None, None, None, None, None)
