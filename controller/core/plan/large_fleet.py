@@ -82,7 +82,7 @@ def plan_in_turns(
     groups = sharing_groups(assessments)
     taken = totals_of((assessment.spec, assessment.held) for assessment in assessments)
     whole = {
-        name: optimizer_pool(pool.spec, max(pool.open_limit, min(taken.instances(name), pool.kept_limit)))
+        name: optimizer_pool(pool.spec, pool.limit_holding(taken.instances(name)) if pool.firm else pool.open_limit)
         for name, pool in pools.items()
     }
     pipelines = {
