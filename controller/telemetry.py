@@ -27,6 +27,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from controller.core.act.admission import LAPSE_S
+from controller.core.assess.standing import fleet_spend_per_hour
 from controller.core.bounds.availability import unavailable
 from controller.core.messages.sentences import missed
 from controller.core.messages.summary import health
@@ -34,7 +35,7 @@ from controller.core.state.carry_over import FailureCause
 from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import BacklogOutlook, Decision, PipelineDecision, PoolDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
-from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState, unaccounted_per_hour
+from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
@@ -726,9 +727,7 @@ class _Gauges:
 
     def add_fleet(self, snapshot: Snapshot, decision: Decision) -> None:
         """Add spend and budget of all pipelines together."""
-        spend = sum(pipeline.spend_per_hour for pipeline in decision.pipelines)
-        spend += sum(each.cost_per_hour(snapshot.pools) for each in snapshot.standing)
-        self.set("fleet_spend_usd_per_hour", [], spend + unaccounted_per_hour(snapshot.pools.values()))
+        self.set("fleet_spend_usd_per_hour", [], fleet_spend_per_hour(snapshot, decision))
         self.set("fleet_budget_usd_per_hour", [], decision.policy.budget_per_hour)
         excused = {own.key for own in decision.pipelines if own.memory.excess_excused_until_s is not None}
         for budget in decision.budgets:

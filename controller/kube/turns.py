@@ -24,11 +24,20 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from controller.core.assess.demand import horizon_s
-from controller.core.assess.standing import Levels, exceeds, has_moved, is_settled, levels, may_stand, standing
+from controller.core.assess.standing import (
+    Levels,
+    exceeds,
+    fleet_spend_per_hour,
+    has_moved,
+    is_settled,
+    levels,
+    may_stand,
+    standing,
+)
 from controller.core.plan.large_fleet import AT_ONCE, PER_TURN
 from controller.core.plan.ledger import EPSILON, FLEET
 from controller.core.state.decision import Decision, HoldReason
-from controller.core.state.snapshot import PipelineState, Snapshot, StandingPipeline, unaccounted_per_hour
+from controller.core.state.snapshot import PipelineState, Snapshot, StandingPipeline
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import Reading
@@ -277,11 +286,9 @@ def exceeded(snapshot: Snapshot, decision: Decision) -> frozenset[str]:
     """Return the pools and ComputeBudgets of which more is used than they allow, with `FLEET` for that of the fleet."""
     found = {str(pool.name) for pool in decision.pools if pool.planned > pool.limit}
     found |= {budget.name for budget in decision.budgets if budget.exceeded}
-    if (most := decision.policy.budget_per_hour) is not None:
-        spent = sum(own.spend_per_hour for own in decision.pipelines) + unaccounted_per_hour(snapshot.pools.values())
-        spent += sum(each.cost_per_hour(snapshot.pools) for each in snapshot.standing)
-        if spent > most + EPSILON:
-            found.add(FLEET)
+    most = decision.policy.budget_per_hour
+    if most is not None and fleet_spend_per_hour(snapshot, decision) > most + EPSILON:
+        found.add(FLEET)
     return frozenset(found)
 
 

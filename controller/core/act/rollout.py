@@ -417,10 +417,10 @@ def _give_way(
 
     Only the placements that use what the limit is about; what replaces them need not be ready.
     """
-    limits = {limit for move in moves if move.assessment.pace is None for _, limit in refused[move.key]}
+    limits = {limit for move in moves if move.assessment.pace is None for _, limit in refused[move.key] if limit}
     for move in moves if limits else ():
         for name in ledger.placements(move.key) if move.assessment.pace is not None else ():
-            if any(limit is not None and _limits(limit, name, ledger) for limit in limits):
+            if any(_limits(limit, name, ledger) for limit in limits):
                 ledger.after[name] = min(ledger.after[name], move.goal.next[name[1]])
 
 

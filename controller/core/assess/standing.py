@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.core.assess.neighbours import busy_shares
-from controller.core.state.decision import HoldReason, PipelineDecision
+from controller.core.state.decision import Decision, HoldReason, PipelineDecision
 from controller.core.state.snapshot import (
     PipelineState,
     PoolState,
@@ -25,6 +25,7 @@ from controller.core.state.snapshot import (
     StandingPlacement,
     TargetState,
     most_replicas,
+    unaccounted_per_hour,
 )
 from controller.core.state.spec import Mode, PipelineSpec, PlacementSpec
 from optimizer.model import PipelineKey, PlacementKey, PoolName, Size, whole_instances
@@ -34,7 +35,8 @@ MOVED = 1.2
 """A demand that is this many times the last assessed one is assessed again, although less than was planned for: a trend
 may have begun. So is one that is so many times lower: replicas may be too many."""
 HASTE = 2.0
-"""So many times their even part of an excess the assessed pipelines give: half of it would be left after a round."""
+"""So many times their even part of an excess the assessed pipelines give: with the even part alone, a third of it
+would be left after a round."""
 LEAST_PART = 0.05
 """They give at least this share of what they have, where the excess is as much: so that it ends."""
 _HELD = frozenset({HoldReason.WITHIN_TOLERANCE, HoldReason.FOLLOWED, HoldReason.RECOMMEND_ONLY, HoldReason.IDLE})
@@ -255,6 +257,13 @@ def left_to_standing(
 def standing_costs(snapshot: Snapshot, namespaces: frozenset[str]) -> Mapping[PipelineKey, float]:
     """Return what each pipeline in `namespaces` that stands costs in USD per hour."""
     return {each.key: each.cost_per_hour(snapshot.pools) for each in snapshot.standing if each.namespace in namespaces}
+
+
+def fleet_spend_per_hour(snapshot: Snapshot, decision: Decision) -> float:
+    """Return what all pipelines spend in USD per hour: the assessed ones, those that stand, and what is unaccounted."""
+    spend = sum(pipeline.spend_per_hour for pipeline in decision.pipelines)
+    spend += sum(each.cost_per_hour(snapshot.pools) for each in snapshot.standing)
+    return spend + unaccounted_per_hour(snapshot.pools.values())
 
 
 def standing_payers(snapshot: Snapshot) -> Mapping[str | None, Sequence[StandingPipeline]]:
