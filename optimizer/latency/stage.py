@@ -307,7 +307,7 @@ def _side_by_side(
     offered = replicas * np.array([capacity_rps(placement, batch) for placement, batch in kinds])[kind]
     pinned = load.sessions or 0.0 if routing is Routing.STICKY else 0.0
     utilization, carried, share, typical, streams = _spread(replicas, offered, load.rate_rps, pinned, percentile / 100)
-    row, column = np.nonzero(share)
+    row, column = map(np.ascontiguousarray, np.nonzero(share))  # in other layouts, functions would be compiled again
     part = _Parts(
         load=load,
         routing=routing,

@@ -16,7 +16,7 @@ from simulations.scenario.schedule import Schedule
 
 
 def warm_up() -> None:
-    """Call all compiled functions: simulate a few streams, with replicas that are added, drained and killed."""
+    """Call all compiled functions: simulate a few streams, and add, empty, drain and kill replicas."""
     placement = Placement(pool=PoolName("pool"), service=ServiceLaw(fixed_s=0.01), max_replicas=3)
     pipeline = replace(alone(placement), unit=DemandUnit.STREAMS, chunk_s=0.1)
     engine = PipelineEngine(
@@ -28,6 +28,7 @@ def warm_up() -> None:
     (key,) = pipeline.placement_keys()
     _, drained, killed = (engine.add_replica(key) for _ in range(3))
     engine.advance(1.0)
+    engine.hand_over(drained, 0)
     engine.drain_replica(drained, 2.0)
     engine.kill_replica(killed)
     engine.advance(9.0)
