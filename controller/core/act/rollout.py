@@ -427,7 +427,7 @@ def _give_way(
 def _limits(limit: Limit, name: tuple[PipelineKey, PlacementKey], ledger: Ledger) -> bool:
     """Whether a placement uses what `limit` is about: the pool, or the budget of the fleet or of a group."""
     if limit.kind is LimitKind.POOL:
-        return limit.name is not None and pool_of(PoolName(limit.name)) == pool_of(name[1][1])
+        return limit.name == pool_of(name[1][1])
     group = ledger.group(limit)
     return limit.name == FLEET or (group is not None and ledger.concerns(group, *name))
 
@@ -526,7 +526,7 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             (giver, key)
             for giver in givers
             for key, final in giver.goal.replicas.items()
-            if (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+            if (limit.kind is not LimitKind.POOL or pool_of(key[1]) == limit.name)
             and ledger.concerns(scope, giver.key, key)
             and ledger.after.get((giver.key, key), 0) > final
             and not (giver.assessment.spec.priority >= move.assessment.spec.priority and _spared(giver, key, ledger))
@@ -566,7 +566,7 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
     givers = [
         key
         for key in move.goal.next
-        if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or key[1] == limit.name)
+        if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or pool_of(key[1]) == limit.name)
     ]
     while ledger.after[name] < move.goal.next[wanted]:
         ledger.after[name] += 1

@@ -513,7 +513,7 @@ class Ledger:
                 if (scope is not None or None in self._caps) and self.above_cap(paid(scope), scope):
                     group = scope.name if isinstance(scope, GroupBudget) else scope or FLEET
                     return Limit(kind=LimitKind.BUDGET, name=None if scope == pipeline else group)
-            return Limit(kind=LimitKind.POOL, name=key[1]) if full() else None
+            return Limit(kind=LimitKind.POOL, name=pool_of(key[1])) if full() else None
         finally:
             self.after[name] -= 1
 

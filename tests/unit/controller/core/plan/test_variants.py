@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from builders import VAD, a_placement, a_snapshot, a_spec, a_stage, a_state, default_stages
+from builders import VAD, a_placement, a_pool, a_snapshot, a_spec, a_stage, a_state, default_stages, pools
 
 from controller.core.cycle import decide
 from controller.core.messages.explain import explain_pipeline, reason_sentence
@@ -86,6 +86,18 @@ def test_a_limit_that_falls_moves_the_stage_to_the_better_variant_and_says_why()
     assert the_switch(decision).saving_per_hour is None
     assert "this load cannot be served on gpu:int8 within the limits" in reason_sentence(decision)
     assert decision.desired[INT8] >= 3, "what serves now stays until the better variant is ready"
+
+
+def test_on_a_full_pool_a_variant_begins_with_a_replica_of_the_one_that_it_replaces() -> None:
+    full = pools(a_pool("cpu", price=0.5), a_pool("gpu", price=2.0, instances=8, ready=8))
+    state = a_state(a_choice(max_wer=0.09), demand=100.0, replicas={VAD: 2, FP16: 8})
+    (first,) = decide(a_snapshot(state, fleet=full), Policy()).pipelines
+    (decision,) = decide(a_snapshot(replace(state, memory=first.memory), fleet=full), Policy()).pipelines
+    assert decision.unconstrained[INT8] > 0
+    assert decision.desired[FP16] == 7
+    assert {hold.detail for hold in decision.holds if "no capacity" in hold.detail} == {
+        "no capacity on gpu:int8 within Pool/gpu"
+    }
 
 
 def test_errors_that_are_not_stated_are_said_to_be_unknown() -> None:
