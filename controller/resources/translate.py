@@ -424,7 +424,7 @@ def _placement(workload: Workload, *, continuous: bool, link: Link | None) -> Pl
     )
     return PlacementSpec(
         target=workload.target.reference(),
-        prior=prior,
+        prior=_shared(prior),
         startup_s=UNDECLARED_STARTUP_S if placement.startup is None else duration_s(placement.startup),
         declared=_shared(
             Declared(

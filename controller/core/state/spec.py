@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 
 from controller.core.state.cloud import AwsPrice, PriceQuote, Purchase, QuotaSource, node_key
 from controller.core.state.schedule import CronWindows, DemandFloor
@@ -94,6 +95,12 @@ class RuleMetric(Enum):
     DEVICE_UTILIZATION = "deviceUtilization"
     DEVICE_HEADROOM = "deviceHeadroom"
     COLLECTIVE_ACTIVITY = "collectiveActivity"
+
+
+@lru_cache(maxsize=1024)
+def _key(stage: StageName, placement: PlacementName) -> PlacementKey:
+    """Return the key of a placement: one object for all pipelines with these names, of which there are thousands."""
+    return stage, placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -551,11 +558,11 @@ class PipelineSpec:
 
     def placement_keys(self) -> tuple[PlacementKey, ...]:
         """Return the key of every placement, in the order declared."""
-        return tuple((stage.name, placement.name) for stage in self.stages for placement in stage.placements)
+        return tuple(_key(stage.name, own.name) for stage in self.stages for own in stage.placements)
 
     def placements(self) -> Mapping[PlacementKey, PlacementSpec]:
         """Return every placement by its key, in the order declared."""
-        return {(stage.name, placement.name): placement for stage in self.stages for placement in stage.placements}
+        return {_key(stage.name, own.name): own for stage in self.stages for own in stage.placements}
 
     @property
     def borrowed(self) -> Mapping[StageName, StageKey]:
