@@ -97,8 +97,6 @@ CMD ["simulate", "--help"]
 FROM runtime AS operator
 COPY --from=operator-files /opt/sluice /opt/sluice
 COPY --from=operator-machine-code /machine-code /
-# Python's own allocator gives back only whole MiB, of which thousands of pipelines leave none free (DECISIONS 270).
-ENV PYTHONMALLOC=malloc
 ARG BASE
 LABEL org.opencontainers.image.title="Sluice operator" \
       org.opencontainers.image.licenses="Apache-2.0" \

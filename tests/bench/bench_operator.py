@@ -7,7 +7,7 @@ The operator is a process of its own, bound to one core, as its own ServiceAccou
 server and controllers share the machine's other cores); only its metrics are synthetic, and tell no latencies: from
 those it would learn for many minutes before nothing changes. Each size has a cluster of its
 own: four Deployments, three or more ready pods and a status per pipeline, ten pools. The functions of the optimizer are
-compiled before, as in the image: a process that compiles them keeps some 100 MiB. What is printed for each size:
+compiled before, as in the image: a process that compiles them keeps some 150 MiB. What is printed for each size:
 
     first start     how many have a status before the operator starts (the API server gives a new pipeline one), and
                     from the start of the process to the first decision, and to the last of the statuses that it writes
@@ -46,7 +46,7 @@ from urllib.request import urlopen
 
 from aiohttp import web
 from large_fleets import FleetExporter, LargeFleet, Maker
-from operator_process import ENVIRONMENT, SYNTHETIC
+from operator_process import SYNTHETIC
 from typing_extensions import override
 
 from controller.core.state.shards import shard_of
@@ -149,7 +149,6 @@ class OperatorProcess:
                 ],
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **ENVIRONMENT},
                 cwd=ROOT,
             )
         self._url = ""

@@ -1,7 +1,6 @@
 """A running `sluice operator` with a cycle every second."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,8 +14,6 @@ from waiting import DEADLINE_S, until
 
 NOWHERE = "http://127.0.0.1:1"
 REAL = ("-m", "controller", "operator", "--prometheus-url", NOWHERE)
-ENVIRONMENT = {"PYTHONMALLOC": "malloc"}
-"""What the image of the operator sets (`Dockerfile`)."""
 SYNTHETIC = (str(Path(__file__).parent / "synthetic_operator.py"),)
 
 
@@ -39,7 +36,6 @@ class OperatorProcess:
                     *("--interval", "1s", "--port", "0", "--log-format", "json", *flags),
                 ],
                 stderr=stderr,
-                env={**os.environ, **ENVIRONMENT},
             )
         until(lambda: self._address() or self._process.poll() is not None, within_s=starts_within_s)
         self._url = self._address()
