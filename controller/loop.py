@@ -19,6 +19,7 @@ from controller.health import Health
 from controller.kube.actuator import Actuator, Write
 from controller.kube.gateway import KubeError
 from controller.kube.leadership import Leadership
+from controller.kube.packed import Packed, Packer
 from controller.kube.readable import taken
 from controller.kube.reader import Observation, Reader
 from controller.kube.reporter import Reporter
@@ -81,7 +82,8 @@ class ControlLoop:
         self._search_effort = search_effort
         self._permit = permit
         self._resync_due_s = float("-inf")
-        self._recorded: dict[PipelineKey, object] = {}
+        self._packer = Packer()
+        self._recorded: dict[PipelineKey, Packed] = {}
 
     def stand_by(self, stop: threading.Event, leadership: Leadership) -> None:
         """Wait until this replica leads or `stop` is set, and prepare for the first cycle.
@@ -195,14 +197,17 @@ class ControlLoop:
 
         The log line carries the decision record, except for fleets too large to be planned at once.
         """
-        keys = {pipeline.key: decision_key(pipeline) for pipeline in decision.pipelines}
-        changed = [
-            pipeline for pipeline in decision.pipelines if self._recorded.get(pipeline.key) != keys[pipeline.key]
-        ]
         standing = {
             each.key: self._recorded[each.key] for each in observation.snapshot.standing if each.key in self._recorded
         }
-        self._recorded = {**standing, **keys}
+        known, changed = dict(standing), list[PipelineDecision]()
+        for pipeline in decision.pipelines:
+            key, last = decision_key(pipeline), self._recorded.get(pipeline.key)
+            if last is None or last.value() != key:
+                changed.append(pipeline)
+                last = self._packer.pack_value(key)
+            known[pipeline.key] = last
+        self._recorded = known
         if changed:
             reasons = "; ".join(f"{pipeline.key}: {_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
             more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""

@@ -6,7 +6,6 @@ them.
 """
 
 import math
-import pickle
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.metrics import MetricWrapperBase
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from controller.core.act.admission import LAPSE_S
 from controller.core.assess.standing import fleet_spend_per_hour
@@ -36,6 +33,7 @@ from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import BacklogOutlook, Decision, PipelineDecision, PoolDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState
+from controller.exposition import PackedLines, heading, joined, line
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
@@ -292,6 +290,7 @@ FAMILIES: tuple[tuple[str, str, list[str]], ...] = (
     ("placement_unavailable", "1 while plans avoid the placement because replicas did not start, else 0", _PLACEMENT),
 )
 """The gauges of a decision: name without the prefix `sluice_`, help text, labels."""
+_LABELS = {name: labels for name, _, labels in FAMILIES}
 COUNTERS: tuple[tuple[str, str, list[str]], ...] = (
     (
         "pipeline_sla_missed_seconds",
@@ -331,7 +330,6 @@ class Telemetry:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._fleet = _Fleet()
-        self._registry.register(self._fleet)
         Info("sluice_build", "Version of the operator", registry=self._registry).info(
             {"version": version("sluice-operator")}
         )
@@ -454,7 +452,7 @@ class Telemetry:
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return b"".join((*self._fleet.exposition(), generate_latest(self._registry)))
 
     def own_metrics(self) -> Iterator[Described]:
         """Yield the metrics of the operator's own work, those that have no series yet included."""
@@ -491,21 +489,13 @@ def metric_names() -> frozenset[str]:
     return frozenset(names | process)
 
 
-Series = dict[str, list[tuple[Sequence[str], float]]]
-"""The labels and the value of each series, by the name of the gauge."""
-
-
-class _Fleet(Collector):
-    """The gauges of the last decision as plain numbers, so that the decision itself need not be kept in memory.
-
-    Prometheus' objects are made during a scrape.
-    """
+class _Fleet:
+    """The gauges of the last decision as lines of text, so that the decision itself need not be kept in memory."""
 
     def __init__(self) -> None:
         self.skew_s: Callable[[], float | None] = lambda: None
-        self._series: Series = {}
-        self._of_pipelines: dict[PipelineKey, bytes] = {}
-        """The series of each pipeline, pickled: as objects, those of thousands would take much memory."""
+        self._of_fleet = _Gauges().packed()
+        self._of_pipelines: dict[PipelineKey, PackedLines] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
         self._counted: dict[str, dict[PipelineKey, float]] = {name: {} for name, _, _ in COUNTERS}
         self._decided_at_s: float | None = None
@@ -539,7 +529,7 @@ class _Fleet(Collector):
             own.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
                 own.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
-            of_pipelines[pipeline.key] = pickle.dumps(own.series, pickle.HIGHEST_PROTOCOL)
+            of_pipelines[pipeline.key] = own.packed()
         self._of_pipelines = of_pipelines
         self._count(decision, {key: late.get(key) for key in standing})
         gauges.add_turns(snapshot, decision)
@@ -552,7 +542,7 @@ class _Fleet(Collector):
                 gauges.set("pool_replicas", [pool.name, kind], replicas[pool.name, kind])
             for cause in FailureCause:
                 gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
-        self._series = gauges.series
+        self._of_fleet = gauges.packed()
 
     def _count(self, decision: Decision, standing: Mapping[PipelineKey, bool | None]) -> None:
         """Add the time since the last decision to the time in which each latency was known, and was above the SLA.
@@ -583,30 +573,29 @@ class _Fleet(Collector):
             for name, holds in counts.items()
         }
 
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield the gauges and counters that have at least one series."""
-        of_pipelines: Iterator[Series] = map(pickle.loads, self._of_pipelines.values())
-        parts = (self._series, *of_pipelines)
-        for name, text, labels in FAMILIES:
-            family = GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
-            for series in parts:
-                for values, value in series.get(name, ()):
-                    family.add_metric(values, value)
-            if family.samples:
-                yield family
+    def exposition(self) -> Iterator[bytes | bytearray]:
+        """Yield the gauges and counters that have at least one series, in Prometheus' text format."""
+        gauges = joined((self._of_fleet, *self._of_pipelines.values()))
+        for name, text, _ in FAMILIES:
+            if name in gauges:
+                yield heading(f"sluice_{name}", "gauge", text)
+                yield gauges[name]
         for name, text, labels in COUNTERS:
-            if self._counted[name]:
-                counter = CounterMetricFamily(f"sluice_{name}", text, labels=labels)
-                for key, value in self._counted[name].items():
-                    counter.add_metric(key.split("/", 1), value)
-                yield counter
+            if counted := self._counted[name]:
+                own = f"sluice_{name}_total"
+                yield heading(own, "counter", text)
+                yield "".join(line(own, labels, key.split("/", 1), value) for key, value in counted.items()).encode()
 
 
 class _Gauges:
     """The series of one decision by the name of their gauge."""
 
     def __init__(self) -> None:
-        self.series: Series = {}
+        self.series: dict[str, list[tuple[Sequence[str], float]]] = {}
+
+    def packed(self) -> PackedLines:
+        """Return the lines of the series."""
+        return PackedLines(self.series, "sluice_", _LABELS)
 
     def set(self, name: str, labels: Sequence[str], value: Reading | None) -> None:
         """Add a series, unless its value is unknown."""

@@ -1,7 +1,6 @@
 """What a cycle passes on to the next, and what an earlier process left of it in statuses and in the Lease."""
 
 import logging
-import pickle
 from collections.abc import Collection, Mapping
 
 from controller.core.codec import InvalidRecord
@@ -67,9 +66,7 @@ class CarriedState:
         left |= {each.spec.uid: (each.memory, each.planned) for each in decision.pipelines}
         self._packed = {uid: packed for uid, packed in self._packed.items() if uid in standing}
         if standing:
-            self._packed |= {
-                uid: self._packer.pack_bytes(pickle.dumps(each, pickle.HIGHEST_PROTOCOL)) for uid, each in left.items()
-            }
+            self._packed |= {uid: self._packer.pack_value(each) for uid, each in left.items()}
         self._left = {} if standing else left
         self._pools = {pools[pool.name].uid: pool.memory for pool in decision.pools}
         self._prices = {pools[pool.name].uid: pool.price for pool in decision.pools}
@@ -108,7 +105,7 @@ class CarriedState:
     def _of_last_decision(self, uid: str) -> _Left | None:
         """Return what the last decision about a pipeline left, None if this process has made none."""
         if (packed := self._packed.pop(uid, None)) is not None:
-            self._left[uid] = pickle.loads(packed.whole())  # noqa: S301 -- of this process
+            self._left[uid] = packed.value()
         return self._left.get(uid)
 
     def pool_memory(self, resource: KeptResource) -> PoolMemory:

@@ -1,8 +1,10 @@
-"""Documents in little memory: each is compressed with an earlier one, which is much alike, as the dictionary."""
+"""Documents and values in little memory: each is compressed with an earlier one, which is much alike, as dictionary."""
 
 import json
+import pickle
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 from controller.kube.gateway import Json
 
@@ -27,6 +29,10 @@ class Packed:
         document: Json = json.loads(self.whole())
         return document
 
+    def value(self) -> Any:
+        """Return a value of this process."""
+        return pickle.loads(self.whole())  # noqa: S301 -- of this process
+
 
 class Packer:
     """Packs documents of one kind. Thread-safe."""
@@ -36,10 +42,13 @@ class Packer:
 
     def pack(self, document: Json) -> Packed:
         """Return `document` in little memory."""
-        return self.pack_bytes(json.dumps(document, separators=(",", ":")).encode())
+        return self._packed(json.dumps(document, separators=(",", ":")).encode())
 
-    def pack_bytes(self, document: bytes) -> Packed:
-        """Return `document` in little memory."""
+    def pack_value(self, value: object) -> Packed:
+        """Return `value` in little memory, for `Packed.value` in this process."""
+        return self._packed(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))
+
+    def _packed(self, document: bytes) -> Packed:
         dictionary = self._dictionary
         deflater = zlib.compressobj(_LEVEL, zdict=dictionary)
         if len(document) > _GROWN * len(dictionary):
