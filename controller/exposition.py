@@ -1,12 +1,10 @@
-"""Writes series in Prometheus' text format, and keeps the lines of thousands of pipelines in little memory.
+"""Writes series in Prometheus' text format.
 
 The library makes several objects for each series in each scrape, and a fleet of 5,000 pipelines has 90,000 series. Here
 the lines of a pipeline are written when it is assessed, and a scrape only puts them together. The format is that of
 `prometheus_client.generate_latest` (https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
-import pickle
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -15,7 +13,6 @@ from prometheus_client.utils import floatToGoString
 Series = Mapping[str, Sequence[tuple[Sequence[str], float]]]
 """The label values and the value of each series, by the name of the metric."""
 
-_LEVEL = 1  # of zlib: the lines of a pipeline are much alike
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -38,29 +35,21 @@ def _sorted(labels: tuple[str, ...]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((label, at) for at, label in enumerate(labels)))
 
 
-class PackedLines:
-    """The lines of some series, compressed."""
+def lines(series: Series, prefix: str, labels: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+    """Return the lines of `series` by the name of the metric.
 
-    __slots__ = ("_data",)
-
-    def __init__(self, series: Series, prefix: str, labels: Mapping[str, Sequence[str]]) -> None:
-        """`labels` has the names of the labels of each metric. `prefix` stands before the names of all metrics."""
-        lines = {
-            name: "".join(line(prefix + name, labels[name], values, value) for values, value in found).encode()
-            for name, found in series.items()
-        }
-        self._data = zlib.compress(pickle.dumps(lines, pickle.HIGHEST_PROTOCOL), _LEVEL)
-
-    def lines(self) -> Mapping[str, bytes]:
-        """Return the lines of each metric, by its name without the prefix."""
-        lines: dict[str, bytes] = pickle.loads(zlib.decompress(self._data))  # noqa: S301 -- of this process
-        return lines
+    `labels` has the names of the labels of each metric. In the lines, `prefix` stands before the names of all metrics.
+    """
+    return {
+        name: "".join(line(prefix + name, labels[name], values, value) for values, value in found).encode()
+        for name, found in series.items()
+    }
 
 
-def joined(parts: Iterable[PackedLines]) -> Mapping[str, bytes | bytearray]:
+def joined(parts: Iterable[Mapping[str, bytes]]) -> Mapping[str, bytes | bytearray]:
     """Return the lines of all `parts` by the name of the metric."""
     pages: dict[str, bytearray] = {}
     for part in parts:
-        for name, lines in part.lines().items():
-            pages.setdefault(name, bytearray()).extend(lines)
+        for name, own in part.items():
+            pages.setdefault(name, bytearray()).extend(own)
     return pages

@@ -10,6 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 
 from prometheus_client import (
     CollectorRegistry,
@@ -33,7 +34,8 @@ from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import BacklogOutlook, Decision, PipelineDecision, PoolDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
 from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState
-from controller.exposition import PackedLines, heading, joined, line
+from controller.exposition import heading, joined, line, lines
+from controller.kube.packed import Packed, Packer
 from optimizer.model import PipelineKey, PoolName, pool_of
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
@@ -494,8 +496,9 @@ class _Fleet:
 
     def __init__(self) -> None:
         self.skew_s: Callable[[], float | None] = lambda: None
-        self._of_fleet = _Gauges().packed()
-        self._of_pipelines: dict[PipelineKey, PackedLines] = {}
+        self._of_fleet: Mapping[str, bytes] = {}
+        self._packer = Packer()
+        self._of_pipelines: dict[PipelineKey, Packed] = {}
         self._changed_at_s: dict[PipelineKey, dict[str, float]] = {}
         self._counted: dict[str, dict[PipelineKey, float]] = {name: {} for name, _, _ in COUNTERS}
         self._decided_at_s: float | None = None
@@ -529,7 +532,7 @@ class _Fleet:
             own.set("pipeline_status_refused", labels, pipeline.key in refused)
             for reason, at_s in self._changed_at_s[pipeline.key].items():
                 own.set("pipeline_last_change_timestamp_seconds", [*labels, reason], at_s)
-            of_pipelines[pipeline.key] = own.packed()
+            of_pipelines[pipeline.key] = self._packer.pack_value(own.lines())
         self._of_pipelines = of_pipelines
         self._count(decision, {key: late.get(key) for key in standing})
         gauges.add_turns(snapshot, decision)
@@ -542,7 +545,7 @@ class _Fleet:
                 gauges.set("pool_replicas", [pool.name, kind], replicas[pool.name, kind])
             for cause in FailureCause:
                 gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
-        self._of_fleet = gauges.packed()
+        self._of_fleet = gauges.lines()
 
     def _count(self, decision: Decision, standing: Mapping[PipelineKey, bool | None]) -> None:
         """Add the time since the last decision to the time in which each latency was known, and was above the SLA.
@@ -575,7 +578,7 @@ class _Fleet:
 
     def exposition(self) -> Iterator[bytes | bytearray]:
         """Yield the gauges and counters that have at least one series, in Prometheus' text format."""
-        gauges = joined((self._of_fleet, *self._of_pipelines.values()))
+        gauges = joined(chain([self._of_fleet], (packed.value() for packed in self._of_pipelines.values())))
         for name, text, _ in FAMILIES:
             if name in gauges:
                 yield heading(f"sluice_{name}", "gauge", text)
@@ -593,9 +596,9 @@ class _Gauges:
     def __init__(self) -> None:
         self.series: dict[str, list[tuple[Sequence[str], float]]] = {}
 
-    def packed(self) -> PackedLines:
-        """Return the lines of the series."""
-        return PackedLines(self.series, "sluice_", _LABELS)
+    def lines(self) -> dict[str, bytes]:
+        """Return the lines of the series by the name of their gauge."""
+        return lines(self.series, "sluice_", _LABELS)
 
     def set(self, name: str, labels: Sequence[str], value: Reading | None) -> None:
         """Add a series, unless its value is unknown."""

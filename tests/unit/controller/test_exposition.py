@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.exposition import PackedLines, heading, joined, line
+from controller.exposition import heading, joined, line, lines
 
 LABELS = {"ready": ["pool", "namespace"], "fleet": []}
 NAMED = st.lists(st.tuples(st.lists(st.text(), min_size=2, max_size=2), st.floats()), min_size=1)
@@ -34,7 +34,7 @@ class Library(Collector):
 def test_the_text_is_that_of_the_library(text: str, parts: list[dict[str, list[tuple[list[str], float]]]]) -> None:
     registry = CollectorRegistry()
     registry.register(Library(text, parts))
-    pages = joined([PackedLines(part, "x_", LABELS) for part in parts])
+    pages = joined(lines(part, "x_", LABELS) for part in parts)
     own = b"".join(heading(f"x_{name}", "gauge", text) + pages[name] for name in LABELS if name in pages)
     assert own == generate_latest(registry)
 
