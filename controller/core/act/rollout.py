@@ -526,7 +526,7 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             (giver, key)
             for giver in givers
             for key, final in giver.goal.replicas.items()
-            if (limit.kind is not LimitKind.POOL or pool_of(key[1]) == limit.name)
+            if _gives_room(limit, key)
             and ledger.concerns(scope, giver.key, key)
             and ledger.after.get((giver.key, key), 0) > final
             and not (giver.assessment.spec.priority >= move.assessment.spec.priority and _spared(giver, key, ledger))
@@ -536,6 +536,11 @@ def _make_room(move: Move, moves: Sequence[Move], ledger: Ledger, wanted: Placem
             return
         giver, key = min(excess, key=lambda candidate: _value(candidate[0], candidate[1], ledger))
         _remove_one(giver, key, ledger, giver.goal.replicas[key], lambda: ledger.limit_beyond(*name) is not None)
+
+
+def _gives_room(limit: Limit, key: PlacementKey) -> bool:
+    """Whether fewer replicas of a placement can make room within `limit`: where it is a pool's, only those on it."""
+    return limit.kind is not LimitKind.POOL or pool_of(key[1]) == limit.name
 
 
 def _spared(move: Move, key: PlacementKey, ledger: Ledger) -> bool:
@@ -563,11 +568,7 @@ def _even_out(move: Move, ledger: Ledger, wanted: PlacementKey, limit: Limit) ->
     """
     name = (move.key, wanted)
     desired = ledger.after[name]
-    givers = [
-        key
-        for key in move.goal.next
-        if key[0] != wanted[0] and (limit.kind is not LimitKind.POOL or pool_of(key[1]) == limit.name)
-    ]
+    givers = [key for key in move.goal.next if key[0] != wanted[0] and _gives_room(limit, key)]
     while ledger.after[name] < move.goal.next[wanted]:
         ledger.after[name] += 1
         share = _desired_share(move, wanted[0], ledger)
