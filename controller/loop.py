@@ -1,6 +1,13 @@
-"""The operator's control loop: read, decide, write statuses, scale, report; every interval, for all pipelines."""
+"""The operator's control loop: read, decide, write statuses, scale, report; every interval, for all pipelines.
+
+While pipelines of a large fleet get their first plan, the next cycle begins at once: each cycle plans a few hundred, so
+at the pace of the interval thousands would wait for minutes, however fast the machine is. A cycle that leaves as many
+without a plan as before, a failed one, and one in which the API server does not answer or asks to wait are followed by
+the usual pause: nothing that lasts makes cycles follow each other without one.
+"""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +18,7 @@ from functools import partial
 from controller.core.containment import decide_contained
 from controller.core.messages.explain import reason_sentence
 from controller.core.messages.problems import own_error
-from controller.core.plan.large_fleet import AT_ONCE
+from controller.core.plan.large_fleet import AT_ONCE, planned_at_s
 from controller.core.record import decision_key, decision_record
 from controller.core.state.decision import Decision, PipelineDecision
 from controller.core.state.policy import Policy
@@ -84,6 +91,10 @@ class ControlLoop:
         self._resync_due_s = float("-inf")
         self._packer = Packer()
         self._recorded: dict[PipelineKey, Packed] = {}
+        self._unplanned = math.inf
+        """How many pipelines had no plan after the last cycle."""
+        self._hurries = False
+        """Whether the next cycle begins at once."""
 
     def stand_by(self, stop: threading.Event, leadership: Leadership) -> None:
         """Wait until this replica leads or `stop` is set, and prepare for the first cycle.
@@ -105,11 +116,14 @@ class ControlLoop:
         self._resync_due_s = float("-inf")
 
     def run(self, stop: threading.Event) -> None:
-        """Run a cycle every interval until `stop` is set; a failed cycle is logged and does not delay the next one."""
+        """Run a cycle every interval until `stop` is set; a failed cycle is logged and does not delay the next one.
+
+        The next cycle begins at once where the last one gave pipelines their first plan and others still have none.
+        """
         due_s = time.monotonic()
         while not stop.is_set():
             self._beat()
-            started_s = time.monotonic()
+            started_s, self._hurries = time.monotonic(), False
             try:
                 with garbage_collected_afterwards():
                     self.cycle()
@@ -120,8 +134,9 @@ class ControlLoop:
                 _LOG.exception("cycle failed: internal error")
                 self._failed(f"{type(error).__name__}: {error}", started_s)
             self._watch()
-            due_s = max(due_s + self._policy.interval_s, time.monotonic())
-            stop.wait(due_s - time.monotonic())
+            now_s = time.monotonic()
+            due_s = now_s if self._hurries else max(due_s + self._policy.interval_s, now_s)
+            stop.wait(due_s - now_s)
 
     def cycle(self) -> tuple[Decision, tuple[Write, ...]]:
         """Run one cycle and return its decision and the replica changes with their outcomes.
@@ -166,6 +181,9 @@ class ControlLoop:
             late=observation.late,
         )
         self._health.ready()
+        unplanned = sum(at_s is None for at_s in planned_at_s(observation.snapshot, decision))
+        self._hurries = 0 < unplanned < self._unplanned and not self._reporter.is_delayed()
+        self._unplanned = unplanned
         return decision, writes
 
     def _beat(self) -> None:

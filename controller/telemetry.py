@@ -29,6 +29,7 @@ from controller.core.assess.standing import fleet_spend_per_hour
 from controller.core.bounds.availability import unavailable
 from controller.core.messages.sentences import missed
 from controller.core.messages.summary import health
+from controller.core.plan.large_fleet import planned_at_s
 from controller.core.state.carry_over import FailureCause
 from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import BacklogOutlook, Decision, PipelineDecision, PoolDecision
@@ -695,10 +696,7 @@ class _Gauges:
             return
         now_s, count = decision.now_s, len(decision.pipelines)
         assessed_at_s = [now_s] * count + [each.assessed_at_s for each in snapshot.standing]
-        large = bool(snapshot.standing) or any(own.planned is not None for own in decision.pipelines)
-        planned_at_s = [None if own.planned is None else own.planned.at_s for own in decision.pipelines]
-        planned_at_s += [each.planned_at_s for each in snapshot.standing]
-        for name, times_s in (("assessed", assessed_at_s), ("planned", planned_at_s if large else [now_s] * count)):
+        for name, times_s in (("assessed", assessed_at_s), ("planned", planned_at_s(snapshot, decision))):
             ages_s = sorted(max(0.0, now_s - time_s) for time_s in times_s if time_s is not None)
             self.set(f"{name}_ratio", [], ages_s.count(0.0) / fleet)
             self.set(f"never_{name}_pipelines", [], fleet - len(ages_s))

@@ -169,6 +169,10 @@ class Reporter:
         self._report_shared(failed, decision.now_s)
         return writable
 
+    def is_delayed(self) -> bool:
+        """Return whether the server did not answer, or asked to wait, when statuses were last reported."""
+        return bool(self._away)
+
     def unwritten(self, observation: Observation) -> frozenset[PipelineKey]:
         """Return the pipelines whose status the server refused when it was last tried."""
         refused = self._refusals.why

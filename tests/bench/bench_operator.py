@@ -30,6 +30,7 @@ A warning says where shards and the API server share cores: their times are then
 import argparse
 import asyncio
 import json
+import math
 import os
 import re
 import signal
@@ -191,6 +192,11 @@ class OperatorProcess:
         """Return the values of the operator's gauge `name` by `label`, its only one."""
         found = re.findall(rf'^{name}\{{{label}="([^"]+)"\}} ([0-9.e+-]+)$', self.exposition(), re.MULTILINE)
         return {key: float(value) for key, value in found}
+
+    def gauge(self, name: str) -> float:
+        """Return the value of the operator's gauge `name`, which has no labels; not a number while there is none."""
+        found = re.search(rf"^{name} ([0-9.e+-]+)$", self.exposition(), re.MULTILINE)
+        return float(found[1]) if found else math.nan
 
     def missing(self) -> int:
         """Return how many pipelines miss metrics that decisions need."""
@@ -521,7 +527,9 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     def told() -> bool:
         return all("observedGeneration" in status for status in _statuses(maker))
 
-    all_statuses_s = operator.wait(told, "did not write all statuses", within_s=20.0)
+    # To list thousands of pipelines takes seconds of the API server.
+    operator.wait(lambda: not operator.gauge("sluice_never_planned_pipelines"), "did not plan all pipelines")
+    all_statuses_s = operator.wait(told, "did not write all statuses", within_s=5.0)
     print(f"  all statuses after {all_statuses_s:.1f} s", file=sys.stderr)
     quiet = 0
     versions = maker.versions(fleet)

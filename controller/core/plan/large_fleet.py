@@ -32,8 +32,9 @@ from controller.core.assess.shared import planned_with, served_cost_shares
 from controller.core.bounds.stated import outside_limits
 from controller.core.plan.fleet import FleetPlan, affordable, planned_together
 from controller.core.plan.ledger import EPSILON, Holdings, PoolTotals, totals_of
+from controller.core.state.decision import Decision
 from controller.core.state.policy import Policy
-from controller.core.state.snapshot import Planned, PoolState
+from controller.core.state.snapshot import Planned, PoolState, Snapshot
 from optimizer.allocate import allocate
 from optimizer.billing import costs_per_hour, plan_charges
 from optimizer.model import (
@@ -207,6 +208,17 @@ def replanned_apart(
             plans[key] = plan
         holdings.pay_for(by_key[key], plans[key].replicas())
     return replace(fleet, plans=plans)
+
+
+def planned_at_s(snapshot: Snapshot, decision: Decision) -> Sequence[float | None]:
+    """Return when each pipeline of the fleet, in no order, was last planned (epoch seconds), None: never.
+
+    A fleet that is not planned in turns was planned in this cycle.
+    """
+    own = [None if each.planned is None else each.planned.at_s for each in decision.pipelines]
+    if not snapshot.standing and all(at_s is None for at_s in own):
+        return [decision.now_s] * len(own)
+    return [*own, *(each.planned_at_s for each in snapshot.standing)]
 
 
 def sharing_groups(assessments: Sequence[Assessment]) -> Mapping[PipelineKey, tuple[PipelineKey, ...]]:

@@ -1,8 +1,8 @@
-"""The loop while another replica leads, while this one may not write, and after a defect in the words of a decision."""
+"""The loop while another replica leads and while this one may not write, its pauses, and a defect in its words."""
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -49,11 +49,12 @@ def a_loop(
     permit: Callable[[], None] = lambda: None,
     observe: Callable[[], Observation] | None = None,
     telemetry: Telemetry | None = None,
+    is_delayed: Callable[[], bool] = lambda: False,
 ) -> ControlLoop:
     return ControlLoop(
         reader=Mock(observe=observe or Mock()),
         actuator=Mock(apply=lambda _: (), write_settings=lambda _: ()),
-        reporter=Mock(report=lambda *_: frozenset(), unwritten=lambda _: frozenset()),
+        reporter=Mock(report=lambda *_: frozenset(), unwritten=lambda _: frozenset(), is_delayed=is_delayed),
         resync=resync,
         watch=watch,
         policy=Policy(),
@@ -156,7 +157,7 @@ def test_a_decision_without_words_ends_no_cycle_and_all_are_scaled(
     control = ControlLoop(
         reader=Mock(observe=Mock(return_value=observation)),
         actuator=actuator,
-        reporter=Mock(report=Mock(return_value=keys), unwritten=Mock(return_value=frozenset())),
+        reporter=Mock(report=Mock(return_value=keys), unwritten=Mock(return_value=frozenset()), is_delayed=Mock()),
         resync=Mock(),
         policy=Policy(),
         telemetry=Telemetry(),
@@ -170,3 +171,55 @@ def test_a_decision_without_words_ends_no_cycle_and_all_are_scaled(
     (said,) = [record.message for record in caplog.records if record.name == "sluice.decision"]
     assert "speech/a: internal error: ValueError: year 8269 is out of range; speech/b: " in said
     assert any(record.exc_info for record in caplog.records if "speech/a" in record.message)
+
+
+class Pauses(threading.Event):
+    """Ends no wait early, notes how long each was to be, and is set after the last cycle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted_s: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.noted_s.append(timeout)
+        return self.is_set()
+
+
+def pauses_s(unplanned: Sequence[int], *, is_delayed: bool = False) -> list[float]:
+    """Return the pauses after cycles that leave so many pipelines of a large fleet without a plan; -1: it fails."""
+    stop, left = Pauses(), list(unplanned)
+
+    def observe() -> Observation:
+        count = left.pop(0)
+        if not left:
+            stop.set()
+        if count < 0:
+            raise KubeError("500")
+        snapshot = a_snapshot(a_state(demand=50.0))
+        # One more stands with a plan, so the fleet is one that is planned in turns.
+        waiting = [standing(a_state(a_spec(name=f"p{at}")), None, None) for at in range(count)]
+        planned = standing(a_state(a_spec(name="planned")), None, snapshot.now_s)
+        snapshot = replace(snapshot, standing=(*waiting, planned))
+        return Observation(snapshot=snapshot, pipelines={}, pools={}, invalid_pipelines=(), invalid_pools=())
+
+    a_loop(Health(), resync=Mock(), observe=observe, is_delayed=lambda: is_delayed).run(stop)
+    return stop.noted_s
+
+
+def test_while_pipelines_get_their_first_plan_the_next_cycle_begins_at_once() -> None:
+    first, second, third = pauses_s([20, 10, 0])
+    assert max(first, second) <= 0
+    assert third > 10, "all have one"
+
+
+def test_a_fleet_whose_pipelines_stay_without_a_plan_has_its_usual_pauses() -> None:
+    _, *lasting = pauses_s([20, 20, 30, 30])
+    assert min(lasting) > 10
+
+
+def test_after_a_failed_cycle_and_for_a_server_that_asks_to_wait_there_is_a_pause() -> None:
+    _, failed, after = pauses_s([20, -1, 10])
+    assert failed > 10
+    assert after <= 0
+    assert min(pauses_s([20, 10], is_delayed=True)) > 10

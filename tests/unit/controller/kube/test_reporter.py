@@ -574,14 +574,17 @@ def test_a_server_that_does_not_answer_is_not_asked_for_every_status(world: Worl
     world.log.error = Silent("timeout")
     assert world.report() == frozenset()
     assert len(world.log.asked) == 1
+    assert world.reporter.is_delayed()
     world.log.error = None
     assert world.report() == {CAPTIONS}
+    assert not world.reporter.is_delayed()
 
 
 def test_a_server_too_busy_for_the_statuses_of_pools_is_asked_for_those_of_pipelines(world: World) -> None:
     world.log.errors.update(dict.fromkeys(("cpu", "gpu", "inferentia"), Unavailable("429")))
     assert world.report() == {CAPTIONS}
     assert world.log.asked == ["cpu", "captions"]
+    assert world.reporter.is_delayed()
 
 
 def test_while_claims_are_postponed_a_pipeline_of_no_operator_is_neither_claimed_nor_scaled() -> None:
