@@ -1,9 +1,9 @@
 """The operator's control loop: read, decide, write statuses, scale, report; every interval, for all pipelines.
 
-While pipelines of a large fleet get their first plan, the next cycle begins at once: each cycle plans a few hundred, so
-at the pace of the interval thousands would wait for minutes, however fast the machine is. A cycle that leaves as many
-without a plan as before, a failed one, and one in which the API server does not answer or asks to wait are followed by
-the usual pause: nothing that lasts makes cycles follow each other without one.
+While pipelines of a large fleet get their first plan and status, the next cycle begins at once: each cycle plans a few
+hundred, so at the pace of the interval thousands would wait for minutes, however fast the machine is. A cycle that
+leaves as many without a plan or its status as before, a failed one, and one in which the API server does not answer or
+asks to wait are followed by the usual pause: nothing that lasts makes cycles follow each other without one.
 """
 
 import logging
@@ -91,8 +91,8 @@ class ControlLoop:
         self._resync_due_s = float("-inf")
         self._packer = Packer()
         self._recorded: dict[PipelineKey, Packed] = {}
-        self._unplanned = math.inf
-        """How many pipelines had no plan after the last cycle."""
+        self._left = math.inf
+        """How many pipelines had no plan after the last cycle, or not its status."""
         self._hurries = False
         """Whether the next cycle begins at once."""
 
@@ -118,12 +118,13 @@ class ControlLoop:
     def run(self, stop: threading.Event) -> None:
         """Run a cycle every interval until `stop` is set; a failed cycle is logged and does not delay the next one.
 
-        The next cycle begins at once where the last one gave pipelines their first plan and others still have none.
+        The next cycle begins at once where the last one gave pipelines their first plan, or its status, and others wait
+        for theirs.
         """
         due_s = time.monotonic()
         while not stop.is_set():
             self._beat()
-            started_s, self._hurries = time.monotonic(), False
+            started_s = time.monotonic()
             try:
                 with garbage_collected_afterwards():
                     self.cycle()
@@ -160,7 +161,7 @@ class ControlLoop:
         # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news)
-        self._reader.remember(observation, decision, news=news, written=writable)
+        unwritten = self._reader.remember(observation, decision, news=news, written=writable)
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
         with self._timed("apply"):
             writes = self._actuator.apply(acting)
@@ -182,8 +183,9 @@ class ControlLoop:
         )
         self._health.ready()
         unplanned = sum(at_s is None for at_s in planned_at_s(observation.snapshot, decision))
-        self._hurries = 0 < unplanned < self._unplanned and not self._reporter.is_delayed()
-        self._unplanned = unplanned
+        left, before = unplanned + unwritten, self._left
+        self._left = left
+        self._hurries = bool(unplanned or self._hurries) and 0 < left < before and not self._reporter.is_delayed()
         return decision, writes
 
     def _beat(self) -> None:
@@ -207,6 +209,7 @@ class ControlLoop:
         self._telemetry.took(part, time.monotonic() - started_s)
 
     def _failed(self, problem: str, started_s: float) -> None:
+        self._hurries = False
         self._telemetry.failed(time.monotonic() - started_s)
         self._health.not_ready(problem)
 

@@ -652,15 +652,17 @@ class Reader:
         *,
         news: Collection[PipelineKey] = (),
         written: Collection[PipelineKey] = (),
-    ) -> None:
+    ) -> int:
         """Keep what `decision` passes on to the next cycle, and of the pipelines that stand what earlier ones did.
 
-        `news` are the pipelines whose decision differs from the last one, `written` those whose status has it.
+        `news` are the pipelines whose decision differs from the last one, `written` those whose status has it. Return
+        how many pipelines of a large fleet have a decision that their status does not have yet.
         """
         self._carried.remember(decision, observation.pools, {each.uid for each in observation.standing.values()})
         self._carried.turns.conclude(observation.snapshot, decision, observation.seen, news=news, written=written)
         if self._resources.allowances is not None:
             self._resources.allowances.remember(decision)
+        return self._carried.turns.unwritten
 
     def _seniority(self, resource: KeptResource) -> Seniority:
         """Return the age of a pipeline, and the workloads that it owned in the last cycle or before a restart."""

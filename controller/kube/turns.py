@@ -127,6 +127,11 @@ class Turns:
         self._shared: Mapping[str, Hashable] = {}
         self._exceeded = _Shared()
 
+    @property
+    def unwritten(self) -> int:
+        """How many pipelines have a decision that their status does not have yet."""
+        return len(self._unwritten)
+
     def choose(
         self,
         specs: Sequence[PipelineSpec],

@@ -52,6 +52,7 @@ from typing_extensions import override
 
 from controller.core.state.shards import shard_of
 from controller.kube.gateway import DEPLOYMENTS, PIPELINES, PODS, POOLS
+from controller.kube.turns import EVERY
 from simulations.lab.cluster.control_plane import ControlPlane
 from simulations.lab.cluster.prometheus import PrometheusServer
 from simulations.lab.faults.reverse_proxy import ReverseProxy, end_to_end
@@ -64,6 +65,8 @@ NOISE = 0.05
 LIMIT_S = 1800.0
 ROUNDS = 40
 """So many times two cycles a fleet may take to come to rest; what is written after that is in the figures."""
+QUIET_ROUNDS = EVERY // 2
+"""It rests once nothing was written for so many of them: until each pipeline was assessed once more."""
 DELAYS_MS = (5, 50, 250)
 SCRAPES_S = 15.0
 _CYCLES = 'sluice_cycles_total{outcome="success"}'
@@ -534,7 +537,7 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     quiet = 0
     versions = maker.versions(fleet)
     for _ in range(ROUNDS):
-        if quiet == 2:
+        if quiet == QUIET_ROUNDS:
             break
         played = maker.play_pods(fleet)
         operator.wait_cycles(2)

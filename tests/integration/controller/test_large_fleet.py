@@ -3,6 +3,7 @@
 The turns are made small here, so that sixty pipelines are many.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -85,6 +86,35 @@ def waiting(decision: Decision) -> int:
     return sum(HoldReason.AWAITING_TURN in {hold.reason for hold in pipeline.holds} for pipeline in decision.pipelines)
 
 
+def of_fleet(maker: Maker, objects: LargeFleet, kind: Resource) -> Iterator[dict[str, Any]]:
+    items = (each for page in maker.gateway.pages(kind) for each in page.items)
+    return (each for each in items if each["metadata"]["namespace"] in objects.namespaces)
+
+
+def readiness(maker: Maker, objects: LargeFleet) -> Counter[str]:
+    found = (each.get("status", {}).get("conditions", []) for each in of_fleet(maker, objects, PIPELINES))
+    return Counter(each["reason"] for conditions in found for each in conditions if each["type"] == "Ready")
+
+
+class UntilAPause(threading.Event):
+    """Is set with the first pause that is to be made."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None or timeout > 0:
+            self.set()
+        return self.is_set()
+
+
+@pytest.fixture
+def small_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fleet of more than ten pipelines is assessed and planned in turns of 15."""
+    monkeypatch.setattr(cycle, "AT_ONCE", 10)
+    monkeypatch.setattr(turns, "AT_ONCE", 10)
+    monkeypatch.setattr(turns, "MOST", 25)
+    monkeypatch.setattr(turns, "PER_TURN", 15)
+    monkeypatch.setattr(large_fleet, "PER_TURN", 15)
+
+
 @pytest.fixture
 def fleet(control_plane: ControlPlane, operator_kubeconfig: Path) -> Iterator[tuple[LargeFleet, Maker]]:
     assert operator_kubeconfig.exists(), "the CRDs are there"
@@ -154,32 +184,20 @@ def test_turns_settle_cost_nothing_survive_a_restart_and_answer_a_change_within_
         assert operator.requests == {"PATCH": 2, "POST": 1}, "a status, a scale and an Event"
 
 
+@pytest.mark.usefixtures("small_turns")
 def test_a_fleet_that_is_assessed_in_turns_has_statuses_from_the_start_settles_and_answers_a_change(
-    fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path
 ) -> None:
-    monkeypatch.setattr(cycle, "AT_ONCE", 10)
-    monkeypatch.setattr(turns, "AT_ONCE", 10)
-    monkeypatch.setattr(turns, "MOST", 25)
-    monkeypatch.setattr(turns, "PER_TURN", 15)
-    monkeypatch.setattr(large_fleet, "PER_TURN", 15)
     objects, maker = fleet
 
-    def of_fleet(kind: Resource) -> Iterator[dict[str, Any]]:
-        items = (each for page in maker.gateway.pages(kind) for each in page.items)
-        return (each for each in items if each["metadata"]["namespace"] in objects.namespaces)
-
-    def readiness() -> Counter[str]:
-        found = (each.get("status", {}).get("conditions", []) for each in of_fleet(PIPELINES))
-        return Counter(each["reason"] for conditions in found for each in conditions if each["type"] == "Ready")
-
     def replicas_of() -> dict[str, int]:
-        return {each["metadata"]["name"]: each["spec"]["replicas"] for each in of_fleet(DEPLOYMENTS)}
+        return {each["metadata"]["name"]: each["spec"]["replicas"] for each in of_fleet(maker, objects, DEPLOYMENTS)}
 
     with ExitStack() as parts:
-        assert readiness() == {"NotAssessed": PIPELINES_MADE}, "each has a status without an operator"
+        assert readiness(maker, objects) == {"NotAssessed": PIPELINES_MADE}, "each has a status without an operator"
         operator = Operator(operator_kubeconfig, objects, parts)
         assert len(operator.cycle().pipelines) == 15
-        assert readiness()["NotAssessed"] == PIPELINES_MADE - 15
+        assert readiness(maker, objects)["NotAssessed"] == PIPELINES_MADE - 15
         quiet = 0
         before = replicas_of()
         for _ in range(80):
@@ -192,7 +210,7 @@ def test_a_fleet_that_is_assessed_in_turns_has_statuses_from_the_start_settles_a
             if quiet == turns.EVERY + 1:
                 break
         assert quiet == turns.EVERY + 1, "it does not come to rest"
-        assert "NotAssessed" not in readiness()
+        assert "NotAssessed" not in readiness(maker, objects)
         assert len(operator.cycle().pipelines) <= 25
 
         operator = Operator(operator_kubeconfig, objects, parts)
@@ -204,3 +222,15 @@ def test_a_fleet_that_is_assessed_in_turns_has_statuses_from_the_start_settles_a
         operator.resync()
         operator.cycle()
         assert asked() == least
+
+
+@pytest.mark.usefixtures("small_turns")
+def test_the_first_pause_comes_when_every_pipeline_has_its_first_plan_and_status(
+    fleet: tuple[LargeFleet, Maker], operator_kubeconfig: Path
+) -> None:
+    objects, maker = fleet
+    with ExitStack() as parts:
+        Operator(operator_kubeconfig, objects, parts).loop.run(UntilAPause())
+        found = readiness(maker, objects)
+    assert found.total() == PIPELINES_MADE
+    assert not {"NotAssessed", "AwaitingTurn"} & found.keys()

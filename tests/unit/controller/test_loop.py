@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -50,9 +50,10 @@ def a_loop(
     observe: Callable[[], Observation] | None = None,
     telemetry: Telemetry | None = None,
     is_delayed: Callable[[], bool] = lambda: False,
+    unwritten: Callable[[], int] = lambda: 0,
 ) -> ControlLoop:
     return ControlLoop(
-        reader=Mock(observe=observe or Mock()),
+        reader=Mock(observe=observe or Mock(), remember=lambda *_, **__: unwritten()),
         actuator=Mock(apply=lambda _: (), write_settings=lambda _: ()),
         reporter=Mock(report=lambda *_: frozenset(), unwritten=lambda _: frozenset(), is_delayed=is_delayed),
         resync=resync,
@@ -155,7 +156,7 @@ def test_a_decision_without_words_ends_no_cycle_and_all_are_scaled(
     keys = frozenset(state.spec.key for state in snapshot.pipelines)
     actuator = Mock(apply=Mock(return_value=()))
     control = ControlLoop(
-        reader=Mock(observe=Mock(return_value=observation)),
+        reader=Mock(observe=Mock(return_value=observation), remember=Mock(return_value=0)),
         actuator=actuator,
         reporter=Mock(report=Mock(return_value=keys), unwritten=Mock(return_value=frozenset()), is_delayed=Mock()),
         resync=Mock(),
@@ -186,40 +187,56 @@ class Pauses(threading.Event):
         return self.is_set()
 
 
-def pauses_s(unplanned: Sequence[int], *, is_delayed: bool = False) -> list[float]:
-    """Return the pauses after cycles that leave so many pipelines of a large fleet without a plan; -1: it fails."""
-    stop, left = Pauses(), list(unplanned)
+def pauses_s(*cycles: tuple[int, int] | None, is_delayed: bool = False) -> list[float]:
+    """Return the pauses after `cycles` of a large fleet; None is one that fails.
+
+    Of each there are how many pipelines it leaves without a plan, and how many with a status that is not written yet.
+    """
+    stop, left, unwritten = Pauses(), list(cycles), list[int]()
 
     def observe() -> Observation:
-        count = left.pop(0)
+        counts = left.pop(0)
         if not left:
             stop.set()
-        if count < 0:
+        if counts is None:
             raise KubeError("500")
+        unwritten.append(counts[1])
         snapshot = a_snapshot(a_state(demand=50.0))
         # One more stands with a plan, so the fleet is one that is planned in turns.
-        waiting = [standing(a_state(a_spec(name=f"p{at}")), None, None) for at in range(count)]
+        waiting = [standing(a_state(a_spec(name=f"p{at}")), None, None) for at in range(counts[0])]
         planned = standing(a_state(a_spec(name="planned")), None, snapshot.now_s)
         snapshot = replace(snapshot, standing=(*waiting, planned))
         return Observation(snapshot=snapshot, pipelines={}, pools={}, invalid_pipelines=(), invalid_pools=())
 
-    a_loop(Health(), resync=Mock(), observe=observe, is_delayed=lambda: is_delayed).run(stop)
+    a_loop(
+        Health(),
+        resync=Mock(),
+        observe=observe,
+        is_delayed=lambda: is_delayed,
+        unwritten=lambda: unwritten[-1],
+    ).run(stop)
     return stop.noted_s
 
 
-def test_while_pipelines_get_their_first_plan_the_next_cycle_begins_at_once() -> None:
-    first, second, third = pauses_s([20, 10, 0])
-    assert max(first, second) <= 0
-    assert third > 10, "all have one"
+def test_until_all_pipelines_have_their_first_plan_and_its_status_the_next_cycle_begins_at_once() -> None:
+    *first, last = pauses_s((20, 0), (10, 5), (0, 10), (0, 3), (0, 0))
+    assert max(first) <= 0
+    assert last > 10, "all have both"
 
 
-def test_a_fleet_whose_pipelines_stay_without_a_plan_has_its_usual_pauses() -> None:
-    _, *lasting = pauses_s([20, 20, 30, 30])
+def test_a_fleet_whose_pipelines_stay_without_a_plan_or_status_has_its_usual_pauses() -> None:
+    _, *lasting = pauses_s((20, 0), (20, 0), (10, 10), (10, 30))
     assert min(lasting) > 10
 
 
+def test_statuses_alone_that_wait_for_a_later_cycle_do_not_hasten_it() -> None:
+    assert min(pauses_s((0, 30), (0, 20), (0, 10))) > 10
+    _, stuck, after = pauses_s((5, 10), (0, 15), (0, 10))
+    assert min(stuck, after) > 10, "what is planned has not its status, and no more is planned"
+
+
 def test_after_a_failed_cycle_and_for_a_server_that_asks_to_wait_there_is_a_pause() -> None:
-    _, failed, after = pauses_s([20, -1, 10])
+    _, failed, after = pauses_s((20, 0), None, (10, 0))
     assert failed > 10
     assert after <= 0
-    assert min(pauses_s([20, 10], is_delayed=True)) > 10
+    assert min(pauses_s((20, 0), (10, 0), is_delayed=True)) > 10

@@ -351,8 +351,10 @@ def test_news_are_assessed_again_until_the_status_has_them(fleet: Fleet) -> None
         pass
     fleet.news = frozenset()
     assert "p03" in fleet.cycle()
+    assert fleet.turns.unwritten == 1
     fleet.unwritten = set()
     assert "p03" in fleet.cycle()
+    assert fleet.turns.unwritten == 0
     assert "p03" not in fleet.cycle()
 
 
