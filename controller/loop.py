@@ -219,7 +219,9 @@ class ControlLoop:
         The log line carries the decision record, except for fleets too large to be planned at once.
         """
         standing = {
-            each.key: self._recorded[each.key] for each in observation.snapshot.standing if each.key in self._recorded
+            each.key: self._recorded[each.key]
+            for each in observation.snapshot.standing
+            if each.key in self._recorded and each.assessed_at_s is not None  # else another one had its name
         }
         known, changed = dict(standing), list[PipelineDecision]()
         for pipeline in decision.pipelines:
@@ -232,7 +234,8 @@ class ControlLoop:
         if changed:
             reasons = "; ".join(f"{pipeline.key}: {_sentence(pipeline)}" for pipeline in changed[:_LOGGED])
             more = f"; and {len(changed) - _LOGGED} more" if len(changed) > _LOGGED else ""
-            recorded = not standing and len(decision.pipelines) <= AT_ONCE  # the record of thousands would fill the log
+            # The record of thousands would fill the log.
+            recorded = not observation.snapshot.standing and len(decision.pipelines) <= AT_ONCE
             # A function, so that only the JSON format makes the record.
             record = partial(decision_record, observation.snapshot, decision) if recorded else None
             _RECORDS.info("%s%s", reasons, more, extra={"record": record})

@@ -34,10 +34,10 @@ from controller.core.state.carry_over import FailureCause
 from controller.core.state.cloud import PriceOrigin
 from controller.core.state.decision import BacklogOutlook, Decision, PipelineDecision, PoolDecision
 from controller.core.state.provider_errors import ERRORS_COUNT_S, ErrorClass
-from controller.core.state.snapshot import PipelineState, PoolState, Snapshot, TargetState
+from controller.core.state.snapshot import REPLICA_STATES, PipelineState, PoolState, Snapshot, TargetState
 from controller.exposition import heading, joined, line, lines
 from controller.kube.packed import Packed, Packer
-from optimizer.model import PipelineKey, PoolName, pool_of
+from optimizer.model import PipelineKey, PlacementName, PoolName, pool_of
 from profiler.samples import THROUGHPUT, Absence, AbsenceReason, DeviceQuantity, Quantity, Reading
 from profiler.sources.base import QueryKind
 
@@ -60,7 +60,6 @@ _STAGE_DEVICES = {
     "stage_rx_packets_per_second": DeviceQuantity.RX_PACKETS_RPS,
     "stage_node_rx_losses_per_second": DeviceQuantity.NODE_RX_LOSSES_RPS,
 }
-_REPLICA_STATES = ("ready", "starting", "pending", "stranded", "terminating")
 _ANSWERED = "Answered"
 _CYCLE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 DETAILED = 1000
@@ -517,15 +516,17 @@ class _Fleet:
         fleet = len(decision.pipelines) + len(snapshot.standing)
         gauges.set("pipelines", [], fleet)
         standing = {each.key for each in snapshot.standing}
+        # One that was not assessed yet has no series: those by its name are of a pipeline that was deleted.
+        known = {each.key for each in snapshot.standing if each.assessed_at_s is not None}
         self._changed_at_s = {
-            **{key: known for key, known in self._changed_at_s.items() if key in standing},
+            **{key: last for key, last in self._changed_at_s.items() if key in known},
             **{
                 pipeline.key: self._changed_at_s.get(pipeline.key, {})
                 | {change.reason.value: decision.now_s for change in pipeline.changes}
                 for pipeline in decision.pipelines
             },
         }
-        of_pipelines = {key: series for key, series in self._of_pipelines.items() if key in standing}
+        of_pipelines = {key: series for key, series in self._of_pipelines.items() if key in known}
         for state, pipeline in zip(snapshot.pipelines, decision.pipelines, strict=True):
             own = _Gauges()
             own.add_pipeline(state, pipeline, decision.now_s, detailed=fleet <= DETAILED)
@@ -542,7 +543,7 @@ class _Fleet:
         replicas, failing = _replicas_by_pool(snapshot), _failing_by_pool(decision)
         for pool in decision.pools:
             gauges.add_pool(snapshot.pools[pool.name], pool, decision.now_s)
-            for kind in _REPLICA_STATES:
+            for kind in REPLICA_STATES:
                 gauges.set("pool_replicas", [pool.name, kind], replicas[pool.name, kind])
             for cause in FailureCause:
                 gauges.set("pool_failing_placements", [pool.name, cause.value], failing[pool.name, cause])
@@ -803,17 +804,17 @@ def _replicas_by_pool(snapshot: Snapshot) -> Tally[tuple[PoolName, str]]:
     for state in snapshot.pipelines:
         for (_, placement), target in state.found():
             if target.owner is None:
-                counts = (target.ready, *map(len, (target.starting, target.pending, target.stranded)))
-                for kind, count in zip(_REPLICA_STATES, (*counts, target.terminating), strict=True):
-                    if count:  # few states have any, and a fleet may have thousands of workloads
-                        found[pool_of(placement), kind] += count
+                _count_states(found, placement, target.states)
     for each in snapshot.standing:
         for own in each.placements:
-            pool, starting, pending = pool_of(own.key[1]), len(own.starting), len(own.pending)
-            counts = (max(0, own.occupied - starting - pending), starting, pending)
-            for kind, count in zip(_REPLICA_STATES, counts, strict=False):
-                found[pool, kind] += count
+            _count_states(found, own.key[1], own.states)
     return found
+
+
+def _count_states(found: Tally[tuple[PoolName, str]], placement: PlacementName, states: Sequence[int]) -> None:
+    for kind, count in zip(REPLICA_STATES, states, strict=True):
+        if count:  # few states have any, and a fleet may have thousands of workloads
+            found[pool_of(placement), kind] += count
 
 
 def _failing_by_pool(decision: Decision) -> Tally[tuple[PoolName, FailureCause]]:

@@ -196,7 +196,7 @@ class OperatorProcess:
         return {key: float(value) for key, value in found}
 
     def has_planned_all(self) -> bool:
-        """Return whether each pipeline has a plan, by the operator: to list thousands takes seconds of the API server."""
+        """Return whether each pipeline has a plan, as the operator says: to list thousands takes seconds."""
         return "\nsluice_never_planned_pipelines 0.0\n" in self.exposition()
 
     def missing(self) -> int:

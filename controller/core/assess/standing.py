@@ -167,6 +167,7 @@ def _placement(
         pending=target.unscheduled if scaled else (),
         starting=target.starting if scaled else (),
         startup_s=declared.startup_s,
+        states=target.states,
     )
 
 

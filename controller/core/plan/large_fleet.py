@@ -3,10 +3,11 @@
 A plan takes some ten milliseconds, so a cycle cannot plan thousands of pipelines. A pipeline keeps its plan until the
 inputs of the plan change: its load or a measured time by more than `MOVED`, a declared value, the price of a pool, or
 the nodes that are being removed. A cycle plans up to `PER_TURN` of the changed ones, counted by `plan_size`: those
-outside their bounds first, then by the size of the change. Half of that is for pipelines without a plan while there are
-any, so that these get one however much the others change. It also plans a few pipelines with the oldest plans and a few
-that lack capacity, so that no plan becomes too old. Before its first turn, and after its stages or placements have
-changed, the plan of a pipeline is its current replicas.
+outside their bounds first, then by the size of the change, the priority, and the age of the plan. Half of that is for
+pipelines without a plan while there are any, so that these get one however much the others change. It also plans a few
+pipelines with the oldest plans, a few that lack capacity, and the most important ones that lack it, so that no plan
+becomes too old. Before its first turn, and after its stages or placements have changed, the plan of a pipeline is its
+current replicas.
 
 Each pipeline is planned alone, with the capacity and the money that the others leave. If pools and budgets suffice, the
 result is the same as of planning all together. If a pool does not, the pipelines that lack capacity are planned
@@ -49,6 +50,7 @@ from optimizer.model import (
     PoolName,
     Problem,
     ServiceLaw,
+    pool_of,
 )
 from optimizer.plan import Limit, LimitKind, PipelinePlan, PlacementPlan, StagePlan
 from optimizer.runtime.effort import Effort
@@ -345,8 +347,8 @@ def _with_givers(
         if assessment.acting
         and assessment.key not in taking
         and any(
-            count and (money or assessment.key in sharing or pool in names)
-            for (_, pool), count in assessment.current.items()
+            count and (money or assessment.key in sharing or pool_of(placement) in names)
+            for (_, placement), count in assessment.current.items()
         )
     ]
     givers.sort(key=lambda assessment: (assessment.spec.priority, assessment.key))
@@ -368,17 +370,24 @@ def choose(
     pools: Mapping[PoolName, PoolState],
 ) -> Turn:
     """Return the pipelines to plan in this cycle; `pipelines` are as of now, `kept` has the plans of earlier turns."""
-    due: list[tuple[int, float, int, PipelineKey]] = []
+    due: list[tuple[int, float, int, float, PipelineKey]] = []
     unchanged: list[tuple[float, PipelineKey]] = []
     short: list[tuple[float, PipelineKey]] = []
+    important: list[tuple[int, float, PipelineKey]] = []
     for assessment in assessments:
         rank = _rank(assessment, pipelines[assessment.key], pools)
+        at_s = kept[assessment.key].at_s if assessment.key in kept else -inf
         if rank is not None:
-            due.append((rank[0], -rank[1], -assessment.spec.priority, assessment.key))
+            due.append((rank[0], -rank[1], -assessment.spec.priority, at_s, assessment.key))
+        elif lacking(kept[assessment.key]) is not None:  # it has a plan, since nothing has changed
+            short.append((at_s, assessment.key))
+            important.append((-assessment.spec.priority, at_s, assessment.key))
         else:
-            own = kept[assessment.key]  # it has one, since nothing has changed
-            (short if lacking(own) is not None else unchanged).append((own.at_s, assessment.key))
-    again = [key for old in (short, unchanged) for _, key in sorted(old)[:AGAIN_PER_TURN]]
+            unchanged.append((at_s, assessment.key))
+    # By age, so that none waits for ever, and by priority, so that the least important do not take what became free.
+    oldest = (*sorted(short)[:AGAIN_PER_TURN], *sorted(unchanged)[:AGAIN_PER_TURN])
+    first = [key for *_, key in sorted(important)[:AGAIN_PER_TURN]]
+    again = list(dict.fromkeys((*first, *(key for _, key in oldest))))
     sizes = {assessment.key: plan_size(assessment) for assessment in assessments}
     urgent = [key for *_, key in sorted(due)]
     chosen = set(_up_to(PER_TURN // 2, [key for key in urgent if key not in kept], sizes))

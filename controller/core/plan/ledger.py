@@ -39,8 +39,8 @@ from optimizer.plan import Limit, LimitKind
 
 EPSILON = 1e-9
 """Sums of the same prices in another order differ by less than this."""
-FLEET = "fleet"
-"""Name of the limit that is the budget of all pipelines together."""
+FLEET = "*"
+"""Name of the limit that is the budget of all pipelines together: no object of Kubernetes can have it."""
 
 Scope = PipelineKey | GroupBudget | None
 """What a cap is for: a pipeline, a group of them, or None for the fleet."""

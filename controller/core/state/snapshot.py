@@ -133,6 +133,11 @@ class TargetState:
     nodes: Mapping[str, Size] = field(default_factory=dict)
 
     @property
+    def states(self) -> tuple[int, ...]:
+        """Return how many replicas are in each of the `REPLICA_STATES`."""
+        return (self.ready, *map(len, (self.starting, self.pending, self.stranded)), self.terminating)
+
+    @property
     def occupied(self) -> int:
         """Return the most replicas that exist while the desired replicas stay the same."""
         return most_replicas(self.desired, self.existing, self.terminating)
@@ -230,6 +235,9 @@ class TargetState:
     def leaving(self) -> int:
         """Return how many ready replicas are on nodes that are being removed."""
         return sum(replica.leaving for replica in self.serving)
+
+
+REPLICA_STATES = ("ready", "starting", "pending", "stranded", "terminating")
 
 
 def most_replicas(desired: int, existing: int, terminating: int) -> int:
@@ -598,7 +606,8 @@ class StandingPlacement:
     `occupied` of them count against its pool and cost money. `nodes` has the node of each ready replica that may share
     it, and `busy` the share (0–1) of its time that such a replica works, None where that is not known; `planned_busy`
     is the share to plan with for a neighbour. `pending` have no node, and `starting` are on a node and take `startup_s`
-    seconds to be ready. Both are empty where Sluice does not scale the workload.
+    seconds to be ready. Both are empty where Sluice does not scale the workload. `states` has how many replicas are in
+    each of the `REPLICA_STATES`.
     """
 
     key: PlacementKey
@@ -610,6 +619,7 @@ class StandingPlacement:
     pending: tuple[PendingReplica, ...] = ()
     starting: tuple[PendingReplica, ...] = ()
     startup_s: float = 0.0
+    states: tuple[int, ...] = (0,) * len(REPLICA_STATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -240,3 +240,14 @@ def test_after_a_failed_cycle_and_for_a_server_that_asks_to_wait_there_is_a_paus
     assert failed > 10
     assert after <= 0
     assert min(pauses_s((20, 0), (10, 0), is_delayed=True)) > 10
+
+
+def test_the_record_of_a_large_fleet_is_not_logged_however_few_are_assessed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for others in ((), (standing(a_state(a_spec(name="other")), None, None),)):
+        snapshot = replace(a_snapshot(a_state(demand=50.0)), standing=others)
+        observation = Observation(snapshot=snapshot, pipelines={}, pools={}, invalid_pipelines=(), invalid_pools=())
+        a_loop(Health(), resync=Mock(), observe=Mock(return_value=observation)).cycle()
+    alone, beside = (record.__dict__["record"] for record in caplog.records if record.name == "sluice.decision")
+    assert alone is not None
+    assert beside is None

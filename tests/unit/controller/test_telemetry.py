@@ -269,6 +269,23 @@ def test_a_pool_has_the_replicas_of_pipelines_that_are_not_assessed() -> None:
     assert counts == {"ready": 6, "starting": 1, "pending": 2}
 
 
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.RECOMMEND])
+def test_replicas_that_are_asked_for_or_leave_are_not_counted_as_ready(mode: Mode) -> None:
+    encoder = a_target(9, ready=2, existing=4, terminating=3, starting_since_s=[NOW_S] * 2)
+    state = a_state(a_spec(mode=mode), replicas={ENCODER: encoder})
+    snapshot = replace(a_snapshot(), pipelines=(), standing=(standing(state, None, None),))
+    found = of(after(Telemetry(), snapshot), "pool_replicas")
+    counts = {name.split('"')[3]: count for name, count in found.items() if "inferentia" in name and count}
+    assert counts == {"ready": 2, "starting": 2, "terminating": 3}
+
+
+def test_a_pipeline_that_was_made_again_has_no_series_of_the_one_before() -> None:
+    state, telemetry = a_state(demand=50.0), Telemetry()
+    assert of(after(telemetry, a_snapshot(state)), "pipeline_demand")
+    again = replace(a_snapshot(), pipelines=(), standing=(standing(state, None, None),))
+    assert not of(after(telemetry, again), "pipeline_demand")
+
+
 def test_nodes_on_their_way_are_those_of_elastic_pools() -> None:
     coming = (ExpectedNode(name="inferentia-x", since_s=NOW_S),)
     elastic = a_pool("inferentia", node_pool=NodePoolState(instances=5, claims=coming))

@@ -124,6 +124,35 @@ def test_a_price_that_changes_asks_for_new_plans() -> None:
     assert [own(decision, name).plan is own(settled, name).plan for name in "ab"] == [False, True]
 
 
+def planned_now(decision: Decision) -> set[str]:
+    return {own.spec.name for own in decision.pipelines if own.planned and own.planned.at_s == decision.now_s}
+
+
+def test_of_pipelines_whose_terms_change_in_every_cycle_each_gets_its_turn() -> None:
+    world, decision = after(6, a_snapshot(*(a_pipeline(name, 50.0) for name in "abc"), fleet=FLEET))
+    turns = list[set[str]]()
+    for price in (2.0, 3.0, 4.0):
+        world = replace(applied(world, decision), pools=pools(a_pool("gpu", price=price, instances=40)))
+        decision = decide(world, Policy())
+        turns.append(planned_now(decision))
+    assert sorted(turns, key=sorted) == [{"a"}, {"b"}, {"c"}]
+
+
+def test_of_those_that_lack_capacity_the_most_important_one_is_planned_again_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tight = pools(a_pool("gpu", instances=6))
+    states = [a_pipeline(name, 200.0, priority=priority) for name, priority in (("a", 0), ("b", 0), ("z", 5))]
+    world, settled = after(10, a_snapshot(*states, fleet=tight))
+    monkeypatch.setattr(large_fleet, "AGAIN_PER_TURN", 1)
+    monkeypatch.setattr(large_fleet, "TOGETHER", 2)
+    world = applied(world, settled)
+    for _ in range(3):
+        decision = decide(world, Policy())
+        assert "z" in planned_now(decision)
+        world = applied(world, decision)
+
+
 @pytest.mark.parametrize(
     "edited",
     [
@@ -167,6 +196,20 @@ def test_a_more_important_pipeline_gets_what_less_important_ones_hold() -> None:
     assert high.plan is not None
     assert high.plan.feasible
     assert high.desired[ASR] > low.desired[ASR]
+
+
+def test_a_more_important_pipeline_gets_what_less_important_ones_hold_by_a_variant() -> None:
+    tight = pools(a_pool("gpu", instances=7))
+    named = a_placement("gpu", bounds=(1, 20))
+    named = replace(named, prior=replace(named.prior, variant="int8"))
+    key = (StageName("asr"), named.prior.name)
+    low = a_state(a_spec(a_stage("asr", named), name="low"), demand=60.0, replicas={key: 5})
+    high = a_pipeline("high", 60.0, running=1, priority=5)
+    _, decision = after(10, a_snapshot(low, high, fleet=tight))
+    plan = own(decision, "high").plan
+    assert plan is not None
+    assert plan.feasible
+    assert own(decision, "high").desired[ASR] > own(decision, "low").desired[key]
 
 
 def test_the_fleets_budget_is_kept() -> None:

@@ -194,3 +194,12 @@ def test_a_group_pays_what_its_pipelines_pay_each_on_its_own_basis() -> None:
             assert spent(team) == spent(KEY) + spent(shares.key) == pytest.approx(0.25 + 0.25)
         books.after[(KEY, ENCODER)] = 2  # one more opens a second node: 3/6 of two nodes, and a quarter of one
         assert books.refusal(KEY, ENCODER) == refused
+
+
+def test_the_limit_of_the_fleet_is_no_compute_budget_whatever_its_name() -> None:
+    named = GroupBudget(name="fleet", per_hour=9.0, pipelines=frozenset({KEY}))
+    books = Ledger([a_state(replicas={ENCODER: 2})], default_pools(), 2.5, budgets=[named])
+    limit = books.refusal(KEY, ENCODER)
+    assert limit is not None
+    assert books.group(limit) is None
+    assert books.group(Limit(kind=LimitKind.BUDGET, name="fleet")) is named
