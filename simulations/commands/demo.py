@@ -166,7 +166,9 @@ def _fallback_line(pool: str, span: Interval, decisions: Sequence[DecisionEntry]
         return [pool_of(named_placement(placement)) for placement in moved]
 
     during = [decision for decision in decisions if decision.t_s >= span.from_s]
-    gone = next((one for one in during if _says(one, ChangeReason.POOL) and set(moves(one, more=True)) - {pool}), None)
+    # Of a single replica that finds no node, the operator says that it cannot be placed, not that the pool is at fault.
+    lost = (ChangeReason.POOL, ChangeReason.PLACEMENT)
+    gone = next((one for one in during if _says(one, *lost) and set(moves(one, more=True)) - {pool}), None)
     if gone is None:
         return ""
     others = sorted(set(moves(gone, more=True)) - {pool})
@@ -178,8 +180,8 @@ def _fallback_line(pool: str, span: Interval, decisions: Sequence[DecisionEntry]
     return words + (f"; replicas moved back from {back.t_s:.0f} s on" if back is not None else "")
 
 
-def _says(decision: DecisionEntry, reason: ChangeReason) -> bool:
-    return f"({CHANGES[reason]})" in decision.reason
+def _says(decision: DecisionEntry, *reasons: ChangeReason) -> bool:
+    return any(f"({CHANGES[reason]})" in decision.reason for reason in reasons)
 
 
 def broken_promises(summary: LabSummary) -> list[str]:

@@ -55,7 +55,6 @@ def a_decision(t_s: float, reason: str, **changes: list[int]) -> DecisionEntry:
         changes=tuple(
             PlacementChange(stage="encoder", placement=pool, before=before, after=after)
             for pool, (before, after) in changes.items()
-            for pool, (before, after) in changes.items()
         ),
         reason=f"encoder ({reason}): demand 300 streams",
     )
@@ -201,6 +200,14 @@ def test_a_pool_without_room_that_nothing_goes_around_is_a_broken_promise(runs: 
         1,
         "failed: no other pool took over from inferentia, which had no capacity\n",
     )
+
+
+def test_replicas_that_cannot_be_placed_one_by_one_are_taken_over_too(runs: Runs) -> None:
+    alone = a_decision(84.0, "replicas cannot be placed, or do not start, on a pool", gpu=[0, 1], inferentia=[5, 4])
+    runs.decisions = [DECISIONS[0], alone]
+    result = invoke()
+    assert result.exit_code == 0
+    assert "gpu took over at 84 s" in result.stdout
 
 
 def test_work_that_does_not_come_back_within_the_run_is_not_said_to(runs: Runs) -> None:
