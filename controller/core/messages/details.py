@@ -65,6 +65,11 @@ def no_capacity(placement: PlacementName, limit: Limit) -> str:
     return f"no capacity on {placement} within {limit}"
 
 
+def no_fleet_budget(placement: PlacementName) -> str:
+    """Return the text about the budget of all pipelines, which has nothing left for a replica of `placement`."""
+    return f"no capacity on {placement} within the budget of the fleet"
+
+
 def no_allowance(placement: PlacementName, amount: int, capacity: int) -> str:
     """Return the text about the allowance of a shard, which leaves no capacity for a replica of `placement`."""
     return f"no capacity on {placement} within the allowance of this shard: {amount} of {capacity} instances"

@@ -458,6 +458,8 @@ class Ledger:
         pool = self.pools.get(pool_of(placement))
         if limit.kind is LimitKind.POOL and pool is not None and pool.allowance is not None and pool.bound_by_allowance:
             return details.no_allowance(placement, pool.allowance.amount, pool.capacity)
+        if limit.name == FLEET:
+            return details.no_fleet_budget(placement)
         return details.no_capacity(placement, limit)
 
     def shortage(self) -> Shortage:

@@ -21,6 +21,7 @@ CHANGES = Conflict(changes=3, changed_at_s=0.0, written=5, found=2)
         ),
         (details.on_placement(GPU, "not found"), "gpu: not found"),
         (details.no_capacity(GPU, Limit(kind=LimitKind.POOL, name="gpu")), "no capacity on gpu within Pool/gpu"),
+        (details.no_fleet_budget(GPU), "no capacity on gpu within the budget of the fleet"),
         (
             details.missing_reading(GPU, Quantity.ARRIVAL_RATE, Absence(reason=AbsenceReason.STALE)),
             "arrivalRate on gpu: Stale",

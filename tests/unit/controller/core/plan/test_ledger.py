@@ -202,4 +202,5 @@ def test_the_limit_of_the_fleet_is_no_compute_budget_whatever_its_name() -> None
     limit = books.refusal(KEY, ENCODER)
     assert limit is not None
     assert books.group(limit) is None
+    assert books.no_capacity(ENCODER[1], limit) == "no capacity on inferentia within the budget of the fleet"
     assert books.group(Limit(kind=LimitKind.BUDGET, name="fleet")) is named
