@@ -372,22 +372,19 @@ def choose(
     """Return the pipelines to plan in this cycle; `pipelines` are as of now, `kept` has the plans of earlier turns."""
     due: list[tuple[int, float, int, float, PipelineKey]] = []
     unchanged: list[tuple[float, PipelineKey]] = []
-    short: list[tuple[float, PipelineKey]] = []
-    important: list[tuple[int, float, PipelineKey]] = []
+    short: list[tuple[int, float, PipelineKey]] = []
     for assessment in assessments:
         rank = _rank(assessment, pipelines[assessment.key], pools)
         at_s = kept[assessment.key].at_s if assessment.key in kept else -inf
         if rank is not None:
             due.append((rank[0], -rank[1], -assessment.spec.priority, at_s, assessment.key))
         elif lacking(kept[assessment.key]) is not None:  # it has a plan, since nothing has changed
-            short.append((at_s, assessment.key))
-            important.append((-assessment.spec.priority, at_s, assessment.key))
+            short.append((-assessment.spec.priority, at_s, assessment.key))
         else:
             unchanged.append((at_s, assessment.key))
-    # By age, so that none waits for ever, and by priority, so that the least important do not take what became free.
-    oldest = (*sorted(short)[:AGAIN_PER_TURN], *sorted(unchanged)[:AGAIN_PER_TURN])
-    first = [key for *_, key in sorted(important)[:AGAIN_PER_TURN]]
-    again = list(dict.fromkeys((*first, *(key for _, key in oldest))))
+    # By priority, so that the least important do not take what became free, and by age, so that none waits for ever.
+    orders = (sorted(short), sorted(own[1:] for own in short), sorted(unchanged))
+    again = list(dict.fromkeys(key for order in orders for *_, key in order[:AGAIN_PER_TURN]))
     sizes = {assessment.key: plan_size(assessment) for assessment in assessments}
     urgent = [key for *_, key in sorted(due)]
     chosen = set(_up_to(PER_TURN // 2, [key for key in urgent if key not in kept], sizes))
