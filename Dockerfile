@@ -75,9 +75,9 @@ RUN python3 /bill_of_materials.py > /opt/sluice/sbom.cdx.json \
 
 FROM simulations-files AS simulations-machine-code
 COPY --from=operator-machine-code /machine-code /
-RUN cd / && python -m simulations.engine.warm_up \
+RUN cd / && python -m simulations.warm_up \
  && NUMBA_DEBUG_CACHE=1 python -m optimizer.warm_up > /warm.log \
- && NUMBA_DEBUG_CACHE=1 python -m simulations.engine.warm_up >> /warm.log \
+ && NUMBA_DEBUG_CACHE=1 python -m simulations.warm_up >> /warm.log \
  && grep -q 'data loaded' /warm.log && ! grep 'data saved' /warm.log \
  && mkdir /machine-code && find opt/sluice -name '*.nb[ic]' -exec cp -a --parents {} /machine-code \;
 

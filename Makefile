@@ -20,7 +20,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@echo "==> compiling the inner loops"
 	@$(BIN)/python -m optimizer.warm_up
-	@$(BIN)/python -m simulations.engine.warm_up
+	@$(BIN)/python -m simulations.warm_up
 	@touch $(STAMP)
 
 .PHONY: help

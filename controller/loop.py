@@ -172,7 +172,7 @@ class ControlLoop:
             self._telemetry.wrote(write.outcome.value)
         invalid = sum(map(len, (observation.invalid_pipelines, observation.invalid_pools, observation.invalid_budgets)))
         invalid += sum(bool(budget.problem) for budget in observation.snapshot.budgets)
-        self._telemetry.read(observation.unanswered, len(observation.foreign))
+        self._telemetry.read(observation.unanswered, len(observation.foreign), unwritten)
         self._telemetry.succeeded(
             observation.snapshot,
             decision,

@@ -7,7 +7,7 @@ them.
 
 import math
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -357,6 +357,7 @@ class Telemetry:
             ["kind"],
             registry=self._registry,
         )
+        self._kinds: Set[QueryKind] = frozenset()
         self._unreadable = Counter(
             "sluice_unreadable_objects",
             "Objects of the cluster that could not be read and were left out, by kind",
@@ -374,6 +375,11 @@ class Telemetry:
         self._foreign = Gauge(
             "sluice_foreign_pipelines",
             "Pipelines of the managed namespaces that another operator scales",
+            registry=self._registry,
+        )
+        self._pending = Gauge(
+            "sluice_pending_status_pipelines",
+            "Pipelines of a large fleet whose status does not have their last decision yet",
             registry=self._registry,
         )
         self._leader = Gauge("sluice_leader", "1 if this replica is the leader, else 0", registry=self._registry)
@@ -420,13 +426,18 @@ class Telemetry:
         self._success.set(snapshot.now_s)
         self._invalid.set(invalid)
 
-    def read(self, unanswered: Mapping[QueryKind, float], foreign: int = 0) -> None:
+    def read(self, unanswered: Mapping[QueryKind, float], foreign: int = 0, pending: int = 0) -> None:
         """Report the share (0–1) of the queries for metrics that got no answer, for each kind that has queries.
 
-        `foreign` is the number of pipelines that another operator scales.
+        `foreign` is the number of pipelines that another operator scales, `pending` that of those of a large fleet
+        whose status does not have their last decision yet.
         """
         self._foreign.set(foreign)
-        self._unanswered.clear()
+        self._pending.set(pending)
+        # Kinds that stay are not removed first: a scrape in between would see no series.
+        for kind in self._kinds - unanswered.keys():
+            self._unanswered.remove(kind.value)
+        self._kinds = frozenset(unanswered)
         for kind, share in unanswered.items():
             self._unanswered.labels(kind.value).set(share)
 

@@ -22,5 +22,5 @@ def test_the_warm_up_calls_every_compiled_function_and_leaves_nothing_to_compile
 
 
 @pytest.mark.extended
-def test_the_warm_up_of_the_engine_calls_every_compiled_function(tmp_path: Path) -> None:
-    assert printed("-c", UNCALLED, "simulations.engine.warm_up", cache=tmp_path) == "[]"
+def test_the_warm_up_of_simulations_calls_every_compiled_function(tmp_path: Path) -> None:
+    assert printed("-c", UNCALLED, "simulations.warm_up", cache=tmp_path) == "[]"

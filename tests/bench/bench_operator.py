@@ -71,6 +71,7 @@ SCRAPES_S = 15.0
 _CYCLES = 'sluice_cycles_total{outcome="success"}'
 _LOOK_S = 5.0
 _QUIET = 0.4  # cores
+_ALL_WRITTEN = "the operator's metrics say that all are written"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +196,14 @@ class OperatorProcess:
         found = re.findall(rf'^{name}\{{{label}="([^"]+)"\}} ([0-9.e+-]+)$', self.exposition(), re.MULTILINE)
         return {key: float(value) for key, value in found}
 
-    def has_planned_all(self) -> bool:
-        """Return whether each pipeline has a plan, as the operator says: to list thousands takes seconds."""
-        return "\nsluice_never_planned_pipelines 0.0\n" in self.exposition()
+    def has_reported_all(self) -> bool:
+        """Return whether each pipeline has a plan and a status with it, as the operator says at the end of a cycle.
+
+        To list thousands of pipelines takes an API server seconds.
+        """
+        exposed = self.exposition()
+        gauges = ("never_planned_pipelines", "pending_status_pipelines")
+        return all(f"\nsluice_{name} 0.0\n" in exposed for name in gauges)
 
     def missing(self) -> int:
         """Return how many pipelines miss metrics that decisions need."""
@@ -380,18 +386,17 @@ def measure_shards(pipelines: int, shards: int, cycles: int, interval_s: float) 
             operators.append(OperatorProcess(kubeconfig, own, interval_s, shard=f"{index}/{shards}", core=core))
             parts.callback(operators[-1].end)
         decided = [operator.wait(operator.decided, "came to no decision") for operator in operators]
-        for operator in operators:
-            operator.wait(operator.has_planned_all, "did not plan all pipelines", within_s=10.0)
         reported: dict[int, float] = {}
-        operators[0].wait(
-            lambda: _note_reported(maker, operators, reported), "did not write all statuses", within_s=interval_s
-        )
+        operators[0].wait(lambda: _note_reported(operators, reported), "did not write all statuses", within_s=5.0)
+        if missing := _without_operator(maker):
+            raise SystemExit(f"{missing} pipelines have no status, although {_ALL_WRITTEN}")
         quiet = 0
         while quiet < 2:
             played = maker.play_pods(fleet)
             for operator in operators:
                 operator.wait_cycles(2)
-            quiet = quiet + 1 if not played else 0
+            reported_all = all(operator.has_reported_all() for operator in operators)
+            quiet = quiet + 1 if reported_all and not played else 0
         rows = []
         for index, operator in enumerate(operators):
             steady = operator.measured(cycles)
@@ -420,17 +425,17 @@ def _may_have_leases(kubectl: Path, kubeconfig: Path, shards: int) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def _note_reported(maker: Maker, operators: Sequence[OperatorProcess], reported: dict[int, float]) -> bool:
+def _note_reported(operators: Sequence[OperatorProcess], reported: dict[int, float]) -> bool:
     """Note, for each shard whose pipelines all have a status, the time since the start of its operator."""
-    missing = set[int]()
-    for page in maker.gateway.pages(PIPELINES):
-        for each in page.items:
-            if "operator" not in each.get("status", {}):
-                missing.add(shard_of(each["metadata"]["namespace"], len(operators)))
     for index, operator in enumerate(operators):
-        if index not in missing:
-            reported.setdefault(index, time.monotonic() - operator.started_s)
+        if index not in reported and operator.has_reported_all():
+            reported[index] = time.monotonic() - operator.started_s
     return len(reported) == len(operators)
+
+
+def _without_operator(maker: Maker) -> int:
+    """Return how many pipelines have no status that an operator has written."""
+    return sum("observedGeneration" not in status for status in _statuses(maker))
 
 
 def _of_shard(maker: Maker, index: int, shards: int) -> int:
@@ -526,12 +531,9 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     first_decision_s = operator.wait(operator.decided, "came to no decision")
     print(f"  first decision after {first_decision_s:.1f} s", file=sys.stderr)
     operator.wait(lambda: operator.cycles() >= 1, "ended no cycle")
-
-    def told() -> bool:
-        return all("observedGeneration" in status for status in _statuses(maker))
-
-    operator.wait(operator.has_planned_all, "did not plan all pipelines", within_s=10.0)
-    all_statuses_s = operator.wait(told, "did not write all statuses", within_s=5.0)
+    all_statuses_s = operator.wait(operator.has_reported_all, "did not write all statuses", within_s=5.0)
+    if missing := _without_operator(maker):
+        raise SystemExit(f"{missing} pipelines have no status, although {_ALL_WRITTEN}")
     print(f"  all statuses after {all_statuses_s:.1f} s", file=sys.stderr)
     quiet = 0
     versions = maker.versions(fleet)

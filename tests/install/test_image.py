@@ -124,7 +124,7 @@ def test_nothing_is_compiled_at_the_first_decision(image: str) -> None:
 
 
 def test_the_engine_is_not_compiled_at_the_first_simulation() -> None:
-    program = "from simulations.engine.warm_up import warm_up; warm_up()"
+    program = "from simulations.warm_up import warm_up; warm_up()"
     flags = ("--entrypoint", "python", "--env", "NUMBA_DEBUG_CACHE=1")
     told = run(SIMULATIONS, "-c", program, flags=flags).stdout
     assert "data loaded" in told

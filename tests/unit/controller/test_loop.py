@@ -235,6 +235,17 @@ def test_statuses_alone_that_wait_for_a_later_cycle_do_not_hasten_it() -> None:
     assert min(stuck, after) > 10, "what is planned has not its status, and no more is planned"
 
 
+def test_how_many_statuses_of_a_large_fleet_are_still_to_be_written_is_a_metric() -> None:
+    telemetry, counts = Telemetry(), [3, 0]
+    snapshot = a_snapshot(a_state(demand=50.0))
+    observation = Observation(snapshot=snapshot, pipelines={}, pools={}, invalid_pipelines=(), invalid_pools=())
+    observe = Mock(return_value=observation)
+    loop = a_loop(Health(), resync=Mock(), observe=observe, telemetry=telemetry, unwritten=lambda: counts.pop(0))
+    for expected in (3.0, 0.0):
+        loop.cycle()
+        assert f"sluice_pending_status_pipelines {expected}" in telemetry.exposition().decode().splitlines()
+
+
 def test_after_a_failed_cycle_and_for_a_server_that_asks_to_wait_there_is_a_pause() -> None:
     _, failed, after = pauses_s((20, 0), None, (10, 0))
     assert failed > 10

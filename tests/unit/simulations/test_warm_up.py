@@ -34,11 +34,11 @@ for chunk_s, schedule in ((None, poisson(50.0, 9.0)), (0.1, streams(20, 9.0, mea
     assert engine.tally().score().served
 print(sorted(set(compiled)))
 """
-SUPPORT = Path(__file__).parents[3] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 
 
 def test_after_the_warm_up_nothing_is_left_to_compile() -> None:
-    subprocess.run([sys.executable, "-m", "simulations.engine.warm_up"], check=True)
+    subprocess.run([sys.executable, "-m", "simulations.warm_up"], check=True)
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     environment = os.environ | {"PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, env=environment)
