@@ -4,6 +4,8 @@ from controller.monitoring.grafana import Dashboard, Kind, Panel, Query, Row, Va
 from controller.monitoring.promql import PIPELINE, gauge, series
 
 _HERE = 'pool=~"$pool"'
+_PLACED = 'pool=~"$pool(:.+)?"'
+"""A variant of a model on the pool is `POOL:VARIANT` in the series of placements."""
 _POOL = "{{pool}}"
 
 
@@ -14,6 +16,8 @@ def _of(name: str, by: str = "pool") -> str:
 def _replicas(state: str) -> str:
     return gauge("pool_replicas", by="pool", where=f'{_HERE}, state="{state}"')
 
+
+_USERS = gauge("stage_replicas_ready", by=f"{PIPELINE}, stage, pool", where=_PLACED)
 
 POOL = Dashboard(
     uid="sluice-pool",
@@ -57,7 +61,7 @@ POOL = Dashboard(
                     stacked=True,
                     queries=(
                         Query(
-                            expr=f"sum by ({PIPELINE}) ({_of('stage_replicas_ready', f'{PIPELINE}, stage, pool')})",
+                            expr=f"sum by ({PIPELINE}) ({_USERS})",
                             legend="{{namespace}}/{{pipeline}}",
                         ),
                     ),

@@ -21,6 +21,7 @@ from controller.core.state.cloud import PriceOrigin, PriceQuote, PriceRange, Pur
 from controller.core.state.policy import Policy
 from controller.core.state.snapshot import BudgetState, NodePoolState, PoolState, TargetState
 from controller.core.state.spec import BudgetSpec, LabelSelector
+from controller.monitoring.pool_dashboard import POOL
 from controller.monitoring.promql import CUT_SESSIONS
 from controller.telemetry import Telemetry
 from optimizer.model import PlacementKey, PoolName, StageName
@@ -107,6 +108,17 @@ def judged(binaries: Binaries, folder: Path, text: str, asked: Asked) -> "subpro
 def test_what_is_empty_in_a_healthy_run_has_data_in_trouble(binaries: Binaries, tmp_path: Path, asked: Asked) -> None:
     result = judged(binaries, tmp_path, in_trouble(), asked)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_pipeline_with_a_variant_of_a_model_on_a_pool_is_one_of_those_on_the_pool(
+    binaries: Binaries, tmp_path: Path
+) -> None:
+    (query,) = (query for query in POOL.queries if "stage_replicas_ready" in query.expr)
+    series = 'sluice_stage_replicas_ready{{namespace="speech",pipeline="captions",pool="{}",stage="asr"}} 2\n'
+    here = Asked(place="here", expr=query.expr.replace("$pool", "(cpu|gpu)"), empty_because="")
+    for placement, on_pool in (("gpu", True), ("gpu:int8", True), ("gpus", False), ("a-gpu:int8", False)):
+        result = judged(binaries, tmp_path, series.format(placement), here)
+        assert (result.returncode == 0) is on_pool, (placement, result.stdout + result.stderr)
 
 
 def test_it_would_notice_a_query_without_data(binaries: Binaries, tmp_path: Path) -> None:
