@@ -420,16 +420,21 @@ def _rank(assessment: Assessment, pipeline: Pipeline, pools: Mapping[PoolName, P
 def _change(
     planned: Planned, pipeline: Pipeline, current: Mapping[PlacementKey, int], pools: Mapping[PoolName, PoolState]
 ) -> float:
-    """Return the largest relative change of an input since the plan; infinite for a declared value or pool terms."""
+    """Return the largest relative change of an input since the plan; infinite for a declared value.
+
+    Pool terms count 1 more: they change for all pipelines of the pool, and the most changed of these come first.
+    """
     before = planned.pipeline
-    if before == pipeline and planned.terms == terms_of(pipeline, pools):
+    same_terms = planned.terms == terms_of(pipeline, pools)
+    if before == pipeline and same_terms:
         return 0.0
-    if planned.terms != terms_of(pipeline, pools) or declared(before) != declared(pipeline):
+    if declared(before) != declared(pipeline):
         return inf
     then = _current(before)
     # Once the planned replicas run, a plan without changes replaces the old one.
     moved = 0.0 if current == then else ARRIVED if current == planned.plan.replicas() else 1.0
-    return max([moved, *(_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))])
+    changes = (_difference(old, new) for old, new in zip(measured(before), measured(pipeline), strict=True))
+    return max([moved, *changes]) + (0.0 if same_terms else 1.0)
 
 
 def _current(pipeline: Pipeline) -> Mapping[PlacementKey, int]:

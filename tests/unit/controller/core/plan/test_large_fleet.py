@@ -124,6 +124,13 @@ def test_a_price_that_changes_asks_for_new_plans() -> None:
     assert [own(decision, name).plan is own(settled, name).plan for name in "ab"] == [False, True]
 
 
+def test_when_a_price_changes_the_pipelines_whose_demand_has_changed_too_are_planned_first() -> None:
+    world, settled = after(8, a_snapshot(*(a_pipeline(name, 50.0) for name in "abc"), fleet=FLEET))
+    world = replace(applied(world, settled), pools=pools(a_pool("gpu", price=3.0, instances=40)))
+    decision = decide(with_demand(world, b=52.0, c=90.0), Policy())
+    assert [own(decision, name).plan is own(settled, name).plan for name in "abc"] == [True, True, False]
+
+
 def planned_now(decision: Decision) -> set[str]:
     return {own.spec.name for own in decision.pipelines if own.planned and own.planned.at_s == decision.now_s}
 
