@@ -28,8 +28,8 @@ from engine_specs import a_pipeline, a_placement, a_stage, an_engine, streams
 from controller.core.state.spec import PipelineSpec
 from optimizer.model import PoolName, StageName
 from simulations.engine.pipeline_engine import PipelineEngine
-from simulations.warm_up import warm_up
 from simulations.scenario.schedule import Schedule
+from simulations.warm_up import warm_up
 
 RATE_RPS = 500.0
 # name, replicas, batch, fixed_s, per_item_s, cv
