@@ -95,6 +95,7 @@ class Delayed:
     cycle: Cycle
     unanswered: dict[str, float]
     complete: float
+    peak_mib: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,8 @@ class Row:
     with_status: int
     first_decision_s: float
     all_statuses_s: float
+    first_parts: dict[str, float]
+    first_cpu_s: float
     settled_cycles: int
     steady: Cycle
     steady_writes: int
@@ -190,6 +193,11 @@ class OperatorProcess:
                 r"^(sluice_(?:cycle|api|scale|events|last)[^ ]*) ([0-9.e+-]+)$", self.exposition(), re.MULTILINE
             )
         }
+
+    def parts_s(self) -> dict[str, float]:
+        """Return the seconds spent in each part of all cycles until now."""
+        counters = self.counters()
+        return {part: counters[f'sluice_cycle_part_seconds_total{{part="{part}"}}'] for part in PARTS}
 
     def labelled(self, name: str, label: str) -> dict[str, float]:
         """Return the values of the operator's gauge `name` by `label`, its only one."""
@@ -497,11 +505,8 @@ def _delayed(
         time.sleep(4 * SCRAPES_S)  # a window of rates
         operator = OperatorProcess(kubeconfig, folder, interval_s, proxy.url)
         parts.callback(operator.end)
-        operator.wait(lambda: operator.cycles() >= 2, "ended no cycle")
-        for _ in range(3):  # what starts at first, and what this changes
-            maker.play_pods(fleet)
-            exporter.refresh()
-            operator.wait_cycles(4)
+        operator.wait(operator.has_reported_all, "did not write all statuses", within_s=5.0)
+        _settle(maker, fleet, operator, exporter.refresh)
         rows = []
         for delay_ms in DELAYS_MS:
             proxy.delay_s = delay_ms / 1000
@@ -513,6 +518,7 @@ def _delayed(
                     cycle=cycle,
                     unanswered=operator.labelled("sluice_metrics_unanswered_ratio", "kind"),
                     complete=1 - operator.missing() / fleet.pipelines,
+                    peak_mib=operator.mib("VmHWM"),
                 )
             )
             print(f"  {rows[-1]}", file=sys.stderr)
@@ -522,6 +528,28 @@ def _delayed(
 def _statuses(maker: Maker) -> Iterator[dict[str, object]]:
     for page in maker.gateway.pages(PIPELINES):
         yield from (pipeline.get("status", {}) for pipeline in page.items)
+
+
+def _settle(
+    maker: Maker, fleet: LargeFleet, operator: OperatorProcess, refresh: Callable[[], None] = lambda: None
+) -> dict[str, str]:
+    """Play pods until the fleet rests, for at most `ROUNDS`; return the versions of its objects.
+
+    `refresh` is called in each round, with the pods as they are then.
+    """
+    quiet, versions = 0, maker.versions(fleet)
+    for _ in range(ROUNDS):
+        if quiet == QUIET_ROUNDS:
+            break
+        played = maker.play_pods(fleet)
+        refresh()
+        operator.wait_cycles(2)
+        now = maker.versions(fleet)
+        writes = changed(versions, now)
+        print(f"  settling: {played} pods, {writes} writes", file=sys.stderr)
+        quiet = quiet + 1 if not writes and not played else 0
+        versions = now
+    return versions
 
 
 def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, cycles: int, interval_s: float) -> Row:
@@ -534,19 +562,9 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     all_statuses_s = operator.wait(operator.has_reported_all, "did not write all statuses", within_s=5.0)
     if missing := _without_operator(maker):
         raise SystemExit(f"{missing} pipelines have no status, although {_ALL_WRITTEN}")
-    print(f"  all statuses after {all_statuses_s:.1f} s", file=sys.stderr)
-    quiet = 0
-    versions = maker.versions(fleet)
-    for _ in range(ROUNDS):
-        if quiet == QUIET_ROUNDS:
-            break
-        played = maker.play_pods(fleet)
-        operator.wait_cycles(2)
-        now = maker.versions(fleet)
-        writes = changed(versions, now)
-        print(f"  settling: {played} pods, {writes} writes", file=sys.stderr)
-        quiet = quiet + 1 if not writes and not played else 0
-        versions = now
+    first_parts, first_cpu_s = operator.parts_s(), operator.cpu_s()
+    print(f"  all statuses after {all_statuses_s:.1f} s: {first_parts}, CPU {first_cpu_s:.1f}", file=sys.stderr)
+    versions = _settle(maker, fleet, operator)
     settled = operator.cycles()
     steady = operator.measured(cycles)
     steady_writes = changed(versions, maker.versions(fleet))
@@ -590,6 +608,8 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
         with_status=with_status,
         first_decision_s=first_decision_s,
         all_statuses_s=all_statuses_s,
+        first_parts=first_parts,
+        first_cpu_s=first_cpu_s,
         settled_cycles=settled,
         steady=steady,
         steady_writes=steady_writes,
@@ -606,11 +626,15 @@ def _measured(fleet: LargeFleet, maker: Maker, kubeconfig: Path, folder: Path, c
     )
 
 
+def _words_of(parts: dict[str, float]) -> str:
+    return ", ".join(f"{part} {seconds:.2f}" for part, seconds in parts.items())
+
+
 def cycle_words(cycle: Cycle) -> str:
-    parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in cycle.parts.items())
     requests = ", ".join(f"{verb} {count:g}" for verb, count in sorted(cycle.requests.items())) or "none"
     return (
-        f"{cycle.seconds:6.2f} s ({parts}; CPU {cycle.cpu_seconds:.2f}); requests {requests}; {cycle.rss_mib:.0f} MiB"
+        f"{cycle.seconds:6.2f} s ({_words_of(cycle.parts)}; CPU {cycle.cpu_seconds:.2f}); "
+        f"requests {requests}; {cycle.rss_mib:.0f} MiB"
     )
 
 
@@ -618,7 +642,8 @@ def report(row: Row) -> None:
     print(f"{row.pipelines} pipelines, {row.deployments} Deployments, {row.pods} pods, 10 pools")
     print(
         f"  first start   {row.with_status} have a status before it; decision after {row.first_decision_s:.1f} s, all "
-        f"statuses written after {row.all_statuses_s:.1f} s, settled in cycle {row.settled_cycles}"
+        f"statuses written after {row.all_statuses_s:.1f} s ({_words_of(row.first_parts)}; CPU {row.first_cpu_s:.1f}), "
+        f"settled in cycle {row.settled_cycles}"
     )
     print(f"  steady cycle  {cycle_words(row.steady)}; {row.steady_writes} objects written")
     print(f"  restart       decision after {row.restart_decision_s:.1f} s; {row.restart_writes} objects written")
@@ -636,7 +661,8 @@ def report_delayed(rows: Sequence[Delayed]) -> None:
         lost = ", ".join(f"{kind} {share:.0%}" for kind, share in delayed.unanswered.items() if share)
         print(
             f"  {delayed.delay_ms:3} ms a query  {cycle_words(delayed.cycle)}; {delayed.cycle.queries:.0f} queries, "
-            f"unanswered: {lost or 'none'}; complete: {delayed.complete:.1%} of the pipelines",
+            f"unanswered: {lost or 'none'}; complete: {delayed.complete:.1%} of the pipelines; "
+            f"at most {delayed.peak_mib:.0f} MiB",
             flush=True,
         )
 
