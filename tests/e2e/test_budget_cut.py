@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab_runs import LabRun, Seen, lab_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 CUT_S = 18.0
 EXCUSED_S = 3.0 + 2 * 2.0  # the drain and two cycles

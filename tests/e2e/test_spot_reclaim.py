@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from lab_runs import LabRun, lab_run
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.extended]
 
 
 @pytest.fixture(scope="module")
