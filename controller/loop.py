@@ -159,8 +159,10 @@ class ControlLoop:
         news = self._record(observation, decision)
         # The status carries the state that a restart needs, so it is written before the scales: a restart in between
         # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
+        unplanned = sum(at_s is None for at_s in planned_at_s(observation.snapshot, decision))
+        hurried = self._hurries or (unplanned > 0 and math.isinf(self._left))
         with self._timed("status"):
-            writable = self._reporter.report(observation, decision, news)
+            writable = self._reporter.report(observation, decision, news, hurried)
         unwritten = self._reader.remember(observation, decision, news=news, written=writable)
         acting = [pipeline for pipeline in decision.pipelines if pipeline.key in writable]
         with self._timed("apply"):
@@ -182,7 +184,6 @@ class ControlLoop:
             late=observation.late,
         )
         self._health.ready()
-        unplanned = sum(at_s is None for at_s in planned_at_s(observation.snapshot, decision))
         left, before = unplanned + unwritten, self._left
         self._left = left
         self._hurries = bool(unplanned or self._hurries) and 0 < left < before and not self._reporter.is_delayed()

@@ -74,6 +74,8 @@ STATUS_SHARE = 0.2
 """Share of the interval for the statuses of pipelines without replica changes; the rest wait for later cycles."""
 IDLE_SHARE = 0.5
 """The same in a cycle in which no replicas change, so that nothing has to wait for it."""
+HURRIED_SHARE = 1.0
+"""The same while pipelines of a large fleet get their first plan: to write a status later takes another assessment."""
 FOREIGN_SHARE = 0.1
 """Share of the interval for telling at pipelines of other operators that this one leaves them alone."""
 _PARALLEL = 8
@@ -147,14 +149,14 @@ class Reporter:
         self._threads.shutdown(cancel_futures=True)
 
     def report(
-        self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = ()
+        self, observation: Observation, decision: Decision, news: Collection[PipelineKey] = (), hurried: bool = False
     ) -> frozenset[PipelineKey]:
         """Write the statuses of pools, budgets and usable pipelines, and return the pipelines that may be acted on.
 
         A pipeline is left out if it no longer exists, or the server does not answer. If the server refuses the status
         of a pipeline whose replicas change, or asks to wait with it, the pipeline is left out unless its memory is kept
         in the Lease. Statuses of pipelines without replica changes are written for `STATUS_SHARE` of the interval, or
-        for `IDLE_SHARE` where no replicas change.
+        for `IDLE_SHARE` where no replicas change, and for `HURRIED_SHARE` if `hurried`.
         First come those in `news`, whose decision differs from the last one. Pipelines that must wait for a later cycle
         are left out too.
         """
@@ -165,7 +167,7 @@ class Reporter:
         failed = [each for each in statuses if self._refusals.last_failure(each[1].uid)]
         failed.sort(key=lambda each: self._refusals.last_failure(each[1].uid))
         self._report_shared([each for each in statuses if each not in failed], decision.now_s)
-        writable = self._report_pipelines(observation, decision, news)
+        writable = self._report_pipelines(observation, decision, news, hurried)
         self._report_shared(failed, decision.now_s)
         return writable
 
@@ -307,7 +309,7 @@ class Reporter:
         yield from zip(items, self._threads.map(write, items), strict=True)
 
     def _report_pipelines(
-        self, observation: Observation, decision: Decision, news: Collection[PipelineKey]
+        self, observation: Observation, decision: Decision, news: Collection[PipelineKey], hurried: bool
     ) -> frozenset[PipelineKey]:
         def write(pair: tuple[PipelineState, PipelineDecision]) -> _Outcome:
             resource = observation.pipelines[pair[1].key]
@@ -343,7 +345,8 @@ class Reporter:
                 self._visited_at_s.get(pair[1].spec.uid, float("-inf")),
             )
         )
-        rest = self._while_time(STATUS_SHARE if acting or failed else IDLE_SHARE, others, write)
+        share = HURRIED_SHARE if hurried else STATUS_SHARE if acting or failed else IDLE_SHARE
+        rest = self._while_time(share, others, write)
         refused: list[PipelineDecision] = []
         for (_, own), outcome in chain(written, rest, self._each(failed, write)):
             self._visited_at_s[own.spec.uid] = decision.now_s  # also for a failed write
