@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,6 +21,7 @@ from controller.kube.leadership import Leadership
 from controller.kube.reader import Observation
 from controller.loop import ControlLoop
 from controller.telemetry import Telemetry
+from optimizer.model import PipelineKey
 
 
 class Scripted(Leadership):
@@ -51,11 +53,12 @@ def a_loop(
     telemetry: Telemetry | None = None,
     is_delayed: Callable[[], bool] = lambda: False,
     unwritten: Callable[[], int] = lambda: 0,
+    report: Callable[..., frozenset[PipelineKey]] = lambda *_: frozenset(),
 ) -> ControlLoop:
     return ControlLoop(
         reader=Mock(observe=observe or Mock(), remember=lambda *_, **__: unwritten()),
         actuator=Mock(apply=lambda _: (), write_settings=lambda _: ()),
-        reporter=Mock(report=lambda *_: frozenset(), unwritten=lambda _: frozenset(), is_delayed=is_delayed),
+        reporter=Mock(report=report, unwritten=lambda _: frozenset(), is_delayed=is_delayed),
         resync=resync,
         watch=watch,
         policy=Policy(),
@@ -192,7 +195,16 @@ def pauses_s(*cycles: tuple[int, int] | None, is_delayed: bool = False) -> list[
 
     Of each there are how many pipelines it leaves without a plan, and how many with a status that is not written yet.
     """
-    stop, left, unwritten = Pauses(), list(cycles), list[int]()
+    return run_through(*cycles, is_delayed=is_delayed)[0]
+
+
+def run_through(*cycles: tuple[int, int] | None, is_delayed: bool = False) -> tuple[list[float], list[bool]]:
+    """Return the pauses after `cycles`, as in `pauses_s`, and whether each of them had more time for statuses."""
+    stop, left, unwritten, more_time = Pauses(), list(cycles), list[int](), list[bool]()
+
+    def report(*arguments: Any) -> frozenset[PipelineKey]:
+        more_time.append(arguments[3])
+        return frozenset()
 
     def observe() -> Observation:
         counts = left.pop(0)
@@ -214,14 +226,24 @@ def pauses_s(*cycles: tuple[int, int] | None, is_delayed: bool = False) -> list[
         observe=observe,
         is_delayed=lambda: is_delayed,
         unwritten=lambda: unwritten[-1],
+        report=report,
     ).run(stop)
-    return stop.noted_s
+    return stop.noted_s, more_time
 
 
 def test_until_all_pipelines_have_their_first_plan_and_its_status_the_next_cycle_begins_at_once() -> None:
     *first, last = pauses_s((20, 0), (10, 5), (0, 10), (0, 3), (0, 0))
     assert max(first) <= 0
     assert last > 10, "all have both"
+
+
+def test_first_statuses_have_more_time_until_all_are_written_or_what_is_left_lasts() -> None:
+    _, more_time = run_through((20, 0), (10, 5), (0, 10), (0, 0), (0, 5))
+    assert more_time == [True, True, True, True, False]
+    _, more_time = run_through((20, 0), (20, 0), (20, 10), (10, 0), (0, 0))
+    assert more_time == [True, True, False, False, True]
+    _, more_time = run_through((0, 30), (0, 20))
+    assert more_time == [False, False], "no pipeline gets its first plan"
 
 
 def test_a_fleet_whose_pipelines_stay_without_a_plan_or_status_has_its_usual_pauses() -> None:

@@ -549,9 +549,9 @@ def test_what_was_decided_anew_is_told_before_what_was_only_observed(
     assert told == {states[2].spec.key}
 
 
-@pytest.mark.parametrize(("acting", "told"), [(False, 2), (True, 1)])
-def test_statuses_have_more_time_in_a_cycle_that_changes_no_replicas(
-    world: World, monkeypatch: pytest.MonkeyPatch, acting: bool, told: int
+@pytest.mark.parametrize(("acting", "hurried", "told"), [(False, False, 2), (True, False, 1), (True, True, 3)])
+def test_statuses_have_more_time_in_a_cycle_that_changes_no_replicas_and_while_first_plans_are_made(
+    world: World, monkeypatch: pytest.MonkeyPatch, acting: bool, hurried: bool, told: int
 ) -> None:
     monkeypatch.setattr("controller.kube.reporter._PARALLEL", 1)  # in 3 s, of 5 or of 2
     names = ("a", "b", "c")
@@ -559,7 +559,8 @@ def test_statuses_have_more_time_in_a_cycle_that_changes_no_replicas(
     states = [a_state(a_spec(name=name), demand=1.0, replicas={VAD: 1, ENCODER: 1}) for name in names]
     if acting:
         states.append(a_state(demand=50.0, replicas={VAD: 1, ENCODER: 1}))
-    world.report(a_snapshot(*states, now_s=NOW_S))
+    snapshot = a_snapshot(*states, now_s=NOW_S)
+    world.reporter.report(world.observation(snapshot), decide(snapshot, Policy()), (), hurried)
     assert sum(name in names for name in world.log.patches) == told
 
 
