@@ -7,7 +7,7 @@ them.
 
 import math
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
@@ -357,7 +357,6 @@ class Telemetry:
             ["kind"],
             registry=self._registry,
         )
-        self._kinds: Set[QueryKind] = frozenset()
         self._unreadable = Counter(
             "sluice_unreadable_objects",
             "Objects of the cluster that could not be read and were left out, by kind",
@@ -435,9 +434,8 @@ class Telemetry:
         self._foreign.set(foreign)
         self._pending.set(pending)
         # Kinds that stay are not removed first: a scrape in between would see no series.
-        for kind in self._kinds - unanswered.keys():
+        for kind in set(QueryKind) - unanswered.keys():
             self._unanswered.remove(kind.value)
-        self._kinds = frozenset(unanswered)
         for kind, share in unanswered.items():
             self._unanswered.labels(kind.value).set(share)
 
