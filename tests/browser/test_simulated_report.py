@@ -30,7 +30,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         patched.setattr(sys, "argv", ["sluice", "simulate", "scenario.yaml"])
         for jobs in ("1", "2"):
             folder = tmp_path_factory.mktemp(f"jobs-{jobs}")
-            arguments = [*ARGUMENTS, "--seeds", "1", "--jobs", jobs, "--out", str(folder)]
+            arguments = [*ARGUMENTS, "--seeds", "1,2", "--jobs", jobs, "--out", str(folder)]
             result = CliRunner().invoke(simulate, arguments, catch_exceptions=False)
             assert result.exit_code == 0, result.output
             assert result.stdout.splitlines()[-1] == f"report: {folder / 'report.html'}"
@@ -81,4 +81,4 @@ def test_the_page_shows_what_the_json_says(folders: list[Path]) -> None:
 
     found, charts = asyncio.run(visit())
     assert f"${cost:.3f}" in found
-    assert charts >= 7 * 2  # of Sluice, and of HPA
+    assert charts >= 7 * 3  # of Sluice with both seeds, and of HPA
