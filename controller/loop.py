@@ -157,10 +157,10 @@ class ControlLoop:
             _LOG.error("%s: internal error; replicas left unchanged", key, exc_info=error)
         observation, decision = observation.of(contained), contained.decision
         news = self._record(observation, decision)
-        # The status carries the state that a restart needs, so it is written before the scales: a restart in between
-        # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         unplanned = sum(at_s is None for at_s in planned_at_s(observation.snapshot, decision))
         hurried = self._hurries or (unplanned > 0 and math.isinf(self._left))
+        # The status carries the state that a restart needs, so it is written before the scales: a restart in between
+        # repeats a write that changes nothing. A pipeline for which it is not safe is not scaled.
         with self._timed("status"):
             writable = self._reporter.report(observation, decision, news, hurried)
         unwritten = self._reader.remember(observation, decision, news=news, written=writable)
